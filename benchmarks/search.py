@@ -189,8 +189,7 @@ def _version(contender: str) -> str:
         text = (HERE / "rivals" / f"{source}.py").read_bytes()
         return f"{_rival(source).version()} {hashlib.sha256(text).hexdigest()[:8]}"
     tune = REPOSITORY / "src" / "kernelmark" / "tune"
-    files = [tune / n for n in ("points.py", "_features.py", "_surrogate.py")]
-    files += sorted(tune.glob("strategies/*.py"))
+    files = [tune / "points.py", *sorted(tune.glob("strategies/*.py"))]
     text = b"".join(p.read_bytes() for p in files if p.name != "__init__.py")
     return hashlib.sha256(text).hexdigest()[:12]
 

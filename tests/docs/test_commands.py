@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from kernelmark import backends, devices, ops
 from kernelmark.cli.main import app, prepared
-from kernelmark.cli.measuring import selection_of
+from kernelmark.cli.measuring import RunOptions
 from kernelmark.cli.telling import NEXT
 from kernelmark.core.dtype import dtype
 from kernelmark.workloads import axes, suites
@@ -94,7 +94,7 @@ def test_the_command_parses(page, line):
         assert all(suites.load(suite).problems for suite in context.params["suites"] or ())
     if name != "run" or PLACEHOLDER.search(line) or context.params["resume"] is not None:
         return
-    selection, _ = selection_of(context.params)
+    selection, _ = RunOptions.of(context.params).choose()
     for backend in selection.backends:
         assert backends.is_file(backend) or backend in backends.registry
     for device in selection.devices:

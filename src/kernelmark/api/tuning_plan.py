@@ -88,7 +88,7 @@ def plan(
     ownership.check(folder, backend, info.arch)
     costs = _picked(planner.costs_of(workload, known, thr), asked, folder)
     names = planner.named(folder, [cost.problem for cost in costs])
-    made, refused = planner.drafts(
+    drafts, refused = planner.drafts(
         [cost for cost in costs if cost.selected],
         names=names,
         blas=_logged(workload),
@@ -97,25 +97,27 @@ def plan(
         # Times of another architecture weigh problems, but are not the reference's here.
         timed_by=known.basis.backend if known and known.basis.arch == info.arch else "",
     )
-    if made and added:
+    if drafts and added:
         with hinted("make room or allow writing there, then give the same command again"):
             workloads.write(TuningFolder.make(place).workload, workload)
-    fates = planner.write(folder, made, names, force=force) if made else {}
+    fates = planner.write(folder, drafts, names, force=force) if drafts else {}
     floats = _other_floats(folder, refused, info)
     return Planned(
-        drafts=tuple(made),
+        drafts=tuple(drafts),
         fates=fates,
         refused=tuple(refused),
         left_out=tuple(cost for cost in costs if not cost.selected),
-        notes=(*_notes(folder, workload, known, info, costs, made, fates), *floats) if made else (),
-        hint="" if made else "; ".join(floats) or _way_out(backend, refused, info),
+        notes=(*_notes(folder, workload, known, info, costs, drafts, fates), *floats)
+        if drafts
+        else (),
+        hint="" if drafts else "; ".join(floats) or _way_out(backend, refused, info),
     )
 
 
 def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
-    if any(one.by_reference for one in refused):
+    if any(refusal.by_reference for refusal in refused):
         return _ANOTHER
-    bare = next((one.cost.problem for one in refused if one.bare), None)
+    bare = next((refusal.cost.problem for refusal in refused if refusal.bare), None)
     if bare is None:
         return ""
     if backends.is_file(backend):
@@ -129,7 +131,7 @@ def _other_floats(
 ) -> tuple[str, ...]:
     """Return what to do about 8-bit floats that the architecture has in another form. BLAS logs
     have the same letters for both forms."""
-    taken = {kind for one in refused for kind in one.cost.problem.dtypes.values()} & F8_OCP
+    taken = {kind for refusal in refused for kind in refusal.cost.problem.dtypes.values()} & F8_OCP
     if not (taken and info.arch.startswith(FNUZ_ARCHS)):
         return ()
     if not SHARED_BY & inputs.formats(folder.workload):
@@ -245,11 +247,11 @@ def _naming(what: str) -> Iterator[None]:
 
 def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:
     """The logged fields of each problem's most frequent call."""
-    found: dict[Problem, Mapping[str, str]] = {}
+    fields: dict[Problem, Mapping[str, str]] = {}
     for call in sorted(workload.calls, key=lambda call: -call.count):
         if call.blas:
-            found.setdefault(call.problem, call.blas)
-    return found
+            fields.setdefault(call.problem, call.blas)
+    return fields
 
 
 def _notes(

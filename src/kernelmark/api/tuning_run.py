@@ -166,9 +166,9 @@ def _written(folder: TuningFolder, driver: Driver, *, interrupted: bool = False)
     asked = {plan.name: plan for plan in driver.plans}
     others, broken = ownership.readable(folder, but=asked)
     before = ownership.outcomes(folder, [*asked.values(), *others])
-    found = before.outcomes | driver.outcomes
+    reached = before.outcomes | driver.outcomes
     names = list(dict.fromkeys((*folder.names(), *asked)))  # a file may be gone by now
-    outcomes = tuple(found[name] for name in names if name in found)
+    outcomes = tuple(reached[name] for name in names if name in reached)
     unreached = tuple(
         name for name in names if name in asked and name not in driver.outcomes | driver.retired
     )

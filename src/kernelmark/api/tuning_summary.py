@@ -161,16 +161,16 @@ class _Book:
     def take(self, result: Result, run: str = "") -> None:
         problem = result.case.problem
         before = self._costs[problem]
-        found = summaries.timed(problem, before.count, result, run)
-        self._costs[problem] = dataclasses.replace(found, selected=before.selected)
+        cost = summaries.timed(problem, before.count, result, run)
+        self._costs[problem] = dataclasses.replace(cost, selected=before.selected)
 
     def write(self) -> Summary:
-        found = summaries.summary(self._basis, self._costs.values(), thr=self._thr)
+        summary = summaries.summary(self._basis, self._costs.values(), thr=self._thr)
         if self._thr is None:  # the selection is that of before, so is what it was made by
-            found = dataclasses.replace(found, thr=self._thr_before)
-        summaries.write(self._path, found)
+            summary = dataclasses.replace(summary, thr=self._thr_before)
+        summaries.write(self._path, summary)
         self._written = time.monotonic()
-        return found
+        return summary
 
     def _keep(self, before: Summary, *, timed: bool, retry_failed: bool) -> None:
         """What is selected stays; times stay unless they were `timed` in another way."""
@@ -191,10 +191,10 @@ def read_workload(folder: TuningFolder) -> Workload:
     again = f"kmark import LOG --workload {folder.path}"
     planfile.learn_ops(folder)
     with hinted(f"mend it, or read its log again: {again} --force"):
-        found = workloads.read(folder.workload)
-    if not found.calls:
+        workload = workloads.read(folder.workload)
+    if not workload.calls:
         raise NothingToDo(f"{folder.workload} has no problems", hint=again)
-    return found
+    return workload
 
 
 def check_percent(thr: float) -> None:

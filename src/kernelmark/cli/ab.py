@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,7 +161,7 @@ def ab(
     Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
     """
     outputs = Outputs(json=json, csv=csv, md=md)
-    plan = plan_of(context.params)
+    plan = plan_of(AbOptions.of(context.params))
     if not quiet and (note := lone(plan)):
         say(note)
     if dry_run:
@@ -198,33 +200,51 @@ def ab(
     return put_report(report, outputs, stored=opened is not None, quiet=quiet)
 
 
-def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -> AbPlan:
-    """The comparison that the options ask for; whatever is illegal is refused here. `sides` are
-    those of --env and --set if not given."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbOptions(o.ProblemOptions):
+    """Options that say what is compared, and how: of `kmark ab`, `gate` and `bisect`."""
+
+    env: Env = None
+    settings: Settings = None
+    backends: SideBackend = None
+    config: SideConfig = None
+    device: Device = "cpu"
+    rounds: Rounds = "10,16,24,32"
+    alpha: Alpha = 0.01
+    delta: Delta = 0.01
+    budget: Budget = None
+    timing: o.TimingFile = None
+    cache: o.CacheState = None
+    strain: o.StrainKind = None
+    duty: o.DutyKind = None
+    threads: o.Threads = None
+    max_s: o.MaxSeconds = None
+    warmup_s: o.WarmupSeconds = None
+    samples: MinSamples = None
+    seed: o.Seed = None
+    label: o.Label = ""
+    timeout: o.Timeout = 300.0
+    jobs: o.Jobs = None
+
+
+def plan_of(asked: AbOptions, sides: tuple[Side, Side] | None = None) -> AbPlan:
+    """Return the comparison that the options ask for; refuse what is illegal. `sides` are those of
+    --env and --set if not given."""
     from kernelmark.api.ab import AbPlan
-    from kernelmark.api.plan import Selection, own_kernels, problems_of
+    from kernelmark.api.plan import own_kernels, problems_of
     from kernelmark.backends import is_file
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
     from kernelmark.runners.environments import parse_sides
 
-    if params["budget"] is not None and params["budget"] <= 0:
+    if asked.budget is not None and asked.budget <= 0:
         raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
-    asked_alike = sides is not None or bool(params["env"])  # a thing with itself may be meant
-    sides = sides or parse_sides(params["env"] or (), params["settings"] or ())
+    asked_alike = sides is not None or bool(asked.env)  # a thing with itself may be meant
+    sides = sides or parse_sides(asked.env or (), asked.settings or ())
     names = sides[0].name, sides[1].name
-    timing = _timing(params)
-    choices = [_choices(params, name, names) for name in names]
-    selection = Selection(
-        ops=o.comma_list(params["ops"]),
-        problems=tuple(params["problems"] or ()),
-        suites=o.comma_list(params["suites"]),
-        axes=tuple(params["axes"] or ()),
-        dtypes=o.comma_list(params["dtypes"]),
-        filter=params["filter"],
-        limit=params["limit"],
-        backends=tuple(name for chosen, _ in choices for name in chosen),
-    )
+    timing = _timing(asked)
+    choices = [_choices(asked, name, names) for name in names]
+    selection = asked.select(backends=tuple(name for chosen, _ in choices for name in chosen))
     if not (
         any(map(is_file, selection.backends))
         or selection.ops
@@ -233,7 +253,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
     ):
         raise UsageError("nothing was asked for", hint=_EXAMPLES)
     problems = problems_of(selection, timing)
-    _, info = targets.find(params["device"])
+    _, info = targets.find(asked.device)
     if len(choices[0][0]) != len(choices[1][0]):
         raise UsageError(
             f"{names[0]} has {len(choices[0][0])} backends and {names[1]} has "
@@ -259,12 +279,12 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
         sides=sides,
         pairs=pairs,
         device=info.name,
-        rule=_rule(params),
+        rule=_rule(asked),
         suite=",".join(selection.suites),
-        label=params.get("label", ""),
-        timeout_s=params["timeout"],
-        budget_s=params["budget"],
-        jobs=_jobs(params.get("jobs"), info.kind),
+        label=asked.label,
+        timeout_s=asked.timeout,
+        budget_s=asked.budget,
+        jobs=_jobs(asked.jobs, info.kind),
     )
     if not asked_alike and _alike(sides) and all(pair.base == pair.head for pair in pairs):
         both = ", ".join(choices[0][0])
@@ -293,64 +313,61 @@ def _jobs(given: int | None, kind: str) -> int:
 
 
 def _choices(
-    params: Mapping[str, Any], name: str, names: tuple[str, str]
+    asked: AbOptions, name: str, names: tuple[str, str]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The backends and the config of one side."""
+    """Return the backends and the config of one side."""
     from kernelmark import backends as known
     from kernelmark.api.plan import find_backend, parse_config
 
-    found = o.comma_list(_of_side(params["backends"] or (), name, names))
-    if not found:
+    words = o.comma_list(_of_side(asked.backends or (), name, names))
+    if not words:
         raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
-    found = tuple(dict.fromkeys(known.canonical(one) for one in found))
-    for one in found:
-        if not known.is_file(one):  # a file is read by its side, which may have what it imports
-            find_backend(one)
-        elif not Path(one).is_file():
-            raise UsageError(f"there is no file {one}", hint=Reason("name-backend"))
-    return found, parse_config(_of_side(params["config"] or (), name, names))
+    backends = tuple(dict.fromkeys(known.canonical(word) for word in words))
+    for backend in backends:
+        if not known.is_file(backend):  # a file is read by its side, which may have its imports
+            find_backend(backend)
+        elif not Path(backend).is_file():
+            raise UsageError(f"there is no file {backend}", hint=Reason("name-backend"))
+    return backends, parse_config(_of_side(asked.config or (), name, names))
 
 
 def _of_side(words: Sequence[str], name: str, names: tuple[str, str]) -> list[str]:
     """Words for one side, without its name: those of both sides first."""
     own = [word.removeprefix(f"{name}:") for word in words if word.startswith(f"{name}:")]
-    prefixes = tuple(f"{one}:" for one in names)
+    prefixes = tuple(f"{side}:" for side in names)
     return [word for word in words if not word.startswith(prefixes)] + own
 
 
-def _timing(params: Mapping[str, Any]) -> Timing:
-    import dataclasses
-    from pathlib import Path
-
+def _timing(asked: AbOptions) -> Timing:
     from kernelmark.core.timing import PRESETS, load_timing_fields
     from kernelmark.runners.ab import ROUND
 
     names = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
-    changes = {name: params[name] for name in names if params[name] is not None}
-    if params["samples"] is not None:
-        changes["min_samples"] = params["samples"]
-    if params["timing"] in PRESETS:
+    changes = {name: getattr(asked, name) for name in names}
+    changes |= {"min_samples": asked.samples}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if asked.timing in PRESETS:
         raise UsageError(
-            f"--timing {params['timing']}: kmark ab has no presets",
+            f"--timing {asked.timing}: kmark ab has no presets",
             hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
         )
-    given = load_timing_fields(Path(params["timing"]).expanduser()) if params["timing"] else {}
-    if "preset" in given:
+    file_fields = load_timing_fields(Path(asked.timing).expanduser()) if asked.timing else {}
+    if "preset" in file_fields:
         raise UsageError(
-            f"{params['timing']}: kmark ab has no presets", hint="leave preset out of the file"
+            f"{asked.timing}: kmark ab has no presets", hint="leave preset out of the file"
         )
-    return dataclasses.replace(ROUND, **given | changes)
+    return dataclasses.replace(ROUND, **file_fields | changes)
 
 
-def _rule(params: Mapping[str, Any]) -> Rule:
+def _rule(asked: AbOptions) -> Rule:
     from kernelmark.runners.ab import Rule
     from kernelmark.stats.paired import Looks, least_rounds
 
     try:
-        looks = Looks(rounds=_numbers(params["rounds"]), alpha=params["alpha"])
+        looks = Looks(rounds=_numbers(asked.rounds), alpha=asked.alpha)
     except ValueError as error:
         raise UsageError(
-            f"--rounds {params['rounds']} --alpha {params['alpha']}: {error}",
+            f"--rounds {asked.rounds} --alpha {asked.alpha}: {error}",
             hint="write: --rounds 10,16,24,32 --alpha 0.01",
         ) from None
     first = looks.rounds[0]
@@ -360,7 +377,7 @@ def _rule(params: Mapping[str, Any]) -> Rule:
             f"a look after {first} rounds cannot show anything at alpha {looks.alpha:g}",
             hint=f"the first look needs about {need + need % 2} rounds, or a larger --alpha",
         )
-    return Rule(looks=looks, delta=params["delta"], seed=params["seed"] or 1)
+    return Rule(looks=looks, delta=asked.delta, seed=asked.seed or 1)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -118,7 +119,8 @@ def bisect(
     if confidence <= 0.5:
         raise UsageError("--confidence must be above 0.5", hint="0.95 is usual")
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
-    with _candidates(context.params, tell) as (source, plan):
+    asked = CandidateOptions.of(context.params)
+    with _candidates(asked, a.AbOptions.of(context.params), tell) as (source, plan):
         question = Question(
             cases=tuple(pair.base for pair in plan.pairs),
             rule=plan.rule,
@@ -129,29 +131,39 @@ def bisect(
         if fresh:
             forget(question, source.names)
         try:
-            found = bisect(source, question, tell)
+            finding = bisect(source, question, tell)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 "interrupted; the same command goes on with the search"
             ) from None
-    if not outputs.stdout_taken and found.rows:
-        put_table(movers_table(of_pairs(found.rows)))
+    if not outputs.stdout_taken and finding.rows:
+        put_table(movers_table(of_pairs(finding.rows)))
     outputs.put(
-        json=lambda: json_text(document(found)),
-        md=lambda: comment(found, command_text(context.obj or ())),
+        json=lambda: json_text(document(finding)),
+        md=lambda: comment(finding, command_text(context.obj or ())),
     )
-    say(found.answer)
-    return 0 if found.state in ("located", "range") else NOTHING
+    say(finding.answer)
+    return 0 if finding.state in ("located", "range") else NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateOptions(g.CheckoutOptions):
+    """Options that name the candidates."""
+
+    good: Good = None
+    bad: Bad = "HEAD"
+    wheels: WheelList = None
+    configs: ConfigList = None
 
 
 @contextlib.contextmanager
 def _candidates(
-    params: Mapping[str, Any], tell: Callable[[str], None]
+    asked: CandidateOptions, compared: a.AbOptions, tell: Callable[[str], None]
 ) -> Iterator[tuple[Source, AbPlan]]:
     """The candidates that the options name, and what is measured on each."""
     from kernelmark.api import candidates as known
 
-    kinds = [name for name in ("good", "wheels", "configs") if params[name] is not None]
+    kinds = [kind for kind in (asked.good, asked.wheels, asked.configs) if kind is not None]
     if len(kinds) != 1:
         raise UsageError(
             "candidates are commits, wheels or configs"
@@ -159,30 +171,29 @@ def _candidates(
             else "there are no candidates to search",
             hint="give one of --good REF, --wheels FILE and --configs FILE",
         )
-    if kinds != ["good"]:
-        side = _side(params)
-        plan = a.plan_of(params, (side, dataclasses.replace(side, name="head")))
-        files = params[kinds[0]]
-        if kinds == ["wheels"]:
-            yield known.Wheels(known.read_wheels(files), side, _where(plan)), plan
-        else:
-            yield known.Configs(known.read_configs(files), side, _where(plan)), plan
+    if asked.good is None:
+        side = _side(asked)
+        plan = a.plan_of(compared, (side, dataclasses.replace(side, name="head")))
+        if asked.wheels is not None:
+            yield known.Wheels(known.read_wheels(asked.wheels), side, _where(plan)), plan
+        elif asked.configs is not None:
+            yield known.Configs(known.read_configs(asked.configs), side, _where(plan)), plan
         return
-    variables = g.variables_of(params["settings"] or (), "", ())
-    with g.checkouts_of(params, tell, variables) as checkouts:
-        bad = checkouts.side("head", params["bad"])
+    variables = g.variables_of(asked.settings or (), "", ())
+    with g.checkouts_of(asked, tell, variables) as checkouts:
+        bad = checkouts.side("head", asked.bad)
         with contextlib.chdir(bad.folder):
-            plan = a.plan_of(params, (dataclasses.replace(bad, name="base"), bad))
-        yield known.Commits(checkouts, params["good"], params["bad"], _where(plan)), plan
+            plan = a.plan_of(compared, (dataclasses.replace(bad, name="base"), bad))
+        yield known.Commits(checkouts, asked.good, asked.bad, _where(plan)), plan
 
 
-def _side(params: Mapping[str, Any]) -> Side:
-    """The environment that all candidates share."""
+def _side(asked: CandidateOptions) -> Side:
+    """Return the environment that all candidates share."""
     from kernelmark.core.frozen import FrozenDict
     from kernelmark.runners.environments import parse_side
 
-    side = parse_side(f"base={params['python']}" if params["python"] else "base")
-    variables = g.variables_of(params["settings"] or (), "", ())
+    side = parse_side(f"base={asked.python}" if asked.python else "base")
+    variables = g.variables_of(asked.settings or (), "", ())
     return dataclasses.replace(side, variables=FrozenDict(variables))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -157,10 +157,10 @@ def gate(
     limits = failing.parse(words) if words else failing.FailOn()
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
     with contextlib.ExitStack() as stack:
-        sides, facts = stack.enter_context(sides_of(context.params, tell))
+        sides, facts = stack.enter_context(_sides(SideOptions.of(context.params), tell))
         # Files are those of head: a change may add the suite that measures it.
         with contextlib.chdir(sides[1].folder or "."):
-            plan = dataclasses.replace(a.plan_of(context.params, sides), sides=sides)
+            plan = a.plan_of(a.AbOptions.of(context.params), sides)
         if note := lone(plan):
             tell(note)
         if dry_run:
@@ -185,30 +185,51 @@ def gate(
     return code
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckoutOptions(o.Options):
+    """Options that say how a commit is checked out and built."""
+
+    repo: Repo = "."
+    build: Build = ""
+    build_timeout: BuildTimeout = 3600.0
+    python: Python = ""
+    settings: Settings = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideOptions(CheckoutOptions):
+    """Options that name the two sides."""
+
+    base: Base = None
+    head: Head = "HEAD"
+    base_env: BaseEnv = None
+    head_env: HeadEnv = None
+
+
 @contextlib.contextmanager
-def sides_of(
-    params: Mapping[str, Any], tell: Callable[[str], None]
+def _sides(
+    asked: SideOptions, tell: Callable[[str], None]
 ) -> Iterator[tuple[tuple[Side, Side], dict[str, str]]]:
     """Base and head, checked out and built, and a text for each: its commit and the subject."""
     from kernelmark.runners.environments import parse_sides
 
-    variables = {name: variables_of(params["settings"] or (), name) for name in NAMES}
-    if params["base_env"] is not None or params["head_env"] is not None:
-        _check_environments(params)
+    variables = {name: variables_of(asked.settings or (), name) for name in NAMES}
+    if asked.base_env is not None or asked.head_env is not None:
+        _check_environments(asked)
         words = [f"{side}:{n}={v}" for side in NAMES for n, v in variables[side].items()]
-        pythons = [f"{side}={params[f'{side}_env']}" for side in NAMES]
+        pythons = [f"base={asked.base_env}", f"head={asked.head_env}"]
         yield parse_sides(pythons, words), {}
         return
-    if params["base"] is None:
+    if asked.base is None:
         raise UsageError(
             "there is nothing to compare with",
             hint="give a commit, --base origin/main, or --base-env and --head-env",
         )
-    with checkouts_of(params, tell) as checkouts:
+    with checkouts_of(asked, tell) as checkouts:
         repository = checkouts.repository
-        if params["head"] == "HEAD" and repository.changed:
+        if asked.head == "HEAD" and repository.changed:
             tell("note: changes that are not committed are not measured; --head . measures them")
-        refs = {side: params[side] for side in NAMES}
+        refs = {"base": asked.base, "head": asked.head}
         for ref in refs.values():  # both, before one of them is built
             repository.describe(ref)
         sides = tuple(checkouts.side(side, refs[side], variables[side]) for side in NAMES)
@@ -219,43 +240,43 @@ def _pinned(words: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]
     """The command line with commits in place of refs, which mean others tomorrow."""
     from kernelmark.api.checkouts import WORKING_TREE_TEXT
 
-    made = list(words)
+    pinned = list(words)
     for side, text in commits.items():
         commit = text.split()[0]
         if text == WORKING_TREE_TEXT:
             continue
-        given = [i for i, word in enumerate(made) if word.partition("=")[0] == f"--{side}"]
-        made += [] if given else [f"--{side}", commit]
-        for i in given:
-            place, word = (i, f"--{side}={commit}") if "=" in made[i] else (i + 1, commit)
-            made[place] = word
-    return tuple(made)
+        places = [i for i, word in enumerate(pinned) if word.partition("=")[0] == f"--{side}"]
+        pinned += [] if places else [f"--{side}", commit]
+        for i in places:
+            place, word = (i, f"--{side}={commit}") if "=" in pinned[i] else (i + 1, commit)
+            pinned[place] = word
+    return tuple(pinned)
 
 
 def checkouts_of(
-    params: Mapping[str, Any],
+    asked: CheckoutOptions,
     tell: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Checkouts:
     """Where the commits that the options name are checked out; all have these variables."""
     from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
-    if params["build_timeout"] <= 0:
+    if asked.build_timeout <= 0:
         raise UsageError("--build-timeout must be positive")
     recipe = Recipe(
-        build=params["build"],
-        python=params["python"],
+        build=asked.build,
+        python=asked.python,
         variables=variables or {},
-        timeout_s=params["build_timeout"],
+        timeout_s=asked.build_timeout,
     )
-    return Checkouts(Repository(params["repo"]), recipe, tell)
+    return Checkouts(Repository(asked.repo), recipe, tell)
 
 
 def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
     """The variables of a side from `[SIDE:]VARIABLE=VALUE` words, those of both sides first."""
     from kernelmark.runners.environments import VARIABLE
 
-    found: dict[str, dict[str, str]] = {"": {}, side: {}}
+    variables: dict[str, dict[str, str]] = {"": {}, side: {}}
     for word in words:
         left, equals, value = word.partition("=")
         name, colon, variable = left.rpartition(":")
@@ -265,18 +286,18 @@ def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) 
                 hint="for example: --set LD_LIBRARY_PATH=/new/lib"
                 + (f"; sides: {', '.join(names)}" if names else ""),
             )
-        if name in found:
-            found[name][variable] = value
-    return {**found[""], **found[side]}
+        if name in variables:
+            variables[name][variable] = value
+    return {**variables[""], **variables[side]}
 
 
-def _check_environments(params: Mapping[str, Any]) -> None:
-    missing = next((side for side in NAMES if params[f"{side}_env"] is None), None)
-    if missing is not None:
+def _check_environments(asked: SideOptions) -> None:
+    if asked.base_env is None or asked.head_env is None:
+        missing = "base" if asked.base_env is None else "head"
         raise UsageError(f"--{missing}-env is missing", hint="both sides need an interpreter")
-    given = [name for name in ("base", "build", "python") if params[name]]
-    if given:
+    for_commits = [name for name in ("base", "build", "python") if getattr(asked, name)]
+    if for_commits:
         raise UsageError(
-            f"--{given[0]} is for commits and does not go with --base-env",
+            f"--{for_commits[0]} is for commits and does not go with --base-env",
             hint="environments are compared as they are",
         )

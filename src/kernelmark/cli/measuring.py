@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -95,30 +96,31 @@ def run(
     Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
     --dtype f32
     """
-    outputs = Outputs(json=json, csv=csv, md=md)
+    asked = RunOptions.of(context.params)
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
-    plan = _plan(context.params, sentinels=not no_store) if resume is None else None
+    plan = _plan(asked, canaries=not no_store) if resume is None else None
     hidden = no_store or dry_run
-    given = _opened(store, no_store=hidden, resume=resume, failed_too=retry_failed)
-    with given as (opened, resumed):
-        roofs = context.params["roofs"]
+    store_and_run = _opened(store, no_store=hidden, resume=resume, failed_too=retry_failed)
+    with store_and_run as (opened, resumed):
         if plan is None and resumed is not None:
             named = resumed.suite.split(",")
             before = _chosen_before(context, resumed)
-            plan = _plan(before, sentinels="sentinels" in named)
+            plan = _plan(before, canaries="sentinels" in named)
             if roofs == _default(context, "roofs"):
-                roofs = before["roofs"]
+                roofs = before.roofs
         if plan is None:
             raise NothingToDo("there is nothing to run")
         if dry_run:
-            return _preview(plan, opened, resumed, context)
+            return _preview(plan, opened, resumed, asked)
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
-        roofs = roofs if opened is not None or outputs.shows_percent else "none"
+        roofs = roofs if opened is not None or asked.outputs.shows_percent else "none"
         before_s = command_age_s()
-        results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
+        argv = tuple(context.obj or ())
+        asked = dataclasses.replace(asked, roofs=roofs)
+        results = _measured(plan, asked, opened, argv=argv, resumed=resumed)
         measured_s = command_age_s()
-        code = _finish(results, opened, outputs, context)
+        code = _finish(results, opened, asked, argv)
         learn_start(before_s + command_age_s() - measured_s, "run")
         return code
 
@@ -130,34 +132,64 @@ def _check_resume(resume: str | None, *, retry_failed: bool, no_store: bool) -> 
         raise UsageError("a run is resumed from a store: --no-store does not go with --resume")
 
 
-def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
-    """What the options choose."""
-    from kernelmark.api.plan import Selection, parse_config
-    from kernelmark.core.timing import Timing
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(o.ProblemOptions):
+    """The options of `kmark run`, but for those that choose an earlier run."""
 
-    selection = Selection(
-        ops=o.comma_list(params["ops"]),
-        problems=tuple(params["problems"] or ()),
-        suites=o.comma_list(params["suites"]),
-        axes=tuple(params["axes"] or ()),
-        dtypes=o.comma_list(params["dtypes"]),
-        backends=o.comma_list(params["backends"]),
-        devices=o.comma_list(params["devices"]) or ("cpu",),
-        config=parse_config(params["config"] or ()),
-        filter=params["filter"],
-        limit=params["limit"],
-    )
-    changes = {name: params[name] for name in _TIMING_FIELDS}
-    changes |= {"max_allocations": params["max_blocks"], "target_rel_ci": params["target_ci"]}
-    given = {name: value for name, value in changes.items() if value is not None}
-    return selection, Timing.load(params["timing"], **given)
+    backends: o.Backends = None
+    devices: o.Devices = None
+    no_canaries: o.NoCanaries = False
+    no_sentinels: o.NoSentinels = False
+    config: o.ConfigWords = None
+    timing: o.TimingName = "default"
+    cache: o.CacheState = None
+    timer: o.TimerKind = None
+    strain: o.StrainKind = None
+    duty: o.DutyKind = None
+    threads: o.Threads = None
+    processes: o.Processes = None
+    max_s: o.MaxSeconds = None
+    warmup_s: o.WarmupSeconds = None
+    max_blocks: o.MaxBlocks = None
+    target_ci: o.TargetCi = None
+    seed: o.Seed = None
+    roofs: o.Roofs = "stored"
+    store: o.StorePlace = None
+    no_store: o.NoStore = False
+    label: o.Label = ""
+    json: o.Json = None
+    csv: o.Csv = None
+    md: o.Md = None
+    quiet: o.Quiet = False
+    retry_failed: o.RetryFailed = False
+    timeout: o.Timeout = 300.0
+    jobs: o.Jobs = None
+
+    @property
+    def outputs(self) -> Outputs:
+        return Outputs(json=self.json, csv=self.csv, md=self.md)
+
+    def choose(self) -> tuple[Selection, Timing]:
+        """Return what is measured, and how."""
+        from kernelmark.api.plan import parse_config
+        from kernelmark.core.timing import Timing
+
+        selection = self.select(
+            backends=o.comma_list(self.backends),
+            devices=o.comma_list(self.devices) or ("cpu",),
+            config=parse_config(self.config or ()),
+        )
+        changes = {name: getattr(self, name) for name in _TIMING_FIELDS}
+        changes |= {"max_allocations": self.max_blocks, "target_rel_ci": self.target_ci}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        return selection, Timing.load(self.timing, **changes)
 
 
-def _plan(params: Mapping[str, Any], *, sentinels: bool) -> Plan:
+def _plan(asked: RunOptions, *, canaries: bool) -> Plan:
     from kernelmark.api.plan import plan
 
-    selection, timing = selection_of(params)
-    wanted = sentinels and not (params["no_canaries"] or params["no_sentinels"])
+    selection, timing = asked.choose()
+    wanted = canaries and not (asked.no_canaries or asked.no_sentinels)
     return plan(dataclasses.replace(selection, sentinels=wanted), timing)
 
 
@@ -178,19 +210,19 @@ def _opened(
 def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
     if ref == "latest":
         return _newest(store, failed_too=failed_too)
-    found = store.run(ref)
-    if not found.argv:
+    run = store.run(ref)
+    if not run.argv:
         raise UsageError(
-            f"run {found.id} was not started by kmark run, so its cases are not known here",
+            f"run {run.id} was not started by kmark run, so its cases are not known here",
             hint="start a new run",
         )
-    if found.argv[0] != "run":
-        made_by = shlex.join(found.argv[: 2 if found.argv[0] == "tune" else 1])
+    if run.argv[0] != "run":
+        made_by = shlex.join(run.argv[: 2 if run.argv[0] == "tune" else 1])
         raise UsageError(
-            f"run {found.id} was made by kmark {made_by}, and kmark run cannot go on with it",
-            hint=f"give that command again: kmark {shlex.join(redacted(found.argv))}",
+            f"run {run.id} was made by kmark {made_by}, and kmark run cannot go on with it",
+            hint=f"give that command again: kmark {shlex.join(redacted(run.argv))}",
         )
-    return found
+    return run
 
 
 def _newest(store: Store, *, failed_too: bool) -> Run:
@@ -212,14 +244,14 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     )
 
 
-def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:
-    """The choice that the run was started with, read from its own command line."""
+def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
+    """Return the options that the run was started with, from its own command line."""
     from kernelmark.api.folders import folder_of
 
-    given = [name for name in _CHOOSING if context.params[name] != _default(context, name)]
-    if given:
+    again = [name for name in _CHOOSING if context.params[name] != _default(context, name)]
+    if again:
         raise UsageError(
-            f"a resumed run keeps what it was started with: {given[0]} cannot be chosen again",
+            f"a resumed run keeps what it was started with: {again[0]} cannot be chosen again",
             hint=f"it was: kmark {shlex.join(redacted(run.argv))}",
         )
     params = dict(context.command.make_context("kmark run", list(run.argv[1:])).params)
@@ -228,7 +260,7 @@ def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:
         words = o.comma_list(params[name])
         params[name] = [_from_folder(word, folder, run) for word in words] or None
     params["timing"] = _from_folder(params["timing"], folder, run)
-    return params
+    return RunOptions.of(params)
 
 
 def _from_folder(word: str, folder: Path | None, run: Run) -> str:
@@ -257,68 +289,66 @@ def _default(context: typer.Context, name: str) -> object:
 
 def _measured(
     plan: Plan,
-    context: typer.Context,
+    asked: RunOptions,
     store: Store | None,
     *,
+    argv: tuple[str, ...],
     resumed: Run | None,
-    roofs: Literal["stored", "fresh", "none"],
 ) -> Results:
     from kernelmark.api.running import Conduct, measure
     from kernelmark.cli.progress import reporter
 
-    params = context.params
     conduct = Conduct(
-        label=params["label"],
-        roofs=roofs,
-        timeout_s=params["timeout"],
-        jobs=params["jobs"],
-        retry_failed=params["retry_failed"],
+        label=asked.label,
+        roofs=asked.roofs,
+        timeout_s=asked.timeout,
+        jobs=asked.jobs,
+        retry_failed=asked.retry_failed,
         refuse_config=True,
     )
-    with reporter(plan, quiet=params["quiet"]) as on_event:
+    with reporter(plan, quiet=asked.quiet) as on_event:
         return measure(
             plan,
             conduct=conduct,
             store=store,
-            argv=tuple(context.obj or ()),
+            argv=argv,
             on_event=on_event,
             resumed=resumed,
         )
 
 
-def _finish(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:
+def _finish(results: Results, store: Store | None, asked: RunOptions, argv: tuple[str, ...]) -> int:
     """Print the results and notes after the last case; return the exit code."""
     from kernelmark.cli.telling import put_results, tell_demo, tell_rest
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
-    place = () if store is None else store_words(context.params["store"])
+    place = () if store is None else store_words(asked.store)
     # A run that was resumed has what it was begun with.
-    given = (*results.run.argv, *(context.obj or ())[1:])
-    more = (*rerun_words(given), *place)
+    more = (*rerun_words((*results.run.argv, *argv[1:])), *place)
     try:
-        put_results(results, outputs, quiet=context.params["quiet"])
+        put_results(results, asked.outputs, quiet=asked.quiet)
     finally:
-        tell_rest(results, store, quiet=context.params["quiet"], place=place, more=more)
+        tell_rest(results, store, quiet=asked.quiet, place=place, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
             resume = extended(f"kmark run --resume {results.run.id}", place)
             say(f"interrupted; everything so far is stored: {resume}")
-        elif "demo" in results.run.suite.split(",") and not context.params["quiet"]:
+        elif "demo" in results.run.suite.split(",") and not asked.quiet:
             tell_demo(results, place)
     if interrupted:
         return INTERRUPTED
     if results.failed:
         return SOME_FAILED
-    asked = [row.result.status for row in results.rows if not row.sentinel]
-    if asked and set(asked) == {Status.UNSUPPORTED}:
+    statuses = {row.result.status for row in results.rows if not row.sentinel}
+    if statuses == {Status.UNSUPPORTED}:
         say("nothing was measured: all that was asked for is unsupported")
         return NOTHING
     return 0
 
 
-def _preview(plan: Plan, store: Store | None, resumed: Run | None, context: typer.Context) -> int:
+def _preview(plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions) -> int:
     """The cases and how long they would take."""
     from kernelmark.cli.telling import plan_table
     from kernelmark.core.units import duration_text
@@ -329,7 +359,7 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None, context: type
         raise NothingToDo("nothing is left to run")
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
-    seconds = _expected_s(plan, [case for case in cases if case.id not in refused], context)
+    seconds = _expected_s(plan, [case for case in cases if case.id not in refused], asked)
     where = ", ".join(info.name for info in plan.devices)
     say(f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)}")
     for note in plan.notes:
@@ -339,7 +369,7 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None, context: type
     return 0
 
 
-def _expected_s(plan: Plan, cases: Sequence[Case], context: typer.Context) -> float:
+def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions) -> float:
     """Seconds of the whole command, with roofs that it would measure."""
     from kernelmark.api.roofs import expected_roofs_s
     from kernelmark.runners.ahead import kernel_key
@@ -348,19 +378,17 @@ def _expected_s(plan: Plan, cases: Sequence[Case], context: typer.Context) -> fl
     from kernelmark.runners.local import LocalRunner
     from kernelmark.stores import open_store
 
-    params = context.params
     infos = plan.devices
-    jobs = LocalRunner([info.name for info in infos], jobs=params["jobs"]).jobs
+    jobs = LocalRunner([info.name for info in infos], jobs=asked.jobs).jobs
     kernels = {kernel_key(case): case for case in cases if compiles(case.backend)}
     roofs_s = 0.0
     with contextlib.ExitStack() as stack:
         store = None
-        if not params["no_store"]:
+        if not asked.no_store:
             with contextlib.suppress(NothingToDo, StoreError):  # one that is still to be made
-                store = stack.enter_context(open_store(params["store"], readonly=True))
-        shown = Outputs(json=params["json"], csv=params["csv"], md=params["md"]).shows_percent
-        if shown or not params["no_store"]:
-            roofs_s = expected_roofs_s(plan, store, params["roofs"])
+                store = stack.enter_context(open_store(asked.store, readonly=True))
+        if asked.outputs.shows_percent or not asked.no_store:
+            roofs_s = expected_roofs_s(plan, store, asked.roofs)
     ahead = list(kernels.values()) if len(kernels) > 1 and jobs else []
     return roofs_s + estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)
 
@@ -369,6 +397,6 @@ def _refused(cases: Sequence[Case], info: DeviceInfo) -> dict[str, str]:
     """Why cases cannot be done on such a device, by their ids."""
     from kernelmark import backends
 
-    asked = {case.backend: backends.find(case.backend) for case in cases}
-    reasons = {case.id: asked[case.backend].supports(case.problem, info) for case in cases}
+    known = {case.backend: backends.find(case.backend) for case in cases}
+    reasons = {case.id: known[case.backend].supports(case.problem, info) for case in cases}
     return {case_id: reason for case_id, reason in reasons.items() if reason is not None}

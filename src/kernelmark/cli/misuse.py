@@ -35,7 +35,7 @@ def misused(error: Any, words: Sequence[str]) -> int:
 
 def _meant(error: Any, words: Sequence[str]) -> str:
     """`did you mean ops? ` for a word that is close to one of a few that may be given."""
-    choices = [str(one) for one in _choices(getattr(error, "param", None))]
+    choices = [str(choice) for choice in _choices(getattr(error, "param", None))]
     for word in words:
         value = word.rpartition("=")[2]
         if value not in choices and (close := difflib.get_close_matches(value, choices, n=1)):
@@ -66,8 +66,8 @@ def _placed(words: Sequence[str]) -> str:
 
 def _choices(parameter: Any) -> Sequence[Any]:
     kind = getattr(parameter, "type", None)
-    if found := getattr(kind, "choices", ()):
-        return tuple(found)
+    if choices := getattr(kind, "choices", ()):
+        return tuple(choices)
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 

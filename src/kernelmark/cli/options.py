@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
 from kernelmark.cli import completing
 from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.api.plan import Selection
 
 SELECTION = "Selection"
 MEASUREMENT = "Measurement"
@@ -375,14 +379,52 @@ def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of a command as one value, for the functions behind it."""
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Take the fields of this class from the options of a command, which may have more."""
+        return cls(**{f.name: params[f.name] for f in fields(cls) if f.name in params})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemOptions(Options):
+    """Options that choose problems."""
+
+    ops: Ops = None
+    suites: Suites = None
+    axes: Axes = None
+    dtypes: Dtypes = None
+    problems: Problems = None
+    filter: Filter = None
+    limit: Limit = None
+
+    def select(self, **more: Any) -> Selection:
+        """Return the problems that were chosen; `more` are other fields of the selection."""
+        from kernelmark.api.plan import Selection
+
+        return Selection(
+            ops=comma_list(self.ops),
+            problems=tuple(self.problems or ()),
+            suites=comma_list(self.suites),
+            axes=tuple(self.axes or ()),
+            dtypes=comma_list(self.dtypes),
+            filter=self.filter,
+            limit=self.limit,
+            **more,
+        )
+
+
 def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:
     """Refuse options that would be ignored `beside` what was asked for: all but the `kept` ones."""
-    given = []
+    words = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         ignored = parameter.name not in kept
         if ignored and source is not None and source.name == "COMMANDLINE":
-            given.append(parameter.opts[-1])
-    if given:
-        verb = "do" if len(given) > 1 else "does"
-        raise UsageError(f"{', '.join(given)} {verb} not go with {beside}", hint=hint)
+            words.append(parameter.opts[-1])
+    if words:
+        verb = "do" if len(words) > 1 else "does"
+        raise UsageError(f"{', '.join(words)} {verb} not go with {beside}", hint=hint)

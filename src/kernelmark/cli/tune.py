@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +16,6 @@ from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.api.plan import Selection
     from kernelmark.api.tuning import Planned
     from kernelmark.tune.plans.summary import Cost, Summary
 
@@ -162,7 +160,7 @@ def summarise(
     with contextlib.ExitStack() as stack:
         opened = None if no_store else stack.enter_context(open_store(store))
         on_event = stack.enter_context(reporter(None, quiet=quiet))
-        found = tuning.summarise(
+        summary = tuning.summarise(
             folder,
             backend=backend,
             device=o.comma_list(devices) or ("cpu",),
@@ -173,9 +171,9 @@ def summarise(
             argv=tuple(context.obj or ()),
             on_event=on_event,
         )
-    _put_summary(found, outputs, every=every)
-    _tell_summary(found, folder, quiet=quiet)
-    return SOME_FAILED if any(c.status and c.status.failed for c in found.costs) else 0
+    _put_summary(summary, outputs, every=every)
+    _tell_summary(summary, folder, quiet=quiet)
+    return SOME_FAILED if any(c.status and c.status.failed for c in summary.costs) else 0
 
 
 def _put_summary(summary: Summary, outputs: Outputs, *, every: bool) -> None:
@@ -267,7 +265,7 @@ def plan(
         device=device,
         arch=arch,
         thr=thr,
-        selection=_selection(context.params),
+        selection=o.ProblemOptions.of(context.params).select(),
         strategy=strategy,
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),
@@ -275,21 +273,7 @@ def plan(
         force=force,
     )
     _put_plans(done, outputs, every=every)
-    return _told_plans(done, folder, arch=arch, quiet=quiet)
-
-
-def _selection(params: Mapping[str, Any]) -> Selection:
-    from kernelmark.api.plan import Selection
-
-    return Selection(
-        ops=o.comma_list(params["ops"]),
-        problems=tuple(params["problems"] or ()),
-        suites=o.comma_list(params["suites"]),
-        axes=tuple(params["axes"] or ()),
-        dtypes=o.comma_list(params["dtypes"]),
-        filter=params["filter"],
-        limit=params["limit"],
-    )
+    return _tell_plans(done, folder, arch=arch, quiet=quiet)
 
 
 def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
@@ -311,7 +295,7 @@ def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
     )
 
 
-def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
+def _tell_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
     from kernelmark.report import tuning as report
 
     for line in report.reasons(done.refused):

@@ -159,24 +159,24 @@ def load_winners(
     from kernelmark.tune.records import ownership, results
 
     emitter = registry.get(form)
-    given = checked_options(emitter, words)
+    options = checked_options(emitter, words)
     place = Path(folder).expanduser()
     if not place.is_dir():
         raise UsageError(f"{folder} is no folder", hint="name a tuning folder")
     tuning = TuningFolder(place)
     tuned = tuning.names() or results.outcomes_file(tuning).exists()
     if "logic" in emitter.options and not tuned:
-        return emitter, (), {"logic": str(place), **given}, 0
-    found = ownership.current(tuning)
-    for name, reason in found.stale.items():
+        return emitter, (), {"logic": str(place), **options}, 0
+    current = ownership.current(tuning)
+    for name, reason in current.stale.items():
         say(f"{name} is not written: {reason}")
-    outcomes = tuple(found.outcomes.values())
+    outcomes = tuple(current.outcomes.values())
     if not any(outcome.kept for outcome in outcomes):
         raise NothingToDo(
             f"{folder}: none of {counted(len(outcomes), 'outcome')} is kept",
             hint=f"kmark tune show {folder} says why",
         )
-    return emitter, outcomes, given, SOME_FAILED if found.unreadable else 0
+    return emitter, outcomes, options, SOME_FAILED if current.unreadable else 0
 
 
 def _tell(change: Change, emitter: Emitter, *, quiet: bool) -> None:

@@ -55,33 +55,33 @@ def check(
     from kernelmark.tune.search.check import Verdict
 
     outputs = Outputs(json=json, csv=csv, md=md)
-    found = []
-    for one in tuning_check.check(
+    checks = []
+    for plan_check in tuning_check.check(
         folder,
         only=o.comma_list(only),
         candidates=candidates,
         jobs=jobs,
         compile_timeout_s=timeout,
     ):
-        found.append(one)
+        checks.append(plan_check)
         if not quiet:
-            good, asked = one.count(Verdict.ACCEPTED), len(one.candidates)
-            say(f"{one.plan.name}: {good} of {asked} candidates accepted")
-    _put(found, outputs)
-    return 0 if all(one.count(Verdict.ACCEPTED) for one in found) else SOME_FAILED
+            good, asked = plan_check.count(Verdict.ACCEPTED), len(plan_check.candidates)
+            say(f"{plan_check.plan.name}: {good} of {asked} candidates accepted")
+    _put(checks, outputs)
+    return 0 if all(plan_check.count(Verdict.ACCEPTED) for plan_check in checks) else SOME_FAILED
 
 
-def _put(found: Sequence[Check], outputs: Outputs) -> None:
+def _put(checks: Sequence[Check], outputs: Outputs) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import checks as report
     from kernelmark.report.render import markdown
 
-    records, table = report.check_records(found), report.check_table(found)
+    records, table = report.check_records(checks), report.check_table(checks)
     if not outputs.stdout_taken:
-        put_table(table, styles=[""] * len(found))
+        put_table(table, styles=[""] * len(checks))
     outputs.put(
         json=lambda: json_text(records),
         csv=lambda: csv_text(records),
         md=lambda: markdown(table),
     )
-    say(report.check_line(found))
+    say(report.check_line(checks))

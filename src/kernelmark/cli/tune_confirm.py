@@ -50,18 +50,23 @@ def confirm(
     confirming.check_file(registry.get(form), path)
     emitter, outcomes, _, missing = load_winners(folder, form, ())
     kept = [outcome for outcome in outcomes if outcome.kept]
-    found = []
-    for one in confirming.confirm(emitter, kept, path, timeout_s=timeout):
-        found.append(one)
+    results = []
+    for result in confirming.confirm(emitter, kept, path, timeout_s=timeout):
+        results.append(result)
         if not quiet:
-            say(f"[{len(found)}/{len(kept)}] {one.outcome.name}: {one.proof.value}")
+            say(f"[{len(results)}/{len(kept)}] {result.outcome.name}: {result.proof.value}")
     columns = tuple(Column(name=name) for name in ("name", "proof", "tuned kernel", "what ran"))
     rows = tuple(
-        (one.outcome.name, one.proof.value, one.outcome.tuned.kernel.name, one.ran or one.detail)
-        for one in found
+        (
+            result.outcome.name,
+            result.proof.value,
+            result.outcome.tuned.kernel.name,
+            result.ran or result.detail,
+        )
+        for result in results
     )
     put_table(Table(columns=columns, rows=tuple(tuple(x or NONE for x in row) for row in rows)))
-    proofs = {one.proof for one in found}
+    proofs = {result.proof for result in results}
     if Proof.ABSENT in proofs:
         say("a winner is not in the file: kmark tune apply writes it, or says why it cannot")
     if Proof.IGNORED in proofs:

@@ -45,11 +45,11 @@ def show(
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
     opened = TuningFolder.open(folder)
-    found = standings(opened)
-    if not found:
+    plan_states = standings(opened)
+    if not plan_states:
         raise NothingToDo(f"{folder} has no plans yet", hint=f"kmark tune plan {folder} -b BACKEND")
-    _put_standings(found, outputs, every=every)
-    _tell_standings(found, quiet=quiet)
+    _put_standings(plan_states, outputs, every=every)
+    _tell_standings(plan_states, quiet=quiet)
     if drawn is not None:
         from kernelmark.report.figures import TITLES
         from kernelmark.report.tuning_figure import of_folder

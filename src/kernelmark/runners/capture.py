@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelmark import backends as backend_package
 from kernelmark.core.children import run_child
-from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.runners.targets import find
 
@@ -79,7 +79,7 @@ def environment(
         os=_os_text(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         kernelmark_version=kernelmark_version(),
-        devices=tuple(_device(name) for name in devices),
+        devices=tuple(find(name)[1] for name in devices),
         libraries=_loaded_versions(backends) if load else _installed_versions(backends),
         variables=variables() if load else _user_variables(devices),
         commit=commit,
@@ -182,10 +182,6 @@ def _os_text() -> str:
     except OSError:
         return kernel
     return f"{pretty} ({kernel})" if pretty else kernel
-
-
-def _device(name: str) -> DeviceInfo:
-    return find(name)[1]
 
 
 def _loaded_versions(names: Sequence[str]) -> dict[str, str]:

@@ -143,7 +143,7 @@ class AmdTiles:
         if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
             return "the subgroups do not divide tile_p"
         waves = t["subgroups_m"] * t["subgroups_n"]
-        if reason := _crowded(rows * t["tile_n"] * _acc_bytes(root), waves):
+        if reason := _crowded(rows * t["tile_n"] * _width(root.types["output_type"]), waves):
             return reason
         width = _bytes(root)
         pad = _PAD_BYTES if config["pad_lds"] else 0
@@ -300,10 +300,6 @@ def _dividing(values: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 def _bytes(root: Root) -> int:
     return _width(next(root.types[name] for name in _OPERANDS if name in root.types))
-
-
-def _acc_bytes(root: Root) -> int:
-    return _width(root.types["output_type"])
 
 
 def _width(element: str) -> int:

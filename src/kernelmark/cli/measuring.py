@@ -95,6 +95,8 @@ def run(
     Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
     --dtype f32
     """
+    from kernelmark.api.roofs import expected_roofs_s
+
     outputs = Outputs(json=json, csv=csv, md=md)
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
     plan = _plan(context.params, sentinels=not no_store) if resume is None else None
@@ -115,11 +117,11 @@ def run(
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
         roofs = roofs if opened is not None or outputs.shows_percent else "none"
-        before_s = command_age_s()
-        results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
-        measured_s = command_age_s()
+        roofs_s = expected_roofs_s(plan, opened, roofs)
+        results, cases_s = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
         code = _finish(results, opened, outputs, context)
-        learn_start(before_s + command_age_s() - measured_s, "run")
+        if not roofs_s:
+            learn_start(command_age_s() - cases_s, "run")
         return code
 
 
@@ -262,9 +264,10 @@ def _measured(
     *,
     resumed: Run | None,
     roofs: Literal["stored", "fresh", "none"],
-) -> Results:
+) -> tuple[Results, float]:
+    """The results, and the seconds of their cases."""
     from kernelmark.api.running import Conduct, measure
-    from kernelmark.cli.progress import reporter
+    from kernelmark.cli.progress import CaseClock, reporter
 
     params = context.params
     conduct = Conduct(
@@ -276,14 +279,16 @@ def _measured(
         refuse_config=True,
     )
     with reporter(plan, quiet=params["quiet"]) as on_event:
-        return measure(
+        clock = CaseClock(on_event)
+        results = measure(
             plan,
             conduct=conduct,
             store=store,
             argv=tuple(context.obj or ()),
-            on_event=on_event,
+            on_event=clock,
             resumed=resumed,
         )
+    return results, clock.seconds
 
 
 def _finish(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:

@@ -186,9 +186,9 @@ def ab(
         # The budget is that of the command, not of its rounds alone.
         spent_s = command_age_s()
         remaining = plan.budget(spent_s)
-        rounds = Rounds(plan)
-        rounds.learn_start(spent_s)
-        rounds.save()
+        forecast = Rounds(plan)
+        forecast.learn_start(spent_s)
+        forecast.save()
         report = compare_sides(
             plan,
             environments,

@@ -95,8 +95,6 @@ def run(
     Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
     --dtype f32
     """
-    from kernelmark.api.roofs import expected_roofs_s
-
     outputs = Outputs(json=json, csv=csv, md=md)
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
     plan = _plan(context.params, sentinels=not no_store) if resume is None else None
@@ -114,6 +112,8 @@ def run(
             raise NothingToDo("there is nothing to run")
         if dry_run:
             return _preview(plan, opened, resumed, context)
+        from kernelmark.api.roofs import expected_roofs_s
+
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
         roofs = roofs if opened is not None or outputs.shows_percent else "none"

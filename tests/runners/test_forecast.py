@@ -73,6 +73,24 @@ def test_a_longer_timing_is_expected_to_use_as_many_of_its_blocks_as_others_did(
     assert around_s == pytest.approx(10.0 * 2 / most, rel=0.05)
 
 
+def test_what_was_precise_in_time_takes_no_longer_under_a_larger_cap():
+    forecast, short, long = Forecast(CPU), gemm(64, max_s=2.0), gemm(64, max_s=60.0)
+    for _ in range(6):
+        forecast.learn(result(short, timed_s=0.5), 0.6)
+    assert forecast.seconds(long) == pytest.approx(0.6, rel=0.1)
+    other = gemm(64, "torch", max_s=2.0)
+    assert forecast.seconds(other) == pytest.approx(0.6, rel=0.1), "the timing decides, not torch"
+    hard = gemm(64, max_s=60.0, target_rel_ci=0.001)
+    assert forecast.seconds(hard) > 10.0, "another target says nothing of it"
+
+
+def test_a_kernel_file_is_expected_to_load_as_numpy_does():
+    forecast = Forecast(CPU)
+    assert forecast.load_s(["./mine.py"]) == forecast.load_s(["numpy"])
+    forecast.learn(result(gemm(64)), forecast.seconds(gemm(64)) + 4.0)
+    assert forecast.load_s(["./mine.py"]) == pytest.approx(4.0)
+
+
 def test_one_slow_start_does_not_outlast_those_that_follow():
     """A first import from a cold disk takes ten times as long as any other."""
     means = Means()

@@ -11,9 +11,12 @@ from kernelmark.runners.ab import Budget, Event, Measured, Row
 from kernelmark.runners.forecast import Forecast, compile_ahead_s
 from kernelmark.runners.targets import find
 
-# Seconds around the pairs of a round, over those of loading both sides one after the other, before
-# any round was seen: their processes start at the same time.
-_SHARED = 0.6
+# Seconds around the pairs of a round, over those in which the slower side loads, before any round
+# was seen: their processes start at the same time, and take cores from each other.
+_SHARED = 1.2
+
+
+_START = "start/ab-without-loading"
 
 
 class Rounds:
@@ -36,7 +39,7 @@ class Rounds:
         self._machine = Forecast.of_machine(info)
         cases = [case for pair in plan.pairs for case in pair.cases]
         loaded = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
-        self._loads_s = sum(map(self._machine.load_s, loaded))
+        self._load_s = max(map(self._machine.load_s, loaded))
         model = Forecast(info, self._machine.means.best_rates())
         self._pair_s = sum(map(model.seconds, cases)) / max(1, self.pairs)
         self._first_factor = sum(map(self._machine.seconds, cases)) / max(
@@ -44,7 +47,7 @@ class Rounds:
         )
         place, names = info.model or info.kind, "+".join(sorted(set.union(*loaded)))
         self.command = f"ab/{names}"  # by which the seconds before its rounds are known
-        self._around = f"{place}/{names}/round", f"{place}/round"
+        self._around = f"{place}/{names}/round", f"{place}/slower-side"
         self._factor = f"{place}/{names}/pair", f"{place}/pair"
         self._compiled_s = compile_ahead_s(self._machine, cases, plan.jobs) if plan.jobs else 0.0
         self._begun = self._paired = clock()
@@ -62,12 +65,17 @@ class Rounds:
         if known is not None:
             return known
         share = means.get(self._around[1])
-        return self._loads_s * (_SHARED if share is None else share)
+        return self._load_s * (_SHARED if share is None else share)
 
     @property
     def _pair_factor(self) -> float:
         known = self._machine.means.get(*self._factor)
         return self._first_factor if known is None else known
+
+    def learn_start(self, seconds: float) -> None:
+        """Take in the seconds of the command besides its rounds."""
+        self._machine.means.learn(f"start/{self.command}", seconds)
+        self._machine.means.learn(_START, max(0.0, seconds - self._load_s))
 
     @property
     def start_s(self) -> float | None:
@@ -77,7 +85,12 @@ class Rounds:
     @property
     def whole_s(self) -> tuple[float, float]:
         """Seconds of the command up to its first look, and to its last."""
-        start = self._machine.start_s(self.command, "ab") + self._compiled_s
+        start = self.start_s
+        if start is None:
+            # Reading the environments loads both sides.
+            rest = self._machine.means.get(_START)
+            start = self._load_s + (self._machine.start_s() if rest is None else rest)
+        start += self._compiled_s
         first, last = self.looks.rounds[0], self.looks.last
         return start + first * self.round_s, start + last * self.round_s
 
@@ -124,7 +137,7 @@ class Rounds:
                 means.learn(name, pair_s / self._pair_s)
         around_s = max(0.0, self._first_s - pair_s)
         means.learn(self._around[0], around_s)
-        means.learn(self._around[1], around_s / max(1e-9, self._loads_s))
+        means.learn(self._around[1], around_s / max(1e-9, self._load_s))
 
     def save(self) -> None:
         self._machine.means.save()

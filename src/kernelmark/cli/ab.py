@@ -14,7 +14,7 @@ import typer
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.ab_telling import expected, lone, preview, put_report, refuse_short, reporter
-from kernelmark.cli.ending import command_age_s, learn_start
+from kernelmark.cli.ending import command_age_s
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
@@ -188,7 +188,9 @@ def ab(
         # The budget is that of the command, not of its rounds alone.
         spent_s = command_age_s()
         remaining = plan.budget(spent_s)
-        learn_start(spent_s, Rounds(plan).command, "ab")
+        forecast = Rounds(plan)
+        forecast.learn_start(spent_s)
+        forecast.save()
         report = compare_sides(
             plan,
             environments,

@@ -9,9 +9,10 @@ from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, REGRESSION, SOME_FA
 __all__ = ["INTERRUPTED", "NOTHING", "REGRESSION", "SOME_FAILED", "Interrupted"]
 
 
-def begin_clock() -> None:
-    """Count the seconds of a command from here."""
-    _Clock.begun = time.monotonic()
+def begin_clock(*, with_process: bool) -> None:
+    """Count the seconds of a command from here, or from the start of its process, which has taken
+    at least the CPU time of loading Python."""
+    _Clock.begun = time.monotonic() - (time.process_time() if with_process else 0.0)
 
 
 def command_age_s() -> float:
@@ -19,14 +20,12 @@ def command_age_s() -> float:
     return time.monotonic() - _Clock.begun
 
 
-def learn_start(seconds: float, *commands: str) -> None:
-    """Remember what a command took before and after its cases, for later estimates; by each of its
-    names."""
+def learn_start(seconds: float, command: str) -> None:
+    """Remember what a command took before and after its cases, for later estimates."""
     from kernelmark.runners.forecast import Means
 
     means = Means.of_machine()
-    for command in commands:
-        means.learn(f"start/{command}", seconds)
+    means.learn(f"start/{command}", seconds)
     means.save()
 
 

@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
     begin_command()
-    begin_clock()
+    begin_clock(with_process=argv is None)
     before: dict[signal.Signals, Any] = {}
     try:
         before = catch_stops(importing=_end_importing if argv is None else None)

@@ -112,16 +112,18 @@ def run(
             raise NothingToDo("there is nothing to run")
         if dry_run:
             return _preview(plan, opened, resumed, asked)
+        from kernelmark.api.roofs import expected_roofs_s
+
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
         roofs = roofs if opened is not None or asked.outputs.shows_percent else "none"
-        before_s = command_age_s()
+        roofs_s = expected_roofs_s(plan, opened, roofs)
         argv = tuple(context.obj or ())
         asked = dataclasses.replace(asked, roofs=roofs)
-        results = _measured(plan, asked, opened, argv=argv, resumed=resumed)
-        measured_s = command_age_s()
+        results, cases_s = _measured(plan, asked, opened, argv=argv, resumed=resumed)
         code = _finish(results, opened, asked, argv)
-        learn_start(before_s + command_age_s() - measured_s, "run")
+        if not roofs_s:
+            learn_start(command_age_s() - cases_s, "run")
         return code
 
 
@@ -294,9 +296,10 @@ def _measured(
     *,
     argv: tuple[str, ...],
     resumed: Run | None,
-) -> Results:
+) -> tuple[Results, float]:
+    """The results, and the seconds of their cases."""
     from kernelmark.api.running import Conduct, measure
-    from kernelmark.cli.progress import reporter
+    from kernelmark.cli.progress import CaseClock, reporter
 
     conduct = Conduct(
         label=asked.label,
@@ -307,14 +310,16 @@ def _measured(
         refuse_config=True,
     )
     with reporter(plan, quiet=asked.quiet) as on_event:
-        return measure(
+        clock = CaseClock(on_event)
+        results = measure(
             plan,
             conduct=conduct,
             store=store,
             argv=argv,
-            on_event=on_event,
+            on_event=clock,
             resumed=resumed,
         )
+    return results, clock.seconds
 
 
 def _finish(results: Results, store: Store | None, asked: RunOptions, argv: tuple[str, ...]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,30 @@ def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
             yield _unharmed(Drawn(bar, len(plan.cases) if plan else 0))
     else:
         yield ProgressLines(say)
+
+
+class CaseClock:
+    """Passes events on, and takes the seconds from the first case, compiled or measured, to the
+    end of the last: what forecasts of cases add up to."""
+
+    def __init__(self, tell: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._begun: float | None = None
+        self.seconds = 0.0
+
+    def __call__(self, event: e.Event) -> None:
+        now = self._clock()
+        if isinstance(event, e.CaseCompiled):
+            self._begin(now - event.seconds)
+        elif isinstance(event, e.CaseStarted):
+            self._begin(now)
+        elif isinstance(event, e.CaseFinished) and self._begun is not None:
+            self.seconds = now - self._begun
+        self._tell(event)
+
+    def _begin(self, at: float) -> None:
+        self._begun = at if self._begun is None else self._begun
 
 
 def _unharmed(tell: OnEvent) -> OnEvent:

@@ -16,13 +16,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kernelmark import ops
+from kernelmark import backends, ops
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.files import write_whole
 from kernelmark.core.private import private_folder
-from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.result import Case, Result, Status, StopReason
 from kernelmark.core.timing import Cache
 from kernelmark.runners.plan import work
 
@@ -46,6 +46,8 @@ _MAX_EXTRAPOLATION = 10
 # A backend that refused this many cases and measured none will refuse the others too.
 _MAX_REFUSED = 10
 _BEST = "best-rate"
+# A case that uses more of its seconds than this was ended by their cap, or nearly.
+_CAPPED = 0.9
 # Launches of a case besides the timed ones: the very first, and those of checks.
 _UNTIMED = 3
 
@@ -161,6 +163,10 @@ class Forecast:
         self._loaded.add(name)
         for key in self._budget_keys(case):
             self.means.learn(key, launches / budget_s(case))
+        precise = result.measurement.stop is StopReason.PRECISE
+        if precise and launches < _CAPPED * budget_s(case):
+            for key in self._settled_keys(case):
+                self.means.learn(key, launches / processes)
         if size := self._work(case):
             # The fastest rate so far, which large problems come closer to than small ones.
             rate = size / result.measurement.median_s
@@ -183,9 +189,9 @@ class Forecast:
             return self._full_s(case) * ran / max(1, refused + ran)
         return self._full_s(case)
 
-    def load_s(self, backends: Iterable[str]) -> float:
+    def load_s(self, names: Iterable[str]) -> float:
         """Return the seconds in which a fresh worker starts and loads these backends."""
-        known = [self.means.get(self._key(name, "load")) for name in sorted(set(backends))]
+        known = [self.means.get(*self._load_keys(name)) for name in sorted(set(names))]
         return sum(_LOAD_S if load_s is None else load_s for load_s in known)
 
     def start_s(self, *commands: str) -> float:
@@ -198,9 +204,9 @@ class Forecast:
         known = self.means.get(self._key(case.backend, "compile"))
         return _COMPILE_S if known is None else known
 
-    def unloaded(self, backends: Iterable[str]) -> list[str]:
+    def unloaded(self, names: Iterable[str]) -> list[str]:
         """Return the backends of which no case has finished yet."""
-        return [name for name in backends if name not in self._loaded]
+        return [name for name in names if name not in self._loaded]
 
     def total_s(self, cases: Iterable[Case]) -> float:
         """Return the seconds of cases in sequence, with loading the backends not loaded yet."""
@@ -210,8 +216,7 @@ class Forecast:
 
     def _full_s(self, case: Case) -> float:
         timing = case.timing
-        fraction = self.means.get(*self._budget_keys(case))
-        launches_s = budget_s(case) * (1.0 if fraction is None else fraction)
+        launches_s = self._launches_s(case)
         size, keys = self._work(case), self._rate_keys(case)
         if size and (rate := self.means.get(*keys)):
             largest = self._largest.get(keys[0])
@@ -225,6 +230,32 @@ class Forecast:
         # Each further process loads the backend again.
         reload_s = (timing.processes - 1) * self.load_s([case.backend])
         return launches_s + timing.processes * self._expected_around_s(case) + reload_s
+
+    def _launches_s(self, case: Case) -> float:
+        """Return the seconds of warm-up and timed launches in all processes. Under another cap, or
+        by another backend, they are those after which a case like it was precise: a larger cap
+        leaves them as they are."""
+        same, like = self._budget_keys(case)
+        fraction, settled_s = self.means.get(same), self.means.get(*self._settled_keys(case))
+        if fraction is None and settled_s is not None:
+            return min(budget_s(case), case.timing.processes * settled_s)
+        fraction = self.means.get(like) if fraction is None else fraction
+        return budget_s(case) * (1.0 if fraction is None else fraction)
+
+    def _settled_keys(self, case: Case) -> tuple[str, ...]:
+        """Return names of the seconds in which a process reaches the target, the most specific
+        first."""
+        timing = case.timing
+        like = f"{timing.target_rel_ci:g}", str(timing.allocations), f"{timing.warmup_s:g}"
+        return self._key(case.backend, *like, "settled"), self._key(*like, "settled")
+
+    def _load_keys(self, name: str) -> tuple[str, ...]:
+        """Return names of the seconds in which a worker starts and loads a backend. A kernel file
+        for a CPU imports numpy at least."""
+        own = self._key(name, "load")
+        on_cpu = self._info is None or self._info.kind == "cpu"
+        is_own = on_cpu and backends.is_file(name)
+        return (own, self._key("numpy", "load")) if is_own else (own,)
 
     def _expected_around_s(self, case: Case) -> float:
         """Return the seconds of set-up and checks of all blocks of one process."""

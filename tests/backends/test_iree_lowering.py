@@ -35,6 +35,13 @@ AMD = [
     ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e4m3fnuz"),
     ("gfx950", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3 tb=t"),
     ("gfx950", "attention heads=8 seq=1024 dim=128 dtype=bf16"),
+    ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 causal=yes"),
+    ("gfx950", "attention heads_q=8 heads_kv=2 seq=512 dim=128 dtype=bf16 causal=yes"),
+    ("gfx950", "attention heads=8 seq=1024 dim=128 dtype=f8e4m3"),
+    ("gfx1100", "gemm m=512 n=512 k=512 dtype=f16"),
+    ("gfx1100", "gemm m=1024 n=512 k=256 dtype=bf16 tb=t"),
+    ("gfx1100", "batched_gemm batch=4 m=256 n=256 k=256 dtype=i8"),
+    ("gfx1100", "conv n=2 c=64 h=34 w=34 k=128 r=3 s=3 dtype=f16 layout=nhwc"),
 ]
 
 
@@ -158,9 +165,13 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m: int, n: int, k: 
         ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
         ("gfx942", "gemm m=100 n=100 k=101 dtype=f16"),
         ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 causal=yes"),
         ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz"),
-        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f16"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 layout=bshd"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 kv=f8e4m3fnuz"),
+        ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2"),
+        ("gfx1100", "attention heads=8 seq=1024 dim=64 dtype=f16"),
+        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32"),
+        ("gfx1201", "gemm m=512 n=512 k=512 dtype=f16"),
     ],
 )
 def test_no_space_where_no_spec_matches(arch: str, key: str) -> None:
@@ -185,6 +196,25 @@ def test_an_impossible_amd_lowering_is_refused(name: str, value: object, says: s
     assert choices.choose(problem, config, goal("gfx942")).entries
     with pytest.raises(Unsupported, match=says):
         choices.choose(problem, {**config, name: value}, goal("gfx942"))
+
+
+@pytest.mark.parametrize(("arch", "wave"), [("gfx942", 64), ("gfx1100", 32)])
+def test_a_workgroup_has_the_waves_of_its_architecture(arch: str, wave: int) -> None:
+    problem = ops.parse("gemm m=512 n=512 k=512 dtype=f16")
+    found = choices.space(problem, goal(arch))
+    assert found is not None
+    config = {**found.default, "subgroups_m": 2, "subgroups_n": 2}
+    (one,) = choices.choose(problem, config, goal(arch)).entries
+    assert f"workgroup_size = [{4 * wave}, 1, 1] subgroup_size = {wave}" in one.lowering.translation
+
+
+def test_a_masked_attention_is_another_root_than_one_without() -> None:
+    keys = [f"attention heads=8 seq=1024 dim=64 dtype=f16{more}" for more in ("", " causal=yes")]
+    plain, masked = (entry(key, "gfx942") for key in keys)
+    assert plain.lowering == masked.lowering
+    assert plain.root.name != masked.root.name
+    spec = EMPTY.with_entries([plain, masked])
+    assert parse_spec(spec.text).pairs == spec.pairs
 
 
 # -- specs

@@ -14,27 +14,47 @@ from typing import NamedTuple
 from kernelmark.backends.iree.spec import Lowering, Root
 from kernelmark.core.result import Config, ConfigValue
 
-# The dense instructions that IREE 3.13 lists for each target (`iree-compile
-# --compile-to=executable-sources`, attribute iree_gpu.target).
-_MMA: Mapping[str, str] = {
-    "gfx90a": "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x8_BF16 F32_32x32x4_BF16 "
-    "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x16_I8 I32_32x32x8_I8",
-    "gfx942": "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
-    "F32_16x16x32_F8E4M3FNUZ F32_32x32x16_F8E4M3FNUZ F32_16x16x32_F8E5M2FNUZ "
-    "F32_32x32x16_F8E5M2FNUZ F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x32_I8 I32_32x32x16_I8",
-    "gfx950": "F32_16x16x32_F16 F32_32x32x16_F16 F32_16x16x16_F16 F32_32x32x8_F16 "
-    "F32_16x16x32_BF16 F32_32x32x16_BF16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
-    "F32_16x16x128_F8E4M3FN F32_32x32x64_F8E4M3FN F32_16x16x32_F8E4M3FN F32_32x32x16_F8E4M3FN "
-    "F32_16x16x128_F8E5M2 F32_32x32x64_F8E5M2 F32_16x16x32_F8E5M2 F32_32x32x16_F8E5M2 "
-    "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x64_I8 I32_32x32x32_I8 "
-    "I32_16x16x32_I8 I32_32x32x16_I8",
+
+class _Arch(NamedTuple):
+    """What bounds a lowering. `mma` are the dense instructions that IREE 3.13 lists for the target
+    (`iree-compile --compile-to=executable-sources`, attribute iree_gpu.target), without their
+    `family`. Of a lane's registers of 4 bytes a result may fill `result_registers`, half of them:
+    operands, those that are prefetched and addresses need the rest."""
+
+    mma: str
+    lds_bytes: int = 65536
+    family: str = "MFMA"
+    wave: int = 64
+    result_registers: int = 256
+
+
+_ARCHS: Mapping[str, _Arch] = {
+    "gfx90a": _Arch(
+        "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x8_BF16 F32_32x32x4_BF16 "
+        "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x16_I8 I32_32x32x8_I8"
+    ),
+    "gfx942": _Arch(
+        "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
+        "F32_16x16x32_F8E4M3FNUZ F32_32x32x16_F8E4M3FNUZ F32_16x16x32_F8E5M2FNUZ "
+        "F32_32x32x16_F8E5M2FNUZ F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x32_I8 I32_32x32x16_I8"
+    ),
+    "gfx950": _Arch(
+        "F32_16x16x32_F16 F32_32x32x16_F16 F32_16x16x16_F16 F32_32x32x8_F16 "
+        "F32_16x16x32_BF16 F32_32x32x16_BF16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
+        "F32_16x16x128_F8E4M3FN F32_32x32x64_F8E4M3FN F32_16x16x32_F8E4M3FN F32_32x32x16_F8E4M3FN "
+        "F32_16x16x128_F8E5M2 F32_32x32x64_F8E5M2 F32_16x16x32_F8E5M2 F32_32x32x16_F8E5M2 "
+        "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x64_I8 I32_32x32x32_I8 "
+        "I32_16x16x32_I8 I32_32x32x16_I8",
+        lds_bytes=163840,
+    ),
+    "gfx1100": _Arch(
+        "F32_16x16x16_F16 F16_16x16x16_F16 F32_16x16x16_BF16 I32_16x16x16_I8",
+        family="WMMAR3",
+        wave=32,
+        result_registers=128,
+    ),
 }
-_LDS_BYTES = {"gfx90a": 65536, "gfx942": 65536, "gfx950": 163840}
-_WAVE = 64
 _MAX_THREADS = 1024
-# A lane has 512 registers of 4 bytes, of which a result may fill half: operands, those that are
-# prefetched and addresses need the rest.
-_RESULT_REGISTERS = 256
 # Rows in shared memory are padded by this against bank conflicts (IREE's GPUReduceBankConflicts).
 _PAD_BYTES = 8
 _LOAD_BYTES = 16
@@ -60,7 +80,7 @@ class Mma(NamedTuple):
 
 @functools.cache
 def _parse_mma(name: str) -> Mma:
-    found = re.fullmatch(r"V?(?:MFMA_)?(\w\d+)_(\d+)x(\d+)x(\d+)_(\w+)", name)
+    found = re.fullmatch(r"[A-Z]+[0-9]?_([FI]\d+)_(\d+)x(\d+)x(\d+)_(\w+)", name)
     assert found is not None, name
     m, n, k = (int(found[i]) for i in (2, 3, 4))
     return Mma(result=found[1], m=m, n=n, k=k, operand=found[5])
@@ -74,7 +94,7 @@ class AmdTiles:
 
     @staticmethod
     def archs() -> tuple[str, ...]:
-        return tuple(_MMA)
+        return tuple(_ARCHS)
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
         mma = tuple(self._instructions(root))
@@ -89,7 +109,7 @@ class AmdTiles:
             return {
                 "mma": mma,
                 "tile_m": _dividing((32, 64, 128, 256), rows),
-                "tile_k": _dividing((16, 32, 64, 128), keys),
+                "tile_k": _dividing((16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4], keys),
                 "subgroups_m": (1, 2, 4, 8),
                 "waves_per_eu": _OPTIONS["waves_per_eu"],
             }
@@ -122,7 +142,8 @@ class AmdTiles:
         mma = next(iter(self._instructions(root)))
         common: dict[str, ConfigValue] = {"mma": mma, "subgroups_m": 2, "waves_per_eu": 0}
         if root.kind == "attention":
-            return common | {"tile_m": 64, "tile_k": 64, "subgroups_m": 4}
+            deep = max(64, _parse_mma(mma).k)
+            return common | {"tile_m": 64, "tile_k": deep, "subgroups_m": 4}
         rows = {"tile_m": 64} if root.kind == "contraction" else {"tile_p": 4, "tile_q": 32}
         pipeline = {"pipeline": "TileAndFuse"} if root.kind == "contraction" else {}
         options = {"stages": 2, "pad_lds": True, "transpose_grid": False}
@@ -143,14 +164,14 @@ class AmdTiles:
         if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
             return "the subgroups do not divide tile_p"
         waves = t["subgroups_m"] * t["subgroups_n"]
-        if reason := _crowded(rows * t["tile_n"] * _width(root.types["output_type"]), waves):
+        if reason := self._crowded(rows * t["tile_n"] * _width(root.types["output_type"]), waves):
             return reason
         width = _bytes(root)
         pad = _PAD_BYTES if config["pad_lds"] else 0
-        if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > _LDS_BYTES[self.arch]:
+        if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > self._limits.lds_bytes:
             return "the tiles exceed shared memory"
         # Tiles are copied by whole loads, of which each thread does as many as any other.
-        whole = waves * _WAVE * _LOAD_BYTES
+        whole = waves * self._limits.wave * _LOAD_BYTES
         if any(side * t["tile_k"] * width % whole for side in (rows, t["tile_n"])):
             return "the threads do not divide the copy to shared memory"
         return None
@@ -160,15 +181,15 @@ class AmdTiles:
         dim, out = _only(root, "k1"), _only(root, "n")
         if rows % (mma.m * waves) or keys % mma.m or keys % mma.k or dim % mma.k or out % mma.n:
             return "the instruction does not divide the tile"
-        if reason := _crowded(rows * (out + keys) * 4, waves):
+        if reason := self._crowded(rows * (out + keys) * 4, waves):
             return reason
         held = (rows * dim + keys * (dim + out)) * _bytes(root)
-        return "the tiles exceed shared memory" if held > _LDS_BYTES[self.arch] else None
+        return "the tiles exceed shared memory" if held > self._limits.lds_bytes else None
 
     def lowering(self, root: Root, config: Config) -> Lowering:
         mma = _parse_mma(str(config["mma"]))
         if root.kind == "attention":
-            return _attention(root, config, mma)
+            return _attention(root, config, mma, self._limits.wave)
         t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
         lead = [1] if root.sizes["batch"] else []
         none = [0 for _ in lead]
@@ -195,6 +216,7 @@ class AmdTiles:
             translation=_translation(
                 str(config.get("pipeline", "TileAndFuse")),
                 t["subgroups_m"] * t["subgroups_n"],
+                self._limits.wave,
                 _pipeline_options(config, igemm=root.kind == "convolution"),
                 _waves(config),
             ),
@@ -203,25 +225,45 @@ class AmdTiles:
     def _instructions(self, root: Root) -> list[str]:
         operand = {root.types[n] for n in root.types if n in _OPERANDS}
         result = root.types["output_type"].upper()
-        names = [f"MFMA_{name}" for name in _MMA[self.arch].split()]
+        names = [f"{self._limits.family}_{name}" for name in self._limits.mma.split()]
         wanted = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
         if root.kind == "attention":
             # The result of the first product is an operand of the second as it lies in registers:
             # the shapes with square results whose k is that of f16 fit each other.
             # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's in that order.
-            fits = ((16, 16, 32), (32, 32, 16)) if operand == {_F8} else ((16, 16, 16), (32, 32, 8))
+            fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
             wanted = [n for n in wanted if _parse_mma(n)[1:4] in fits]
+            if self._limits.family != "MFMA":
+                return []
         return [name for name in wanted if _parse_mma(name).result == result]
+
+    def _crowded(self, result_bytes: int, waves: int) -> str | None:
+        threads = waves * self._limits.wave
+        if threads > _MAX_THREADS:
+            return "the subgroups exceed a workgroup"
+        if result_bytes > self._limits.result_registers * 4 * threads:
+            return "the result exceeds the registers"
+        return None
+
+    @property
+    def _limits(self) -> _Arch:
+        return _ARCHS[self.arch]
 
     def _depth(self, root: Root) -> int:
         return math.prod(root.sizes["filter"]) * _only(root, "terms")
 
 
 _F8 = "f8E4M3FNUZ"
+_OCP_F8 = "f8E4M3FN"
+_ATTENTION_SHAPES = {
+    _F8: ((16, 16, 32), (32, 32, 16)),
+    # Not in registers but through shared memory, as IREE itself does: any shape fits.
+    _OCP_F8: ((16, 16, 128), (32, 32, 64), (16, 16, 32), (32, 32, 16)),
+}
 _OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
 
 
-def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
+def _attention(root: Root, config: Config, mma: Mma, wave: int) -> Lowering:
     waves = int(config["subgroups_m"])
 
     def product(kind: str, promoted: str, loops: list[int]) -> str:
@@ -236,6 +278,8 @@ def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
 
     plain = f"#iree_gpu.mma_layout<{config['mma']}, col_major = true>"
     first = second = plain
+    if mma.operand == _OCP_F8.upper():
+        first = second = f"#iree_gpu.mma_layout<{config['mma']}>"
     if mma.operand == "F16":
         # Twice the k by two instructions: the operands are then read 8 elements at a time.
         first = virtual(2 * mma.k)
@@ -248,6 +292,7 @@ def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
         translation=_translation(
             "VectorDistribute",
             waves,
+            wave,
             'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
             _waves(config),
         ),
@@ -256,10 +301,10 @@ def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
     )
 
 
-def _translation(pipeline: str, waves: int, *attributes: str) -> str:
+def _translation(pipeline: str, waves: int, wave: int, *attributes: str) -> str:
     return (
         f"#iree_codegen.translation_info<pipeline = #iree_gpu.pipeline<{pipeline}> "
-        f"workgroup_size = [{waves * _WAVE}, 1, 1] subgroup_size = {_WAVE}, "
+        f"workgroup_size = [{waves * wave}, 1, 1] subgroup_size = {wave}, "
         f"{{{', '.join(filter(None, attributes))}}}>"
     )
 
@@ -278,14 +323,6 @@ def _pipeline_options(config: Config, *, igemm: bool) -> str:
 def _waves(config: Config) -> str:
     count = config["waves_per_eu"]
     return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
-
-
-def _crowded(result_bytes: int, waves: int) -> str | None:
-    if waves * _WAVE > _MAX_THREADS:
-        return "the subgroups exceed a workgroup"
-    if result_bytes > _RESULT_REGISTERS * 4 * waves * _WAVE:
-        return "the result exceeds the registers"
-    return None
 
 
 def _only(root: Root, name: str) -> int:

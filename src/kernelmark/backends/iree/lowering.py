@@ -228,10 +228,14 @@ def _tap(out: str, filter_loop: str, stride: int, dilation: int) -> str:
 def _attention_roots(problem: Problem) -> tuple[Root, ...]:
     d = problem.dims
     q, kv = _type(problem, "q"), _type(problem, "kv")
-    if problem.options["causal"] or problem.dtypes["acc"] != "f32":
+    # IREE folds the transposes of bshd into other maps, which depend on batch and heads.
+    if problem.dtypes["acc"] != "f32" or problem.options["layout"] == "bshd":
         return ()
-    reads = ("b, m, c", "b, d, c", "b, d, n", "", "b, m, n", "b, m", "b, m")
-    types = {"query_type": q, "key_type": kv, "value_type": kv}
+    # IREE stores the truth values of a mask as bytes.
+    mask = {"mask_type": "i8"} if problem.options["causal"] else {}
+    operands = ("b, m, c", "b, d, c", "b, d, n", "", *(["m, d"] * len(mask)))
+    reads = (*operands, "b, m, n", "b, m", "b, m")
+    types = {"query_type": q, "key_type": kv, "value_type": kv, **mask}
     sums = ("scale_type", "output_type", "max_type", "sum_type")
     return (
         Root(

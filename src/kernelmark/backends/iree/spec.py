@@ -27,7 +27,7 @@ _MATCHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "convolution",
         ("batch", "image", "channels", "filter", "terms", "depth", "strides", "dilations"),
     ),
-    # The attention op has become this one when specs are applied. A masked one is not matched.
+    # The attention op has become this one when specs are applied. A masked one has no such matcher.
     "attention": ("online_attention", ("batch", "m", "n", "k1", "k2")),
 }
 _ACTIONS = {1: "apply_config", 2: "apply_attention_config"}
@@ -41,7 +41,8 @@ class Root:
     """The op of a dispatch that a lowering belongs to, as a spec recognises it.
 
     `types` and `maps` are attributes of the matcher; `sizes` are the loop sizes that it must
-    return. `prefix` begins the config names of this root where a problem has several."""
+    return. An attention with a `mask_type` is matched as a whole op. `prefix` begins the config
+    names of this root where a problem has several."""
 
     kind: str
     types: Mapping[str, str]
@@ -57,6 +58,8 @@ class Root:
     @property
     def match(self) -> str:
         """The matcher's lines."""
+        if "mask_type" in self.types:
+            return self._masked
         name, results = _MATCHERS[self.kind]
         types = ", ".join(f"{key} = {value}" for key, value in self.types.items())
         maps = ", ".join(self.maps)
@@ -66,6 +69,43 @@ class Root:
         ]
         for one, sizes in self.sizes.items():
             lines.append(f"transform.iree.match.dims_equal %{one}, {list(sizes)} : {_SIZES}")
+        return "\n".join(f"    {line}" for line in lines)
+
+    @property
+    def _masked(self) -> str:
+        """A masked attention, compared with the op as it is."""
+        batch, m, n, k1, k2 = (self.sizes[name][0] for name in _MATCHERS["attention"][1])
+
+        def tensor(sizes: tuple[int, ...], of: str) -> str:
+            return f"tensor<{'x'.join(map(str, sizes))}x{self.types[f'{of}_type']}>"
+
+        ins = {
+            "q": tensor((batch, m, k1), "query"),
+            "k": tensor((batch, k2, k1), "key"),
+            "v": tensor((batch, k2, n), "value"),
+            "scale": self.types["scale_type"],
+            "mask": tensor((m, k2), "mask"),
+        }
+        outs = {
+            "out": tensor((batch, m, n), "output"),
+            "max": tensor((batch, m), "max"),
+            "sum": tensor((batch, m), "sum"),
+        }
+        arguments = ", ".join(f"%{name}: {kind}" for name, kind in (ins | outs).items())
+        operands = [
+            f"{', '.join(f'%{x}' for x in y)} : {', '.join(y.values())}" for y in (ins, outs)
+        ]
+        lines = [
+            "%ins, %outs = transform.iree.match.cast_compatible_dag_from_root %op {",
+            f"^bb0({arguments}):",
+            "  %done:3 = iree_linalg_ext.online_attention"
+            f" <indexing_maps = [{', '.join(self.maps)}]>"
+            f" ins({operands[0]}) outs({operands[1]}) {{",
+            "  ^bb0(%score: f32):",
+            "    iree_linalg_ext.yield %score : f32",
+            f"  }} -> {', '.join(outs.values())}",
+            f"}} : ({_ANY}) -> (!transform.any_value, !transform.any_value)",
+        ]
         return "\n".join(f"    {line}" for line in lines)
 
 

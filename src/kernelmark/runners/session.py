@@ -65,10 +65,13 @@ def run_cases(
     )
     with caught_stops():
         try:
-            session.begin(resume=resume)
+            if store is not None:
+                (store.update_run if resume else store.add_run)(run)
             run = session.finish(session.drive(events, keep_environment=bool(kept)))
         except BaseException as error:
             if isinstance(error, UsageError) and error.message.code == _UNKNOWN_NAME:
+                if store is not None:
+                    store.delete_run(run.id)
                 raise
             # A store that refuses the run may have another one of the same id.
             if session.begun or not isinstance(error, KernelmarkError):
@@ -89,30 +92,21 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
 def _refuse_unknown_config(events: Iterator[Event], configured: int) -> Iterator[Event]:
     """Yield the events. Raise UsageError if all `configured` cases refuse the names of their
     config: that is a mistake in the request, not a result. Only a worker can check the names, so
-    results are delayed until a case accepts its config."""
-    delayed: list[Event] = []
-    refusals = 0
-    try:
-        for event in events:
-            if not (configured and isinstance(event, CaseFinished)):
-                yield event
-                continue
-            delayed.append(event)
-            reason = event.result.error.root
-            if event.result.case.config and reason.code != _UNKNOWN_NAME:
-                configured = 0
-                yield from delayed
-                delayed = []
-            elif event.result.case.config:
-                refusals += 1
-            if refusals and refusals == configured:
+    refusals are delayed until a case accepts its config."""
+    refusals: list[Event] = []
+    for event in events:
+        if not (configured and isinstance(event, CaseFinished) and event.result.case.config):
+            yield event
+        elif (reason := event.result.error.root).code == _UNKNOWN_NAME:
+            refusals.append(event)
+            if len(refusals) == configured:
                 close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
                 meant = f"did you mean {close[0]}? " if close else ""
                 raise UsageError(reason, hint=f"{meant}nothing was measured or stored")
-    except KeyboardInterrupt:
-        yield from delayed
-        raise
-    yield from delayed
+        else:
+            configured = 0
+            yield from refusals
+            yield event
 
 
 class _Session:
@@ -137,13 +131,6 @@ class _Session:
         self._retrying = retrying
         self._roofs = roofs
         self._configured = configured
-        self._is_stored = False
-
-    def begin(self, *, resume: bool) -> None:
-        """Store the run, unless its config may be refused: then its first result does."""
-        self._is_stored = resume
-        if not self._configured:
-            self._store_run()
 
     def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
         self.begun = True
@@ -168,21 +155,9 @@ class _Session:
     def finish(self, state: RunState) -> Run:
         """Store the run's final state, and return the run."""
         self.run = dataclasses.replace(self.run, state=state, finished=time.time())
-        self._store_run()
-        return self.run
-
-    def _store_run(self) -> None:
-        if self._store is None:
-            return
-        if self._is_stored:
+        if self._store is not None:
             self._store.update_run(self.run)
-            return
-        self._is_stored = True  # even where a signal ends the call that stores it
-        try:
-            self._store.add_run(self.run)
-        except KernelmarkError:
-            self._is_stored = False
-            raise
+        return self.run
 
     def _checked(self, result: Result) -> Result:
         infos = (info for info in self.run.environment.devices if info.name == result.device)
@@ -190,8 +165,6 @@ class _Session:
 
     def _store_result(self, result: Result) -> None:
         if self._store is not None:
-            if not self._is_stored:
-                self._store_run()
             # A retried result also replaces the failure on another device.
             self._store.add_results(self.run.id, [result], alone=self._retrying)
         self.results.append(result)
@@ -204,5 +177,5 @@ class _Session:
                 self._on_event(Note(text=text))
             return
         self.run = dataclasses.replace(self.run, environment=environment)
-        if self._is_stored:
-            self._store_run()
+        if self._store is not None:
+            self._store.update_run(self.run)

@@ -49,6 +49,9 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-not-yes-or-no": (
+        "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
+    ),
     "dynamic-unknown-dim": (
         "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"
         " all, or dims separated by commas, of {listed}"

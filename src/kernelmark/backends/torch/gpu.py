@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from kernelmark import ops
-from kernelmark.backends._rules import arithmetic, refuse_unknown, wrong_narrow_type
+from kernelmark.backends._rules import arithmetic, get_flag, refuse_unknown, wrong_narrow_type
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
@@ -376,7 +376,7 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config, ("benchmark",))
-    torch.backends.cudnn.benchmark = bool(config.get("benchmark", False))
+    torch.backends.cudnn.benchmark = get_flag("torch", config, "benchmark", default=False)
     dims = problem.dims
     settings: dict[str, Any] = {
         name: (dims[f"{short}_h"], dims[f"{short}_w"])

@@ -9,6 +9,7 @@ from kernelmark import backends, ops
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.fake import backend as fake
 from kernelmark.core.result import KernelInfo
+from kernelmark.core.space import Space
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.backends import BackendContract, assert_sentence, bench
 
@@ -135,3 +136,23 @@ def test_support_is_what_is_declared(monkeypatch):
     monkeypatch.setattr(type(fake), "supports_examples", {"fake": ("*", "!gemm *")})
     with pytest.raises(AssertionError, match="undeclared"):
         contract.test_supports_what_it_declares()
+
+
+@pytest.mark.parametrize("values", [("yes", "no"), ("8", "16"), (8, 16, "1e3")])
+def test_values_of_a_space_are_those_of_the_command_line(monkeypatch, values):
+    monkeypatch.setattr(BackendContract, "backend", "fake", raising=False)
+    contract = BackendContract()
+    contract.test_values_of_its_space_can_be_given("fake")
+    space = Space(parameters={"tile": values})
+    monkeypatch.setattr(type(fake), "space", lambda self, problem, info: space)
+    with pytest.raises(AssertionError, match="--config tile="):
+        contract.test_values_of_its_space_can_be_given("fake")
+
+
+def test_a_value_that_would_be_taken_for_another_is_caught(monkeypatch):
+    monkeypatch.setattr(BackendContract, "backend", "fake", raising=False)
+    contract = BackendContract()
+    contract.test_refuses_an_unknown_value("fake")
+    monkeypatch.setattr(type(fake), "prepare", lambda self, problem, config, device, sets: None)
+    with pytest.raises(pytest.fail.Exception):
+        contract.test_refuses_an_unknown_value("fake")

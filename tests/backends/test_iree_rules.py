@@ -131,8 +131,8 @@ def test_tiles_exclude_data_tiling() -> None:
     ("key", "config", "says"),
     [
         ("gemm m=8 n=8 k=8 dtype=f32", {"no_such": 1}, "no_such"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": "yes"}, "truth"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": 1}, "truth"),
+        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": "yes"}, "data_tiling"),
+        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": 1}, "data_tiling"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"data_tiling": True}, "together"),
         ("gemm m=8 n=8 k=8 dtype=f32", {"tile_m": 64}, "tile_n is missing"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 0}, "at least 1"),

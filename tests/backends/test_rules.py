@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark import backends, ops
-from kernelmark.backends._rules import ON_AMD, refuse_unknown, wrong_scales
+from kernelmark.backends._rules import ON_AMD, get_flag, refuse_unknown, wrong_scales
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
@@ -60,3 +60,18 @@ def test_scales_go_by_architecture(rest: str, arch: str, code: str | None) -> No
 
 def test_a_name_that_is_known_is_not_refused() -> None:
     refuse_unknown("mine", {"rows": 1}, ("rows",))
+
+
+@pytest.mark.parametrize("value", ["yes", "maybe", 1, 0, 1.0])
+def test_a_flag_is_a_bool_and_nothing_that_python_takes_for_one(value: str | float) -> None:
+    with pytest.raises(Unsupported) as caught:
+        get_flag("mine", {"fast": value}, "fast", default=True)
+    status, reason = explain(caught.value)
+    assert (status, reason.code) == (Status.UNSUPPORTED, "config-not-yes-or-no")
+    assert reason.fields == {"backend": "mine", "name": "fast", "value": value}
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_a_flag_has_a_default(default: bool) -> None:
+    assert get_flag("mine", {}, "fast", default=default) is default
+    assert get_flag("mine", {"fast": not default}, "fast", default=default) is not default

@@ -15,11 +15,12 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends.torch import backend, epilogue, rules
-from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, refusal
+from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, _conv, refusal
 from kernelmark.backends.torch.kernels import TorchKernel
 from kernelmark.backends.torch.views import view
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
@@ -80,11 +81,19 @@ def test_f16_conv_on_arm_stays_away_from_onednn():
     assert rules.onednn(problem, {}, X86) is True
     with pytest.raises(Unsupported, match="f16"):
         rules.onednn(problem, {"onednn": True}, ARM)
-    with pytest.raises(Unsupported, match="neither true nor false"):
+    with pytest.raises(Unsupported) as caught:
         rules.onednn(problem, {"onednn": 1}, X86)
+    assert Reason.of(caught.value.message).code == "config-not-yes-or-no"
     space = backend.space(problem, ARM)
     assert space is not None
     assert [dict(config) for config in space] == [{"onednn": False}]
+
+
+@needs_torch
+def test_another_value_than_yes_or_no_does_not_switch_benchmark_on():
+    with pytest.raises(Unsupported) as caught:
+        _conv(ops.parse(F16_CONV), {"benchmark": "maybe"}, [])
+    assert Reason.of(caught.value.message).code == "config-not-yes-or-no"
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):

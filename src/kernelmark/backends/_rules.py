@@ -115,6 +115,14 @@ def refuse_unknown(
         )
 
 
+def get_flag(backend: str, config: Config, name: str, *, default: bool) -> bool:
+    """Return a config's yes or no. Any other value is refused: Python takes most for True."""
+    value = config.get(name, default)
+    if not isinstance(value, bool):
+        raise Unsupported(Reason("config-not-yes-or-no", backend=backend, name=name, value=value))
+    return value
+
+
 def arithmetic(problem: Problem) -> str:
     """The dtypes of a problem in words: a=f16 b=f16 c=f16 acc=f32."""
     return " ".join(f"{name}={value}" for name, value in problem.dtypes.items())

@@ -67,7 +67,8 @@ class Backend(ABC):
         return KernelInfo()
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        """What can be tuned, or None."""
+        """Return the configs that `kmark tune` may try, or None. `prepare` refuses names and values
+        that it cannot use, also where `space` is None."""
         return None
 
     def libraries(self) -> dict[str, str]:

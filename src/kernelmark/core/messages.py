@@ -55,6 +55,9 @@ TEMPLATES = {
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-not-yes-or-no": (
+        "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
+    ),
     "dynamic-unknown-dim": (
         "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"
         " all, or dims separated by commas, of {listed}"

@@ -17,8 +17,9 @@ def _anything(config: Config) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """Parameters in order, each with its values in order. `forbids` gives the reason a
-    combination is illegal, or None. A list of solutions is one parameter. `seeds` are combinations
-    that a search should try first, the most promising first, after the default."""
+    combination is illegal, or None. A list of solutions is one parameter. `default` is the
+    combination that a search starts from. `seeds` are combinations to try next, the most promising
+    first. A value has the type that `--config` gives it: yes and no are True and False."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)

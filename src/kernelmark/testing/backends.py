@@ -9,7 +9,7 @@
 `supports` must refuse an example with a reason or accept it, as `supports_examples` of the backend
 declares. One that is accepted must be computed: right at the op's positions, every element written,
 nothing around the output touched, inputs left alone, each argument set for itself, and the same
-bits again on a second launch.
+bits again on a second launch. A config with an unknown name or value must be refused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from kernelmark import backends, devices, ops
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.errors import CaseError, UsageError
-from kernelmark.core.problem import Problem
+from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.result import Config
+from kernelmark.core.space import Space
 from kernelmark.devices.base import GUARD_BYTES, Device, Tensor
 from kernelmark.gpu.absent import absent, is_known
 from kernelmark.numerics.floats import decode
@@ -197,7 +198,7 @@ class BackendContract:
     def test_supports_what_it_declares(self) -> None:
         """Neither less, which would be a loss, nor more, which could be lost unnoticed."""
         found = backends.registry.get(self.backend)
-        assert found.supports_examples
+        assert found.supports_examples, f"{self.backend} has no supports_examples"
         for target, patterns in found.supports_examples.items():
             info = absent(target) if is_known(target) else devices.registry.get(target).infos()[0]
             assert info.kind in found.device_kinds
@@ -237,22 +238,55 @@ class BackendContract:
             assert made.device.guards_intact(made.output(index)), "bytes around the output changed"
 
     def test_refuses_an_unknown_config(self, kind: str) -> None:
+        """`prepare` must refuse a name that it does not read: it would be silently ignored."""
         backend = self.the_backend()
         with self.opened(kind) as device:
             problem = self.first_supported(backend, device)
             with pytest.raises((CaseError, UsageError)):
                 backend.prepare(problem, {"no_such_choice": 1}, device, [])
 
+    def test_refuses_an_unknown_value(self, kind: str) -> None:
+        """`prepare` must refuse a value that it cannot use: it would be taken for another one."""
+        backend = self.the_backend()
+        with self.opened(kind) as device:
+            for problem, space in self.spaces(backend, device):
+                for name in space.parameters:
+                    config = {**space.default, name: "no_such_value"}
+                    with pytest.raises((CaseError, UsageError)):
+                        backend.prepare(problem, config, device, [])
+
     def test_space_holds_its_default(self, kind: str) -> None:
         backend = self.the_backend()
         with self.opened(kind) as device:
-            space = backend.space(self.first_supported(backend, device), device.info)
-        if space is None:
-            return
-        assert space.size >= 1
-        assert space.forbids(space.default) is None
-        for name, value in space.default.items():
-            assert value in space.parameters[name]
+            spaces = self.spaces(backend, device)
+        for _, space in spaces:
+            assert space.size >= 1
+            assert space.forbids(space.default) is None
+            for name, value in space.default.items():
+                assert value in space.parameters[name]
+
+    def test_values_of_its_space_can_be_given(self, kind: str) -> None:
+        """`--config optimize=yes` gives True: the text "yes" in a space would be another value."""
+        backend = self.the_backend()
+        with self.opened(kind) as device:
+            spaces = self.spaces(backend, device)
+        for _, space in spaces:
+            for name, values in space.parameters.items():
+                for value in values:
+                    text = ("no", "yes")[value] if isinstance(value, bool) else str(value)
+                    given = parse_value(text)
+                    assert (type(given), given) == (type(value), value), (
+                        f"--config {name}={text} gives {given!r}, not {value!r} of the space"
+                    )
+
+    def spaces(self, backend: Backend, device: Device) -> list[tuple[Problem, Space]]:
+        """Return the space of the first supported example of each op that has one."""
+        first: dict[str, Problem] = {}
+        for problem in map(ops.parse, self.all_examples()):
+            if problem.op not in first and backend.supports(problem, device.info) is None:
+                first[problem.op] = problem
+        found = [(problem, backend.space(problem, device.info)) for problem in first.values()]
+        return [(problem, space) for problem, space in found if space is not None]
 
     def first_supported(self, backend: Backend, device: Device) -> Problem:
         problems = map(ops.parse, self.all_examples())

@@ -9,6 +9,7 @@ class TestMine(ImporterContract):
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,6 +63,18 @@ class ImporterContract:
         for end in range(1, len(self.text)):
             with contextlib.suppress(KernelmarkError):
                 self.read(tmp_path, self.text[:end])
+
+    def test_an_error_names_the_file(self, tmp_path: Path) -> None:
+        """Also one that an op raises for a size or dtype: it does not have the file."""
+        nameless = {}
+        for word in re.finditer(r"[^\s,\"]+", self.text):
+            damaged = f"{self.text[: word.start()]}?{self.text[word.end() :]}"
+            try:
+                self.read(tmp_path, damaged)
+            except KernelmarkError as error:
+                if self.file not in error.message:
+                    nameless[damaged] = error.message
+        assert not nameless
 
     @pytest.mark.parametrize("other", ["", "{", "no such thing\n", "\x00\x01"])
     def test_another_file_is_refused(self, tmp_path: Path, other: str) -> None:

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from kernelmark import ops
-from kernelmark.backends._rules import refuse_unknown
+from kernelmark.backends._rules import get_flag, refuse_unknown
 from kernelmark.backends.iree import lowering
 from kernelmark.backends.iree.batch import with_batch
 from kernelmark.backends.iree.compiler import run_compiler
@@ -67,7 +67,9 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     names = () if tunable is None else tuple(tunable.parameters)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
     tiles = FrozenDict({name: value for name, value in config.items() if name in names})
-    tiled = _flag(config, "data_tiling", default_data_tiling(problem, target) and not tiles)
+    tiled = get_flag(
+        "iree", config, "data_tiling", default=default_data_tiling(problem, target) and not tiles
+    )
     if tiles and tiled:
         raise Unsupported("iree cannot use tile sizes together with data_tiling")
     if tiles and form.dynamic:
@@ -75,7 +77,9 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     if tunable and tiles and (reason := _misfit(tiles, tunable, target)):
         raise Unsupported(f"iree cannot use this lowering: {reason}")
     entries = lowering.entries(problem, form, target, tiles) if tiles else ()
-    more = [flag for name, flag in _SOFTMAX.items() if _flag(config, name, default=False)]
+    more = [
+        flag for name, flag in _SOFTMAX.items() if get_flag("iree", config, name, default=False)
+    ]
     words = ["data-tiled"] * tiled + ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
     words += [f"dynamic {','.join(form.dynamic)}"] * bool(form.dynamic)
     return Choice(
@@ -129,7 +133,7 @@ def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
 
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
     """The form that a config leaves or asks for."""
-    im2col = _flag(config, "im2col", _has_columns(problem) and not target.gpu)
+    im2col = get_flag("iree", config, "im2col", default=_has_columns(problem) and not target.gpu)
     return Form(gpu=target.gpu, im2col=im2col, dynamic=_dynamic(problem, config))
 
 
@@ -207,10 +211,3 @@ def space(problem: Problem, target: Target) -> Space | None:
         default=FrozenDict({**found.default, **first} if found.default else {}),
         seeds=tuple(FrozenDict({**seed, **first}) for seed in found.seeds),
     )
-
-
-def _flag(config: Config, name: str, default: bool) -> bool:  # noqa: FBT001
-    value = config.get(name, default)
-    if not isinstance(value, bool):
-        raise Unsupported(f"iree: {name}={value!r} in the config is not a truth value")
-    return value

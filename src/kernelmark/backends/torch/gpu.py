@@ -18,6 +18,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends._rules import (
     arithmetic,
+    get_flag,
     refuse_unknown,
     wrong_bias_type,
     wrong_narrow_type,
@@ -428,7 +429,7 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config, ("benchmark",))
-    torch.backends.cudnn.benchmark = bool(config.get("benchmark", False))
+    torch.backends.cudnn.benchmark = get_flag("torch", config, "benchmark", default=False)
     dims = problem.dims
     settings: dict[str, Any] = {
         name: (dims[f"{short}_h"], dims[f"{short}_w"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelmark.backends._rules import arithmetic, wrong_bias_type
+from kernelmark.backends._rules import arithmetic, get_flag, wrong_bias_type
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
@@ -104,9 +104,7 @@ def onednn_choices(problem: Problem, info: DeviceInfo) -> tuple[bool, ...]:
 def onednn(problem: Problem, config: Config, info: DeviceInfo) -> bool:
     """Whether torch may use oneDNN for this problem and config."""
     choices = onednn_choices(problem, info)
-    wanted = config.get("onednn", choices[0])
-    if not isinstance(wanted, bool):
-        raise Unsupported(f"torch: onednn={wanted!r} in the config is neither true nor false")
+    wanted = get_flag("torch", config, "onednn", default=choices[0])
     if wanted not in choices:
         raise Unsupported("oneDNN sums f16 convolutions in f16 on Arm, where the problem says f32")
     return wanted

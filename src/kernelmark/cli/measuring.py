@@ -97,6 +97,7 @@ def run(
     --dtype f32
     """
     asked = RunOptions.of(context.params)
+    outputs = asked.outputs  # refuses a file that cannot be written before anything is measured
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
     plan = _plan(asked, canaries=not no_store) if resume is None else None
     hidden = no_store or dry_run
@@ -116,7 +117,7 @@ def run(
 
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
-        roofs = roofs if opened is not None or asked.outputs.shows_percent else "none"
+        roofs = roofs if opened is not None or outputs.shows_percent else "none"
         roofs_s = expected_roofs_s(plan, opened, roofs)
         argv = tuple(context.obj or ())
         asked = dataclasses.replace(asked, roofs=roofs)

@@ -153,6 +153,24 @@ def test_what_leaves_a_part_out_is_wrong(rest):
         assert not is_right(problem, dense(problem, arrays, act)), act
 
 
+@pytest.mark.parametrize("k", [1, 16, 64, 4096])
+@pytest.mark.parametrize("c", ["bf16", "f8e4m3"])
+def test_a_kernel_that_ignores_a_factor_fails_with_every_seed(k, c):
+    problem = OP.problem(
+        m=16, n=16, k=k, dtype="f8e4m3", c=c, act="gelu", bias=True, scale="tensor"
+    )
+    for seed in range(50):
+        arrays = {
+            spec.name: inputs_of(OP, problem, seed).whole(spec.name)
+            for spec in OP.tensors(problem)
+            if spec.role == "in"
+        }
+        assert is_right(problem, rounded(dense(problem, arrays), c), seed)
+        for name in arrays.keys() & {"a_scale", "b_scale", "d_scale"}:
+            wrong = dense(problem, arrays | {name: np.ones(1)})
+            assert not is_right(problem, rounded(wrong, c), seed), (name, seed)
+
+
 def test_gelu_by_erf_is_another_function():
     problem = OP.problem(m=64, n=64, k=512, dtype="f32", act="gelu")
     x = dense(problem, arrays_of(OP, problem), "none")

@@ -168,7 +168,8 @@ class GemmEpilogue(Matmul):
         else:
             specs.append(operand_spec("b", b, types["b"]))
         if options["scale"] == "tensor":
-            specs += [_factor("a_scale", 1.0), _factor("b_scale", bound)]
+            # Neither is near 1, so that a kernel that ignores one is wrong.
+            specs += [_factor("a_scale", 4.0), _factor("b_scale", bound / 2)]
         if options["scale"] == "mx":
             specs.append(scale_spec("a_scale", scale_shape(problem, m)))
             specs.append(scale_spec("b_scale", scale_shape(problem, n), bound))

@@ -131,6 +131,7 @@ class GemmEpilogue(Matmul):
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)
         scale, bias = read.word("scale", tuple(_DTYPES)), read.flag("bias")
+        mx = scale == "mx"
         dims = {name: read.dim(name) for name in ("m", "n", "k")}
         dtypes = _dtypes(read, scale)
         if bias:
@@ -138,21 +139,27 @@ class GemmEpilogue(Matmul):
             allowed = tuple(dict.fromkeys((usual, "f32")))
             dtypes["bias_type"] = read.dtype("bias_type", usual, allowed, f"with c={dtypes['c']}")
         elif "bias_type" in given:
-            read.refuse("bias_type does not go with bias=no")
+            read.refuse("bias_type is given without a bias", "add bias=yes, or leave bias_type out")
         options: dict[str, Option] = {
-            # The scales of a block are for elements that follow each other.
-            "ta": read.word("ta", ("n",) if scale == "mx" else ("n", "t")),
-            "tb": read.word("tb", ("t",) if scale == "mx" else ("n", "t")),
+            # The 32 elements of an MX block are adjacent in memory: both operands have k innermost.
+            "ta": read.word("ta", ("n",), "with scale=mx") if mx else read.word("ta", ("n", "t")),
+            "tb": read.word("tb", ("t",), "with scale=mx") if mx else read.word("tb", ("n", "t")),
             "act": read.word("act", tuple(ACTIVATIONS)),
             "bias": bias,
             "scale": scale,
         }
-        if scale == "mx":
+        if mx:
             options["scale_layout"] = read.word("scale_layout", _LAYOUTS)
             if dims["k"] % GROUP:
-                read.refuse(f"k={dims['k']} is not a multiple of {GROUP}, a block of scale=mx")
+                read.refuse(
+                    f"k={dims['k']} is not possible with scale=mx, which scales blocks of {GROUP}",
+                    f"k must be a multiple of {GROUP}",
+                )
         elif "scale_layout" in given:
-            read.refuse(f"scale_layout does not go with scale={scale}", "only mx has it")
+            read.refuse(
+                f"scale_layout is not possible with scale={scale}",
+                "use scale=mx, or leave scale_layout out",
+            )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         return checked_sizes(problem, self.tensors(problem))
 
@@ -286,12 +293,14 @@ def _error(problem: Problem, x: NDArray[np.float64], terms: NDArray[np.float64])
 
 
 def _dtypes(read: Given, scale: str) -> dict[str, str]:
-    base = read.base_dtype(("a", "b"), _DTYPES[scale])
-    a = read.dtype("a", base, _DTYPES[scale], f"with scale={scale}")
+    because, other = f"with scale={scale}", "" if scale == "mx" else "f4e2m1 with scale=mx"
+    base = read.base_dtype(("a", "b"), _DTYPES[scale], because, other)
+    a = read.dtype("a", base, _DTYPES[scale], because, other)
     rule = PRODUCTS.get(a, _F4)
     b = read.dtype("b", base, rule.partners, f"with a={a}")
     out = tuple(name for name in rule.out if scale == "tensor" or dtype(name).bits > 8)
-    c = read.dtype("c", out[0], out, f"with {a} inputs and scale={scale}")
+    other = "an 8-bit float with scale=tensor" if len(out) < len(rule.out) else ""
+    c = read.dtype("c", out[0], out, f"with {a} inputs and scale={scale}", other)
     return {"a": a, "b": b, "c": c, "acc": read.dtype("acc", "f32", ("f32",))}
 
 

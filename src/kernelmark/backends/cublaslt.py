@@ -188,9 +188,11 @@ class CublasLt(Backend):
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if info.kind not in self.device_kinds:
             return f"cuBLASLt runs on NVIDIA GPUs, not on {info.kind}"
-        reason = _rules.wrong_scales(self.name, problem, info)
-        reason = reason or _lt.supports(problem, TABLE, self.name)
-        if reason := reason or _rules.wrong_bias_type(self.name, problem):
+        if reason := (
+            _rules.wrong_scales(self.name, problem, info)
+            or _lt.supports(problem, TABLE, self.name)
+            or _rules.wrong_bias_type(self.name, problem)
+        ):
             return reason
         narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
         if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):

@@ -170,7 +170,7 @@ class GemmEpilogue(Matmul):
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
         types, options = problem.dtypes, problem.options
-        # A sum of k products of numbers up to `top` is as large as one of k·top⁴ of numbers up to 1.
+        # A sum of k products of numbers up to `top` is as large as one of k·top⁴ up to 1.
         top = 6.0 if types["a"] == "f4e2m1" else 1.0
         bound = weight_bound(math.ceil(k * top**4))
         b = (n, k) if options["tb"] == "t" else (k, n)

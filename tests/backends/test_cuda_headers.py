@@ -25,7 +25,6 @@ TYPES = {
     "bf16": "R_16BF",
     "f8e4m3": "R_8F_E4M3",
     "f8e5m2": "R_8F_E5M2",
-    "f4e2m1": "R_4F_E2M1",
 }
 COMPUTE = {"f16": "16F", "f32": "32F", "f64": "64F", "i32": "32I"}
 DESC = {

@@ -31,6 +31,14 @@ def test_an_op_that_a_backend_lacks_has_a_code() -> None:
         assert (reason.code, reason.fields["op"]) == ("op-unsupported", "gemm_epilogue")
 
 
+def test_the_scale_of_attention_is_not_that_of_a_gemm() -> None:
+    problem = ops.parse("attention heads=2 seq=8 dim=8 dtype=f16")
+    for name, arch in (("hipblaslt", "gfx942"), ("cublaslt", "sm_80")):
+        reason = backends.registry.get(name).supports(problem, absent(arch))
+        assert isinstance(reason, Reason)
+        assert (reason.code, reason.fields["op"]) == ("op-unsupported", "attention")
+
+
 def test_what_runs_on_amd_says_that_it_has_not() -> None:
     for name in backends.registry.names():
         backend = backends.registry.get(name)
@@ -46,8 +54,9 @@ def test_what_runs_on_amd_says_that_it_has_not() -> None:
         ("dtype=f8e4m3 scale=tensor", "gfx1201", None),
         ("dtype=f4e2m1 scale=mx", "gfx950", None),
         ("dtype=f8e4m3 scale=mx", "gfx1201", "scale-arch"),
-        ("dtype=f4e2m1 scale=mx", "sm_100", "scale-layout"),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", None),
+        ("dtype=f8e4m3 scale=mx", "sm_100", "scale-layout"),
+        ("dtype=f8e4m3 scale=mx scale_layout=swizzle_32_4_4", "sm_100", None),
+        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", "scale-dtype"),
         ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_90", "scale-arch"),
         ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "gfx950", "scale-layout"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
+from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.ops.gemm_epilogue import ACTIVATIONS, scale_place
 from kernelmark.testing import OpContract
@@ -78,6 +79,26 @@ class TestGemmEpilogue(OpContract):
 
     def count_flops(self, problem):
         return 2 * sum(1 for _ in np.ndindex(*problem.dims.values()))
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"k": 33, "dtype": "f8e4m3", "scale": "mx"}, ("k=33", "32")),
+        ({"dtype": "f8e4m3", "c": "f8e4m3"}, ("c=f8e4m3", "scale=none", "scale=tensor")),
+        ({"dtype": "f4e2m1"}, ("dtype=f4e2m1", "scale=none", "scale=mx")),
+        ({"dtype": "f16", "scale": "tensor"}, ("dtype=f16", "scale=tensor")),
+        ({"dtype": "f8e4m3", "scale": "mx", "tb": "n"}, ("tb=n", "scale=mx")),
+        ({"dtype": "f8e4m3", "scale": "mx", "ta": "t"}, ("ta=t", "scale=mx")),
+        ({"dtype": "f16", "bias_type": "f16"}, ("bias_type", "bias=yes")),
+    ],
+)
+def test_a_refusal_names_the_values_and_what_to_change(given, names):
+    with pytest.raises(ProblemError) as caught:
+        OP.problem(**PLAIN | given)
+    assert caught.value.hint
+    for name in names:
+        assert name in f"{caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)
@@ -151,6 +172,24 @@ def test_what_leaves_a_part_out_is_wrong(rest):
         assert not is_right(problem, dense(problem, arrays | {name: other})), name
     for act in ACTIVATIONS.keys() - {problem.options["act"]}:
         assert not is_right(problem, dense(problem, arrays, act)), act
+
+
+@pytest.mark.parametrize("k", [1, 16, 64, 4096])
+@pytest.mark.parametrize("c", ["bf16", "f8e4m3"])
+def test_a_kernel_that_ignores_a_factor_fails_with_every_seed(k, c):
+    problem = OP.problem(
+        m=16, n=16, k=k, dtype="f8e4m3", c=c, act="gelu", bias=True, scale="tensor"
+    )
+    for seed in range(50):
+        arrays = {
+            spec.name: inputs_of(OP, problem, seed).whole(spec.name)
+            for spec in OP.tensors(problem)
+            if spec.role == "in"
+        }
+        assert is_right(problem, rounded(dense(problem, arrays), c), seed)
+        for name in arrays.keys() & {"a_scale", "b_scale", "d_scale"}:
+            wrong = dense(problem, arrays | {name: np.ones(1)})
+            assert not is_right(problem, rounded(wrong, c), seed), (name, seed)
 
 
 def test_gelu_by_erf_is_another_function():

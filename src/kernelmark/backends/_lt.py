@@ -23,9 +23,10 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream
 
 WORKSPACE_BYTES = 32 * 2**20
 _P = ctypes.c_void_p
-_SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # our name and the library's
+_SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # ours to the library's: A is our B
 _VECTORS = {"bias": "bias", "d_scale": "d_scale", **_SCALES}
-# hipBLASLt offers no solution for a bias or scales without an address, which it does not read yet.
+# hipBLASLt's heuristic offers no solution if the address of a bias or scale is null; it does not
+# read from it.
 _ANY_ADDRESS = 1 << 12
 OPS = ("gemm", "batched_gemm", "gemm_epilogue")
 
@@ -42,13 +43,13 @@ class LtTable:
     layout: Mapping[str, int]
     workspace_attribute: int
     epilogues: Mapping[tuple[str, bool], int]  # by activation and bias
-    scale_e8m0: int  # the mode of a factor of 8 exponent bits for every 32 elements
+    scale_e8m0: int  # the scale mode VEC32_UE8M0: one e8m0 scale for every 32 elements
     algo_bytes: int
     heuristic_bytes: int
     state_offset: int  # of the status in a heuristic result
     not_supported: int
     alloc_failed: int
-    # The type of a C that is not read, where D is an 8-bit float: D's own if not given.
+    # The dtype of C, which is not read, if D is an 8-bit float; empty: that of D.
     c_of_f8: str = ""
 
 
@@ -89,9 +90,9 @@ class Matmul:
     def __init__(self, library: LtLibrary, problem: Problem) -> None:
         self.library = library
         self.problem = problem
-        # alpha and beta are of the accumulator's type. A scaled product names none: it is f32.
+        # alpha and beta have the accumulator's dtype: f32 for batched_gemm_quant, which has no acc.
         self.scale_type = problem.dtypes.get("acc", "f32")
-        # B of a scaled product is always stored n×k.
+        # batched_gemm_quant always stores B as n×k.
         self._ta = problem.options.get("ta", "n") == "t"
         self._tb = problem.options.get("tb", "t") == "t"
         self._made: list[tuple[str, ctypes.c_void_p]] = []
@@ -121,7 +122,7 @@ class Matmul:
 
     @property
     def c_type(self) -> str:
-        """The dtype of the library's C; gemm_epilogue has no C of its own."""
+        """The dtype of the library's C, which gemm_epilogue does not have."""
         d, other = self.problem.dtypes["c"], self.library.table.c_of_f8
         unread = self.problem.op == "gemm_epilogue" and d.startswith("f8")
         return other if other and unread else d
@@ -160,8 +161,8 @@ class Matmul:
         )
 
     def expect(self, vectors: Collection[str]) -> None:
-        """Describe the epilogue and the tensors of `vectors` that a description points to: a bias,
-        factors of whole tensors or of blocks of 32."""
+        """Set the epilogue, and placeholder addresses for those of `vectors` that a description
+        points to: a bias and scales."""
         table, problem = self.library.table, self.problem
         epilogue = str(problem.options.get("act", "none")), "bias" in vectors
         if epilogue in table.epilogues:
@@ -307,7 +308,7 @@ def prepare(
 
 
 def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
-    """Return one description, or one a set where each points to a vector of its own."""
+    """Return one description, or one for each set if it holds addresses of the set's tensors."""
     own = [one for one in sets if one.keys() & _VECTORS.keys()]
     made: list[Matmul] = []
     try:

@@ -55,10 +55,10 @@ def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> str |
 def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:
     """Return why a GPU's BLAS library does not apply the scales of a problem, or None.
 
-    NVIDIA's tensor cores multiply 8-bit floats from Ada (sm_89) on and blocks of 32 with a scale
-    from Blackwell (sm_100) on; AMD's the latter where they have f4e2m1. `wrong_narrow_type` knows
-    where AMD's have 8-bit floats."""
-    scale = problem.options.get("scale", "none")
+    NVIDIA GPUs multiply 8-bit floats from sm_89 (Ada) on, and MX operands from sm_100 (Blackwell)
+    on; AMD GPUs multiply MX operands where they have f4e2m1. `wrong_narrow_type` covers the 8-bit
+    floats of AMD GPUs. cuBLASLt scales f4e2m1 by an e4m3 for 16 elements only (NVFP4)."""
+    scale = problem.options["scale"] if problem.op == "gemm_epilogue" else "none"
     if scale == "none":
         return None
     if info.kind == "hip":
@@ -69,6 +69,8 @@ def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | N
         fits = _sm(info.arch) >= _sm(least)
     if not fits:
         return Reason("scale-arch", backend=backend, scale=scale, arch=info.arch, least=least)
+    if info.kind != "hip" and problem.dtypes["a"] == "f4e2m1":
+        return Reason("scale-dtype", backend=backend, scale=scale, dtype=problem.dtypes["a"])
     given = problem.options.get("scale_layout", layout)
     if given != layout:
         return Reason("scale-layout", backend=backend, layout=given, reads=layout)
@@ -85,7 +87,7 @@ def wrong_bias_type(backend: str, problem: Problem) -> Reason | None:
 
 
 def _sm(arch: str) -> int:
-    """90 of sm_90 and of sm_90a."""
+    """Return 90 for sm_90 and for sm_90a."""
     return int("0" + "".join(filter(str.isdigit, arch)))
 
 

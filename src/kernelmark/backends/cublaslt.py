@@ -35,7 +35,6 @@ TABLE = _lt.LtTable(
         "bf16": 14,
         "f8e4m3": 28,
         "f8e5m2": 29,
-        "f4e2m1": 33,
     },
     compute={"f16": 64, "f32": 68, "f64": 70, "i32": 72},
     transpose=(0, 1),
@@ -71,7 +70,7 @@ TABLE = _lt.LtTable(
 
 _EXAMPLES = (
     *("gemm *", "batched_gemm *", "gemm_epilogue *"),
-    *("!*fnuz*", "!*i8 alpha=*", "!*act=silu*"),
+    *("!*fnuz*", "!*i8 alpha=*", "!*act=silu*", "!*f4e2m1*"),
 )
 
 # An algorithm's attributes in the order they are written in a config, with their C types.
@@ -189,10 +188,11 @@ class CublasLt(Backend):
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if info.kind not in self.device_kinds:
             return f"cuBLASLt runs on NVIDIA GPUs, not on {info.kind}"
-        reason = _lt.supports(problem, TABLE, self.name)
-        if reason := reason or _rules.wrong_scales(self.name, problem, info):
-            return reason
-        if reason := _rules.wrong_bias_type(self.name, problem):
+        if reason := (
+            _rules.wrong_scales(self.name, problem, info)
+            or _lt.supports(problem, TABLE, self.name)
+            or _rules.wrong_bias_type(self.name, problem)
+        ):
             return reason
         narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
         if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):

@@ -51,6 +51,7 @@ TEMPLATES = {
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
     "epilogue-unknown": "{backend} has no epilogue that applies {act}",
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
+    "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",

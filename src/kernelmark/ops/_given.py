@@ -61,33 +61,45 @@ class Given:
             self.refuse(f"{shown} is too large", "a dim must be below 2^31")
         return size
 
-    def base_dtype(self, names: Sequence[str], allowed: Sequence[str]) -> str:
-        """The input dtype that the others follow from: `dtype=`, else the first one given."""
+    def base_dtype(
+        self, names: Sequence[str], allowed: Sequence[str], because: str = "", other: str = ""
+    ) -> str:
+        """The input dtype that the others follow from: `dtype=`, else the first one given.
+        `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._given), None)
         if name is None:
             self.refuse("no dtype is given", f"give dtype=…, one of {', '.join(allowed)}")
-        return self._one_dtype(name, self._given[name], allowed, "")
+        return self._one_dtype(name, self._given[name], allowed, because, other)
 
-    def dtype(self, name: str, default: str, allowed: Sequence[str], because: str = "") -> str:
-        """One of `allowed`; `because` says what limits the choice ("with f16 inputs")."""
-        return self._one_dtype(name, self._given.get(name, default), allowed, because)
+    def dtype(
+        self, name: str, default: str, allowed: Sequence[str], because: str = "", other: str = ""
+    ) -> str:
+        """One of `allowed`; `because` states what limits the choice ("with f16 inputs"), and
+        `other` what another parameter would allow ("f4e2m1 with scale=mx")."""
+        return self._one_dtype(name, self._given.get(name, default), allowed, because, other)
 
-    def _one_dtype(self, name: str, value: object, allowed: Sequence[str], because: str) -> str:
+    def _one_dtype(
+        self, name: str, value: object, allowed: Sequence[str], because: str, other: str
+    ) -> str:
         if not isinstance(value, str):
             self.refuse(f"{name}={value!r} is not a dtype", f"allowed: {', '.join(allowed)}")
         text = dtype(value).name
         if text not in allowed:
             reason = f" {because}" if because else ""
+            also = f", or {other}" if other else ""
             self.refuse(
-                f"{name}={text} is not possible{reason}", f"{name} may be {', '.join(allowed)}"
+                f"{name}={text} is not possible{reason}",
+                f"{name} may be {', '.join(allowed)}{also}",
             )
         return text
 
-    def word(self, name: str, allowed: Sequence[str]) -> str:
-        """One of `allowed`; the first is the default."""
+    def word(self, name: str, allowed: Sequence[str], because: str = "") -> str:
+        """One of `allowed`; the first is the default. `because` states what limits the choice."""
         value = self._given.get(name, allowed[0])
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
+            if because:
+                self.refuse(f"{name}={value} is not possible {because}", hint)
             self.refuse(f"{name}={value!r} is unknown", hint)
         return str(value)
 

@@ -1,4 +1,4 @@
-"""What ops with MX operands share: numbers of few bits, a power of two for each 32 along k."""
+"""What ops with MX operands share: 4- and 8-bit floats with an e8m0 scale for 32 along k."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Ints = NDArray[np.int64]
 Element = Callable[[int, Ints, Ints], NDArray[np.float64]]
 Place = Callable[[int, Ints, Ints], Ints]
 
-# Scales that differ by powers of two spread the terms: their root mean square is up to √2 times as
-# far from their mean magnitude as for one scale.
+# Scales that differ by powers of two make terms differ more in size: the ratio of their root mean
+# square to their mean magnitude is up to √2 times that of terms with one scale.
 SPREAD = math.sqrt(2)
 
 
 def operand_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
-    """All codes of f4e2m1: the usual [-1, 1] would use five of fifteen."""
+    """Draw f4e2m1 from [-6, 6], all its values: [-1, 1] would use five of fifteen."""
     if dtype_name != "f4e2m1":
         return input_spec(name, shape, dtype_name)
     return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
 
 
 def scale_spec(name: str, shape: tuple[int, ...], top: float = 1.0) -> TensorSpec:
-    """Powers of two from top/8 to top, as the tests of such kernels draw them."""
+    """Draw powers of two from top/8 to top, as tests of such kernels do."""
     return TensorSpec(name=name, shape=shape, dtype="f8e8m0", low=top / 8, high=top)
 
 
@@ -44,5 +44,5 @@ def scaled(element: Element, inputs: Inputs, name: str, place: Place) -> Element
 
 
 def summed_like(dtype_name: str) -> str:
-    """Blocks of 4-bit products are assumed no more exact than those of 8-bit floats."""
+    """Return the dtype whose accumulation error is assumed: that of 8-bit floats for f4e2m1."""
     return "f8e4m3" if dtype_name == "f4e2m1" else dtype_name

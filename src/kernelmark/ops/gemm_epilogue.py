@@ -32,16 +32,18 @@ _HELP = {
     "k": "length of each sum",
     "a": "dtype of A; two elements of f4e2m1 share a byte",
     "b": "dtype of B (differs from A only among 8-bit floats of one family)",
-    "c": "dtype of D; an 8-bit float only with scale=tensor",
+    "c": "dtype of D; may be an 8-bit float with scale=tensor",
     "acc": "dtype that products are summed in",
-    "bias_type": "dtype of the bias, with bias=yes",
+    "bias_type": "dtype of the bias, if bias=yes",
     "ta": "n: A is stored m×k; t: k×m",
     "tb": "n: B is stored k×n; t: n×k",
-    "act": "none, relu, gelu (the tanh form) or silu",
+    "act": "activation: none, relu, gelu (the tanh form) or silu",
     "bias": "yes: add a row of n elements to every row before the activation",
-    "scale": "none; tensor: f32 factors of A, B and an 8-bit D; mx: a power of two for 32 along k",
-    "scale_layout": "with mx: linear, k/32 a row of A and of Bᵀ; or swizzle_32_4_4, cuBLASLt's",
-    "dtype": "shorthand: A and B, and c that follows from it",
+    "scale": "none; tensor: one f32 factor each for A, B and an 8-bit D; mx: a power of two for "
+    "every 32 elements of A and B along k",
+    "scale_layout": "with scale=mx: linear (row by row, k/32 scales each; hipBLASLt) or "
+    "swizzle_32_4_4 (tiles of 128×4; cuBLASLt)",
+    "dtype": "shorthand: A and B; c follows from it",
 }
 _WIDE = ("f32", "f16", "bf16")
 _DTYPES = {
@@ -51,14 +53,16 @@ _DTYPES = {
 }
 _F4 = Rule(partners=("f4e2m1",), out=("bf16", "f16", "f32"), acc=("f32",))
 _LAYOUTS = ("linear", "swizzle_32_4_4")
-# Tanh and 1 + tanh to 11 digits each: NVIDIA's tanh.approx.f32 has a relative error of 2^-11 (PTX
-# ISA), and TensileLite has activations of f16 outputs in f16.
-_SHORT_TANH = 2.0**-11
+# The error allowed to a sigmoid or to (1 + tanh)/2, which are within [0, 1], for outputs of at most
+# 16 bits: NVIDIA's tanh.approx.f32 has a relative error of 2^-11 (PTX ISA), and TensileLite can
+# evaluate activations of f16 outputs in f16.
+_APPROXIMATION = 2.0**-11
 
 
 def gelu(x: Array) -> Array:
-    """GELU by tanh, which cuBLASLt's and hipBLASLt's epilogues compute (pytorch#104061;
-    FloatGeluK0 and K1 in TensileLite's Activation.py). The one by erf differs by up to 5e-4."""
+    """Return the tanh form of GELU, as the epilogues of cuBLASLt (pytorch#104061) and hipBLASLt
+    (FloatGeluK0 and K1 in TensileLite's Activation.py) compute it. GELU by erf differs from it by
+    up to 5e-4, which only a check of f32 outputs detects."""
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return np.asarray(0.5 * x * (1 + np.tanh(inner)))
 
@@ -71,11 +75,11 @@ def silu(x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """A function and its Lipschitz constant; `smooth` ones are evaluated by approximations."""
+    """An activation function and its largest slope."""
 
     apply: Callable[[Array], Array]
     steepest: float
-    smooth: bool = False
+    smooth: bool = False  # contains an exp or tanh, which kernels approximate
 
 
 ACTIVATIONS = {
@@ -89,13 +93,13 @@ ACTIVATIONS = {
 class GemmEpilogue(Matmul):
     """D = d_scale · act(a_scale · b_scale · op(A) · op(B) + bias).
 
-    B or its scales are drawn so small that sums are about 1, where activations are curved. The
-    output is checked at positions alone: a projection does not commute with an activation, and
-    has no place for factors that are themselves inputs.
+    B, or its scales, are drawn so small that sums are about 1, where activations are curved. The
+    output is checked at sampled positions only, not by a random projection: that does not commute
+    with an activation and cannot include factors that are inputs.
     """
 
     name = "gemm_epilogue"
-    summary = "matrix product with scales, bias and activation: D = act(scales·op(A)·op(B) + bias)"
+    summary = "GEMM with scales, bias and activation: D = act(scales·op(A)·op(B) + bias)"
     examples = (
         "gemm_epilogue m=33 n=47 k=65 dtype=f32 act=relu ta=t",
         "gemm_epilogue m=33 n=47 k=65 dtype=f32 act=gelu bias=yes",
@@ -131,6 +135,7 @@ class GemmEpilogue(Matmul):
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)
         scale, bias = read.word("scale", tuple(_DTYPES)), read.flag("bias")
+        mx = scale == "mx"
         dims = {name: read.dim(name) for name in ("m", "n", "k")}
         dtypes = _dtypes(read, scale)
         if bias:
@@ -138,27 +143,34 @@ class GemmEpilogue(Matmul):
             allowed = tuple(dict.fromkeys((usual, "f32")))
             dtypes["bias_type"] = read.dtype("bias_type", usual, allowed, f"with c={dtypes['c']}")
         elif "bias_type" in given:
-            read.refuse("bias_type does not go with bias=no")
+            read.refuse("bias_type is given without a bias", "add bias=yes, or leave bias_type out")
         options: dict[str, Option] = {
-            # The scales of a block are for elements that follow each other.
-            "ta": read.word("ta", ("n",) if scale == "mx" else ("n", "t")),
-            "tb": read.word("tb", ("t",) if scale == "mx" else ("n", "t")),
+            # The 32 elements of an MX block are adjacent in memory: both operands have k innermost.
+            "ta": read.word("ta", ("n",), "with scale=mx") if mx else read.word("ta", ("n", "t")),
+            "tb": read.word("tb", ("t",), "with scale=mx") if mx else read.word("tb", ("n", "t")),
             "act": read.word("act", tuple(ACTIVATIONS)),
             "bias": bias,
             "scale": scale,
         }
-        if scale == "mx":
+        if mx:
             options["scale_layout"] = read.word("scale_layout", _LAYOUTS)
             if dims["k"] % GROUP:
-                read.refuse(f"k={dims['k']} is not a multiple of {GROUP}, a block of scale=mx")
+                read.refuse(
+                    f"k={dims['k']} is not possible with scale=mx, which scales blocks of {GROUP}",
+                    f"k must be a multiple of {GROUP}",
+                )
         elif "scale_layout" in given:
-            read.refuse(f"scale_layout does not go with scale={scale}", "only mx has it")
+            read.refuse(
+                f"scale_layout is not possible with scale={scale}",
+                "use scale=mx, or leave scale_layout out",
+            )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         return checked_sizes(problem, self.tensors(problem))
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
         types, options = problem.dtypes, problem.options
+        # A sum of k products of numbers up to `top` is as large as one of k·top⁴ up to 1.
         top = 6.0 if types["a"] == "f4e2m1" else 1.0
         bound = weight_bound(math.ceil(k * top**4))
         b = (n, k) if options["tb"] == "t" else (k, n)
@@ -168,7 +180,8 @@ class GemmEpilogue(Matmul):
         else:
             specs.append(operand_spec("b", b, types["b"]))
         if options["scale"] == "tensor":
-            specs += [_factor("a_scale", 1.0), _factor("b_scale", bound)]
+            # Neither is near 1, so that a kernel that ignores one is wrong.
+            specs += [_factor("a_scale", 4.0), _factor("b_scale", bound / 2)]
         if options["scale"] == "mx":
             specs.append(scale_spec("a_scale", scale_shape(problem, m)))
             specs.append(scale_spec("b_scale", scale_shape(problem, n), bound))
@@ -179,7 +192,7 @@ class GemmEpilogue(Matmul):
         return (*specs, TensorSpec(name="d", shape=(m, n), dtype=types["c"], role="out"))
 
     def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
-        """The magnitude is the largest error before the last rounding: see `_error`."""
+        """Return values, and as their magnitudes the error allowed before the last rounding."""
         row, col = np.divmod(where, problem.dims["n"])
         left, right = elements(problem, inputs)
         if problem.options["scale"] == "mx":
@@ -199,17 +212,18 @@ class GemmEpilogue(Matmul):
         return Reference(value=saturated(y, problem.dtypes["c"]), magnitude=error)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """See `_error` for what the magnitude holds here."""
+        """Allow the magnitude, which is the error by `_error`, and one rounding of D."""
         out, act = dtype(problem.dtypes["c"]), str(problem.options["act"])
+        stored = f", rounded once to {_between(problem)}" if _is_stored_between(problem) else ""
         return Tolerance(
             per_magnitude=1 + out.unit_roundoff,
             per_value=out.unit_roundoff,
             absolute=out.smallest_step / 2,
             why=(
-                f"{problem.dims['k']} products of {problem.dtypes['a']} summed in f32, scaled and "
-                f"rounded to {_between(problem)}, times {ACTIVATIONS[act].steepest}, the largest "
-                f"slope of act={act}; then one rounding to {out}: {out.unit_roundoff:.2g} of the "
-                f"value"
+                f"{problem.dims['k']} products of {problem.dtypes['a']} summed in "
+                f"{problem.dtypes['acc']}{stored}: this error times {ACTIVATIONS[act].steepest}, "
+                f"the largest slope of act={act}; then one rounding to {out}: "
+                f"{out.unit_roundoff:.2g} of the value"
             ),
         )
 
@@ -218,7 +232,7 @@ class GemmEpilogue(Matmul):
 
 
 def scale_shape(problem: Problem, lines: int) -> tuple[int, int]:
-    """Return the shape of the block scales of an operand with so many rows (of A, or of Bᵀ)."""
+    """Return the shape of the block scales of an operand with `lines` rows (of A, or of Bᵀ)."""
     blocks = problem.dims["k"] // GROUP
     if problem.options["scale_layout"] == "linear":
         return lines, blocks
@@ -226,11 +240,12 @@ def scale_shape(problem: Problem, lines: int) -> tuple[int, int]:
 
 
 def scale_place(problem: Problem, line: Ints, block: Ints) -> Ints:
-    """Return where the scale of a row's block lies.
+    """Return the flat index of the scale of block `block` in row `line`.
 
-    A tile of 128 rows and 4 blocks is stored as 32 rows of 4×4: the blocks of rows r, r + 32,
-    r + 64 and r + 96. Tiles follow each other along k first. cuBLASLt reads no other layout (its
-    manual: "1D Block Scaling Factors Layout"); torch calls it SWIZZLE_32_4_4.
+    In swizzle_32_4_4, a tile of 128 rows and 4 blocks is stored as 32 groups of 4×4 scales: those
+    of rows r, r + 32, r + 64 and r + 96. Tiles are stored along k first. cuBLASLt's mode
+    VEC32_UE8M0 reads this layout only (its manual: "1D Block Scaling Factors Layout"); torch calls
+    it SWIZZLE_32_4_4.
     """
     blocks = problem.dims["k"] // GROUP
     if problem.options["scale_layout"] == "linear":
@@ -253,18 +268,23 @@ def _factor(name: str, top: float) -> TensorSpec:
 
 
 def _between(problem: Problem) -> DType:
-    """The dtype that a library without the fused epilogue stores the sum in."""
+    """Return the dtype that an unfused epilogue stores the sum in."""
     out = dtype(problem.dtypes["c"])
     return out if out.bits > 8 else dtype("bf16")
 
 
-def _error(problem: Problem, x: NDArray[np.float64], terms: NDArray[np.float64]) -> Array:
-    """Return how far act(x) may be off before it is rounded, to first order.
+def _is_stored_between(problem: Problem) -> bool:
+    """Whether an unfused epilogue would read the sum back from memory."""
+    return problem.options["act"] != "none" or bool(problem.options["bias"])
 
-    The sum is off by `accumulation` of its absolute terms, by `trend` and by a rounding for each
-    scale and the bias. Where an activation or a bias follows, it may be stored and rounded before.
-    The activation multiplies all of it by its largest slope at most, and is evaluated by
-    approximations itself.
+
+def _error(problem: Problem, x: NDArray[np.float64], terms: NDArray[np.float64]) -> Array:
+    """Return the largest error of act(x) before D is rounded, to first order.
+
+    The sum x has the errors of `accumulation` and `trend`, and one rounding for each scale and for
+    the bias. If an activation or a bias follows, the sum may be stored and rounded before it. The
+    activation multiplies these errors by at most its largest slope, and adds that of its own
+    approximation.
     """
     options, acc = problem.options, dtype(problem.dtypes["acc"])
     act = ACTIVATIONS[str(options["act"])]
@@ -272,30 +292,33 @@ def _error(problem: Problem, x: NDArray[np.float64], terms: NDArray[np.float64])
     summed = accumulation(k, inputs, acc) * (SPREAD if options["scale"] == "mx" else 1)
     summed += (3 * (options["scale"] == "tensor") + bool(options["bias"])) * acc.unit_roundoff
     error = summed * terms + trend(k, inputs, acc) * np.abs(x)
-    if options["act"] != "none" or options["bias"]:
-        # Before a bias of at most 1 is added, the product may be larger than x.
+    if _is_stored_between(problem):
+        # The sum without the bias may be larger than x, by at most |bias| ≤ 1.
         error += _between(problem).unit_roundoff * (np.abs(x) + bool(options["bias"]))
         error += _between(problem).smallest_step / 2
     error *= act.steepest
     if act.smooth:
         short = dtype(problem.dtypes["c"]).bits <= 16
-        digits = _SHORT_TANH if short else 4 * acc.unit_roundoff * (1 + np.abs(x))
-        error += digits * np.abs(x)
+        relative = _APPROXIMATION if short else 4 * acc.unit_roundoff * (1 + np.abs(x))
+        error += relative * np.abs(x)
     return np.asarray(error)
 
 
 def _dtypes(read: Given, scale: str) -> dict[str, str]:
-    base = read.base_dtype(("a", "b"), _DTYPES[scale])
-    a = read.dtype("a", base, _DTYPES[scale], f"with scale={scale}")
+    because, other = f"with scale={scale}", "" if scale == "mx" else "f4e2m1 with scale=mx"
+    base = read.base_dtype(("a", "b"), _DTYPES[scale], because, other)
+    a = read.dtype("a", base, _DTYPES[scale], because, other)
     rule = PRODUCTS.get(a, _F4)
     b = read.dtype("b", base, rule.partners, f"with a={a}")
     out = tuple(name for name in rule.out if scale == "tensor" or dtype(name).bits > 8)
-    c = read.dtype("c", out[0], out, f"with {a} inputs and scale={scale}")
+    other = "an 8-bit float with scale=tensor" if len(out) < len(rule.out) else ""
+    c = read.dtype("c", out[0], out, f"with {a} inputs and scale={scale}", other)
     return {"a": a, "b": b, "c": c, "acc": read.dtype("acc", "f32", ("f32",))}
 
 
 def usual_bias_type(dtypes: Mapping[str, str]) -> str:
-    """Return the only dtype that cuBLASLt adds: D's, but a 16-bit one to narrow inputs."""
+    """Return the only dtype of a bias that cuBLASLt adds: that of D, or if inputs have at most 8
+    bits, f16 if D is f16 and bf16 otherwise."""
     narrow, c = dtype(dtypes["a"]).bits <= 8, dtypes["c"]
     return c if not narrow or c == "f16" else "bf16"
 

@@ -1,7 +1,7 @@
-"""gemm_epilogue with NumPy: operands upcast to f32, a BLAS product, then one step after the other.
+"""gemm_epilogue with NumPy: operands upcast to f32, a BLAS GEMM, then the epilogue step by step.
 
-NumPy has no bf16, 8-bit or 4-bit floats. Products of two numbers of at most 16 bits are exact in
-f32, so that upcasting changes no value; it is part of the measured time.
+NumPy has no bf16, 8-bit or 4-bit floats. Upcasting them to f32 is exact, and is part of the
+measured time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _F32 = np.dtype(np.float32)
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """One step a set, in a workspace of f32 that all share."""
+    """Return one launch for each argument set; all share an f32 workspace."""
     m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
     sizes = {"a": m * k, "b": k * n, "x": m * n}
     # As much again for temporaries: the output passes through float64 to its own type.
@@ -74,7 +74,7 @@ def _upcast(stored: Array, kind: str, space: Array) -> Array:
 
 @cache
 def _values(kind: str) -> NDArray[np.float32]:
-    """Every number of a format by its code; of f4e2m1, both by a byte, the low half first."""
+    """Return the value of every code; for f4e2m1 both values of every byte, low half first."""
     codes = np.arange(2 ** max(8, dtype(kind).bits)).astype(storage(kind))
     if kind == "f4e2m1":
         codes = np.stack([codes & 15, codes >> 4], axis=-1)

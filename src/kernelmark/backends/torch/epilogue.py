@@ -1,4 +1,4 @@
-"""gemm_epilogue with torch: a product that adds the bias, then the activation in place."""
+"""gemm_epilogue with torch: a GEMM that adds the bias, then the activation in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Call = Callable[[], Any]
 
 
 def calls(problem: Problem, held: Mapping[str, Any]) -> tuple[str, list[Call]]:
-    """Return the product's name and the calls of one argument set."""
+    """Return the kernel's name and the calls for one argument set."""
     import torch
 
     options, d = problem.options, held["d"]

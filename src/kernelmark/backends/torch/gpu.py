@@ -108,9 +108,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         # _scaled_mm is hipBLASLt on AMD GPUs.
         narrow = wrong_narrow_type("torch", problem, info) if info.kind == "hip" else None
         if problem.op == "gemm_epilogue":
-            return (
-                narrow or wrong_scales("torch", problem, info) or _missing_epilogue(problem, info)
-            )
+            return narrow or wrong_scales("torch", problem, info) or _missing_epilogue(problem)
         return narrow or _missing_product(problem)
     if problem.op == "attention":
         types = problem.dtypes
@@ -173,15 +171,13 @@ def _missing_scaled(problem: Problem) -> str | None:
     return None if written else f"torch's _scaled_mm does not write {types['c']}"
 
 
-def _missing_epilogue(problem: Problem, info: DeviceInfo) -> str | None:
+def _missing_epilogue(problem: Problem) -> str | None:
     types = problem.dtypes
     if reason := wrong_bias_type("torch", problem):
         return reason
     if not types["a"].startswith(("f8", "f4")):
         same = types["a"] in _SAME and types["c"] == types["a"]
         return None if same else f"torch has no gemm_epilogue with {arithmetic(problem)} on a GPU"
-    if types["a"] == "f4e2m1" and info.kind == "cuda":
-        return "torch's _scaled_mm takes f4e2m1 with scales of f8e8m0 on AMD GPUs only"
     if problem.options["bias"] and types["c"] == "f32":
         return "torch's _scaled_mm adds no bias to f32"
     return _missing_scaled(problem)

@@ -115,14 +115,35 @@ def quantised(draw: st.DrawFn) -> Problem:
 
 
 @st.composite
+def epilogues(draw: st.DrawFn) -> Problem:
+    given: dict[str, Any] = {name: draw(small) for name in "mnk"}
+    given |= {"act": draw(st.sampled_from(["none", "relu", "gelu", "silu"])), "bias": draw(yes_no)}
+    given["scale"] = draw(st.sampled_from(["none", "tensor", "mx"]))
+    dtypes = {
+        "none": ["f32", "f16", "bf16", "f8e5m2fnuz"],
+        "tensor": ["f8e4m3", "f8e4m3fnuz"],
+        "mx": ["f8e4m3", "f8e5m2", "f4e2m1"],
+    }
+    given["dtype"] = draw(st.sampled_from(dtypes[given["scale"]]))
+    if given["scale"] == "mx":
+        given["k"] *= 32
+    else:
+        given |= {name: draw(st.sampled_from("nt")) for name in ("ta", "tb")}
+    if given["scale"] == "tensor" and draw(yes_no):
+        given["c"] = given["dtype"]
+    return ops.registry.get("gemm_epilogue").problem(**given)
+
+
+@st.composite
 def copies(draw: st.DrawFn) -> Problem:
     return ops.registry.get("copy").problem(n=draw(small), dtype=draw(st.sampled_from(TYPES)))
 
 
+EVERY_OP = (products(), attentions(), convolutions(), quantised(), epilogues(), copies())
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    problem=st.one_of(products(), attentions(), convolutions(), quantised(), copies()), form=FORMS
-)
+@given(problem=st.one_of(*EVERY_OP), form=FORMS)
 def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
     text = written(problem, form)
     verify(text, context)
@@ -133,7 +154,7 @@ def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
 @settings(max_examples=200, deadline=None)
 @given(
     data=st.data(),
-    problem=st.one_of(products(), attentions(), convolutions(), quantised(), copies()),
+    problem=st.one_of(*EVERY_OP),
     form=FORMS,
 )
 def test_dynamic_dims_are_well_formed(
@@ -296,6 +317,13 @@ def test_pointwise_conv_copies_nothing() -> None:
 def test_scratch(key: str, form: Form, want: int) -> None:
     problem = ops.parse(key)
     assert registry.get(problem.op).scratch_bytes(problem, form) == want
+
+
+def test_swizzled_scales_are_refused() -> None:
+    problem = ops.parse("gemm_epilogue m=8 n=8 k=32 dtype=f8e4m3 scale=mx scale_layout=linear")
+    assert registry.get(problem.op).refuses(problem) is None
+    swizzled = replace(problem, options={**problem.options, "scale_layout": "swizzle_32_4_4"})
+    assert registry.get(problem.op).refuses(swizzled)
 
 
 def test_a_type_without_tensors_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What gemm and batched_gemm share: the contraction and what follows it."""
+"""What products of matrices share: contractions, and what follows a plain one."""
 
 from __future__ import annotations
 
@@ -61,6 +61,31 @@ def contract(
         graph.filled(0, shape, acc),
         before=maps,
     )
+
+
+def mx_product(
+    graph: Graph,
+    loops: str,
+    operands: Sequence[tuple[Value, str]],
+    result: str,
+    shape: tuple[int, ...],
+) -> Value:
+    """The product of A and B, whose blocks `g` of `k` elements have scales, summed in f32.
+    `operands` are A, B and their scales, each with its indices."""
+
+    def body(g: Graph, scalars: list[Value]) -> Value:
+        left, right, left_scale, right_scale, total = scalars
+        factors = _scaled(g, left, left_scale), _scaled(g, right, right_scale)
+        return g.scalar("add", total, g.scalar("mul", *factors))
+
+    total = graph.filled(0, shape, "f32")
+    return graph.each(loops, operands, (total, result), body, reduced=("g", "k"))
+
+
+def _scaled(g: Graph, value: Value, scale: Value) -> Value:
+    """An element times its block's scale."""
+    types = f"{value.type}, {scale.type} to f32"
+    return g.add(f"arith.scaling_extf {value.name}, {scale.name} : {types}", None, "f32")
 
 
 def _finish(graph: Graph, product: Value, problem: Problem) -> Value:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
+from kernelmark.kernels.mlir._matmul import mx_product
 from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import (
     Form,
@@ -119,16 +120,10 @@ def _mxfp4_sums(graph: Graph, problem: Problem) -> Value:
     if a_scale is None:
         a, a_scale = _to_mxfp4(graph, a, by_group)
 
-    def body(g: Graph, scalars: list[Value]) -> Value:
-        left, right, left_scale, right_scale, total = scalars
-        factors = _widened(g, left, left_scale), _widened(g, right, right_scale)
-        return g.scalar("add", total, g.scalar("mul", *factors))
-
     operands = [(a, f"{by_group}, k"), (b, "b, j, g, k"), (a_scale, by_group)]
     operands.append((graph.inputs["b_scale"], "b, j, g"))
-    total = graph.filled(0, (d["batch"], d["m"], d["n"]), "f32")
-    loops = "b, i, j, g, k"
-    return graph.each(loops, operands, (total, "b, i, j"), body, reduced=("g", "k"))
+    shape = (d["batch"], d["m"], d["n"])
+    return mx_product(graph, "b, i, j, g, k", operands, "b, i, j", shape)
 
 
 def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
@@ -188,12 +183,6 @@ def _on_f4_grid(g: Graph, value: Value) -> Value:
     even = g.add(f"math.roundeven {count.name} : f32", None, "f32")
     near = g.scalar("minimum", g.scalar("mul", even, step), g.constant(6, "f32"))
     return g.add(f"math.copysign {near.name}, {value.name} : f32", None, "f32")
-
-
-def _widened(g: Graph, value: Value, scale: Value) -> Value:
-    """An element times its group's scale."""
-    types = f"{value.type}, {scale.type} to f32"
-    return g.add(f"arith.scaling_extf {value.name}, {scale.name} : {types}", None, "f32")
 
 
 def _largest(g: Graph, scalars: list[Value]) -> Value:

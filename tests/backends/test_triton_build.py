@@ -34,6 +34,7 @@ PROBLEMS = (
     "attention heads_q=4 heads_kv=1 seq=32 dim=32 dtype=f8e4m3",
     "conv n=1 c=32 h=8 w=8 k=32 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
     "conv n=1 c=32 h=8 w=8 k=32 r=3 s=3 pad=1 dtype=i8",
+    "conv n=1 c=32 h=8 w=8 k=32 r=3 s=3 pad=1 dtype=f8e5m2 layout=nhwc",
     "moe m=32 n=32 k=64 e=8 top_k=2 dtype=bf16",
     "moe m=32 n=36 k=40 e=8 top_k=2 dtype=f16",
 )

@@ -137,6 +137,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("conv n=3 c=70 h=1 w=1 k=20 r=3 s=3 pad=1 dtype=f16", TURNED, "sm_90"),
     ("conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f16 layout=nhwc", {}, "gfx942"),
     ("conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 groups=8 dtype=i8", {}, "sm_90"),
+    ("conv n=2 c=40 h=7 w=8 k=20 r=3 s=2 pad=1 dtype=f8e5m2 y=f32 layout=nhwc", {}, "sm_90"),
+    ("conv n=1 c=40 h=7 w=8 k=20 r=3 s=2 pad=1 dtype=f8e5m2 y=f32", TURNED, "sm_90"),
     ("moe m=1 n=32 k=64 e=8 top_k=2 dtype=f16", {}, "sm_90"),
     ("moe m=33 n=40 k=72 e=4 top_k=2 dtype=f16", MOE, "sm_90"),
     ("moe m=70 n=48 k=33 e=5 top_k=3 dtype=f16", {**MOE, "block_m": 64, "group_m": 16}, "sm_90"),

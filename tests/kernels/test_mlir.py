@@ -92,7 +92,7 @@ def convolutions(draw: st.DrawFn) -> Problem:
     given |= {name: draw(st.integers(1, 3)) for name in ("r", "s", "stride_h", "stride_w")}
     given |= {name: draw(st.integers(0, 2)) for name in ("pad_h", "pad_w")}
     given |= {name: draw(st.integers(1, 2)) for name in ("dilation_h", "dilation_w")}
-    dtype = draw(st.sampled_from(["f64", "f32", "f16", "bf16", "i8"]))
+    dtype = draw(st.sampled_from(TYPES))
     return ops.registry.get("conv").problem(dtype=dtype, **given)
 
 

@@ -89,7 +89,7 @@ def test_key_has_every_default():
         ({"groups": 4}, "k=6 is not a multiple of groups=4"),
         ({"stride": 0}, "stride=0 must be at least 1"),
         ({"pad": -1}, "pad=-1 must be at least 0"),
-        ({"dtype": "f8e4m3"}, "dtype=f8e4m3 is not possible"),
+        ({"dtype": "f8e4m3", "y": "f8e4m3"}, "y=f8e4m3 is not possible"),
         ({"dtype": "i8", "y": "f32"}, "y=f32 is not possible with i8 inputs summed in i32"),
         ({"layout": "chwn"}, "layout='chwn' is unknown"),
         ({"kernel": 3}, "unknown parameter 'kernel'"),

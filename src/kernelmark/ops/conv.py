@@ -18,10 +18,10 @@ from kernelmark.ops._contraction import stays_finite
 from kernelmark.ops._error import product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
-from kernelmark.ops._types import PRODUCTS, input_spec
+from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec
 from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
-_INPUTS = ("f64", "f32", "f16", "bf16", "i8")
+_INPUTS = ("f64", "f32", "f16", "bf16", "i8", *F8_OCP, *F8_FNUZ)
 _GROUPS = 4  # of a grouped convolution are checked
 _PARAMETERS = {
     "n": "images",
@@ -71,6 +71,8 @@ class Conv(Op):
         "conv n=1 c=64 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=f16",
         "conv n=1 c=32 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
         "conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 dtype=i8",
+        "conv n=1 c=32 h=5 w=5 k=16 r=3 s=3 pad=1 dtype=f8e4m3 layout=nhwc",
+        "conv n=1 c=32 h=5 w=5 k=16 r=3 s=3 dtype=f8e4m3fnuz y=f32",
     )
     tensor_help = (
         TensorHelp("x", "n×c×h×w", "x", "layout=nchw"),
@@ -92,7 +94,7 @@ class Conv(Op):
         x = read.dtype("x", x, _INPUTS)
         rule = PRODUCTS[x]
         acc = read.dtype("acc", rule.acc[0], rule.acc, f"with {x} inputs")
-        fitting = tuple(name for name in rule.out if dtype(name).bits <= dtype(acc).bits)
+        fitting = tuple(name for name in rule.out if 8 < dtype(name).bits <= dtype(acc).bits)
         y = read.dtype("y", rule.out[0], fitting, f"with {x} inputs summed in {acc}")
         problem = Problem(
             op=self.name,

@@ -33,7 +33,7 @@ OLDEST = (2, 5)  # the first whose attention shares key heads without copying th
 
 _OPS = (
     *("gemm *", "batched_gemm *", "gemm_epilogue *", "attention *", "conv *", "moe *"),
-    *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8"),
+    *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8", "!conv *=f8*"),
 )
 _GPU = ("!*fnuz", "!*i8 alpha=*", "!attention *=f8*", "!*c=f8*")
 _CUDA = (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16", "!*fnuz*", "!*f4e2m1*")

@@ -251,11 +251,18 @@ def test_explains_with_the_first_error_and_the_first_line() -> None:
         (1, "iree-compile: error: no such flag:\n", "iree-compile: no such flag"),
         (2, "\nstrange\nthings", "iree-compile failed with exit code 2: strange"),
         (0, "", "iree-compile failed with exit code 0: no message"),
-        (1, "-:99:1: error: far away", "iree-compile: far away (line 99 of the MLIR: )"),
+        (1, "-:99:1: error: far away", "iree-compile: far away (line 99 of the MLIR)"),
+        (1, "my spec.mlir:7:3: error: odd", "iree-compile: odd (line 7 of my spec.mlir)"),
     ],
 )
 def test_explains_the_rest(code: int, log: str, first: str) -> None:
     assert explain(code, log, SOURCE).splitlines()[0] == first
+
+
+def test_explains_without_a_line_where_the_user_wrote_no_mlir() -> None:
+    assert explain(1, "<stdin>:1:1: error: no target", "").splitlines()[0] == (
+        "iree-compile: no target"
+    )
 
 
 @given(st.text(), st.integers(-70, 300))

@@ -66,6 +66,13 @@ def test_types(text, shape, dtype):
 
 
 @pytest.mark.parametrize(
+    ("shape", "text"), [((2, 34), "2x34xf8e4m3"), ((-1, 4), "?x4xf8e4m3"), ((), "f8e4m3")]
+)
+def test_a_type_is_shown_as_an_input_is_typed(shape, text):
+    assert str(TensorType(shape=shape, dtype="f8e4m3")) == text
+
+
+@pytest.mark.parametrize(
     ("name", "driver", "flag"),
     [
         ("cpu", "local-task", "--iree-llvmcpu-target-cpu=host"),

@@ -9,15 +9,18 @@ import pytest
 
 from kernelmark import backends, devices
 from kernelmark.backends.iree.tools import Round
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
 from kernelmark.runners.execute import execute
+from kernelmark.runners.tool_timer import check_case
 
 IREE = backends.registry.get("iree")
 HOT = Timing(
     cache="hot", timer="iree-benchmark-module", max_s=0.3, warmup_s=0.01, allocations=2, threads=1
 )
+OPTIONS = ("--cache hot", "--strain none", "--duty sustained")
 GEMM = Case(problem=parse("gemm m=8 n=4 k=16 dtype=f32"), backend="iree", timing=HOT)
 needs_iree = pytest.mark.skipif(
     IREE.available() is not None, reason=IREE.available() or "available"
@@ -46,6 +49,20 @@ def test_a_case_that_the_program_cannot_time_is_unsupported(cpu, change, code, m
     assert result.status is Status.UNSUPPORTED
     reason = result.error
     assert (reason.fields["cause"] if reason.code == "hinted" else reason).code == code
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({"cache": "cold"}, ("--cache hot",)),
+        ({"duty": "burst"}, ("--duty sustained",)),
+        ({"cache": "cold", "strain": "compute"}, ("--cache hot", "--strain none")),
+    ],
+)
+def test_the_hint_has_only_the_options_that_have_to_change(change, options):
+    with pytest.raises(Unsupported) as caught:
+        check_case(dataclasses.replace(GEMM, timing=dataclasses.replace(HOT, **change)), IREE)
+    assert tuple(option for option in OPTIONS if option in caught.value.hint) == options
 
 
 @needs_iree

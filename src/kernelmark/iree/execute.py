@@ -55,7 +55,8 @@ def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tu
     Integers are 0 or 1 then, which are valid as indices too."""
     if given and len(given) != len(signature.inputs):
         raise UsageError(
-            f"{len(given)} inputs for a function of {len(signature.inputs)}",
+            f"--input was given {len(given)} times, but the function has"
+            f" {len(signature.inputs)} arguments: {', '.join(map(str, signature.inputs))}",
             hint="give one --input for each argument, or none",
         )
     random = np.random.default_rng(seed)
@@ -177,7 +178,10 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
             declared in (-1, size) for size, declared in zip(shape, kind.shape, strict=True)
         )
         if asked.dtype != kind.dtype or not fits:
-            raise UsageError(f"{place}: {word!r} is not of the declared type {kind}")
+            raise UsageError(
+                f"{place}: {word!r} does not fit the argument's type {kind}",
+                hint="give the shape and dtype that the function declares",
+            )
     if -1 in shape:
         raise UsageError(
             f"{place} has a dynamic dim", hint="give its shape: --input 4x128xf32 for each argument"

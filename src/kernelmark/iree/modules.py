@@ -57,6 +57,11 @@ class TensorType:
     shape: tuple[int, ...] | None
     dtype: str
 
+    def __str__(self) -> str:
+        """The type as `--input` takes it, with ? for a dynamic dim."""
+        sizes = ("?" if size < 0 else str(size) for size in self.shape or ())
+        return "x".join([*sizes, self.dtype])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:

@@ -1,8 +1,8 @@
-"""timer=iree-benchmark-module: IREE's own benchmark program in place of kernelmark's clock.
+"""timer=iree-benchmark-module: time with IREE's own benchmark program.
 
-Each block is one process of the program, and each of its repetitions is a sample. It calls the
-function again and again on one set of arguments, so caches are hot; a call is timed as its caller
-pays for it, with the launches and the wait for the end.
+Each block is one process of the program, and each of its repetitions is a sample. The program calls
+the function repeatedly on one argument set, so caches are hot. The time of a call includes its
+launches and the wait for their end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernelmark.measure.advice import (
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
 
-# A process of the program starts within this time.
+# Estimated time until a process of the program starts to measure.
 _START_S = 0.1
 _MOST_WARMUP_S = 0.1
 
@@ -40,15 +40,16 @@ def check_case(case: Case, backend: Backend) -> None:
     timing = case.timing
     if not hasattr(backend, "benchmark"):
         raise Unsupported(Reason("timer-of-iree", timer=timing.timer, backend=case.backend))
-    plain = (Cache.HOT, Strain.NONE, Duty.SUSTAINED)
-    if (timing.cache, timing.strain, timing.duty) != plain:
+    needed = {"cache": Cache.HOT, "strain": Strain.NONE, "duty": Duty.SUSTAINED}
+    options = [f"--{name} {v}" for name, v in needed.items() if getattr(timing, name) != v]
+    if options:
         raise Unsupported(
-            Reason("timer-hot-only", timer=timing.timer), hint="add --cache hot, without --strain"
+            Reason("timer-hot-only", timer=timing.timer), hint=f"use {' '.join(options)}"
         )
 
 
 def checking_timing(timing: Timing) -> Timing:
-    """Return the timing of the launches that are checked: as short as can be."""
+    """Return the shortest timing for the launches of kernelmark's own that check the output."""
     return dataclasses.replace(
         timing, timer=Timer.AUTO, allocations=1, max_allocations=1, max_s=0.05, warmup_s=0.0
     )
@@ -59,7 +60,7 @@ def measure_with_tool(
 ) -> Measurement:
     """Time a case that `check_case` accepts, on the inputs of its first argument set."""
     timing, end = case.timing, time.monotonic() + timeout_s
-    # The program runs a repetition for up to twice the time that it is given.
+    # The program may run a repetition for twice its --benchmark_min_time.
     block_s = block_seconds(timing, _START_S) / 2
     warmup_s = min(timing.warmup_s, _MOST_WARMUP_S)
     blocks: list[Block] = []
@@ -83,11 +84,12 @@ def measure_with_tool(
                     process=process,
                     allocation=len(blocks),
                     samples_s=found.samples_s,
-                    # Its load is mostly that of the program.
+                    # Most of the machine's load is the program itself, not other work.
                     telemetry=dataclasses.replace(device.telemetry(), load=None),
                 )
             )
-            # How long the program runs is not exactly ours to say: the least blocks come first.
+            # The program decides how long it runs. Even if it exceeds the time limit, the
+            # minimum number of blocks is measured.
             if len(blocks) >= timing.allocations:
                 stop = stop_reason(blocks, timing=timing, timed_s=timed_s, next_s=block_s)
     interval = interval_of(blocks, timing)
@@ -113,7 +115,7 @@ def measure_with_tool(
 
 
 def _write_inputs(case: Case, device: Device, folder: Path) -> tuple[list[Path], int]:
-    """Write the tensors of one argument set; return the files in order, and their bytes."""
+    """Write the tensors of one argument set; return the files in order and their total bytes."""
     tensors = ops.registry.get(case.problem.op).tensors(case.problem)
     buffer, sets = make_arena(device, tensors, 1, np.random.default_rng(case.timing.seed))
     try:

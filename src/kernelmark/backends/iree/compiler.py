@@ -37,6 +37,7 @@ _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
 _DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: ", re.MULTILINE)
+_IN_FILE = re.compile(r"^(.+?):(\d+):\d+: error: ", re.MULTILINE)
 _ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
 
 
@@ -219,15 +220,21 @@ def run_compiler(
 
 
 def explain(code: int, log: str, source: str) -> str:
-    """One sentence with the first error and the first place in the MLIR, then the log's beginning.
+    """Return one sentence with the first error and its line, then the beginning of the log.
 
-    The first error causes the others, which may be the only ones with a place."""
+    The first error causes the others, but often has no line; then the first line of any error is
+    named: one of `source`, which the compiler reads from its input, before one of a file. An empty
+    `source` is kernelmark's own, whose lines mean nothing to the user."""
     located, first = _DIAGNOSTIC.search(log), _ANY_ERROR.search(log)
-    if located and first:
-        number, text = int(located[1]), first[1]
+    in_file = None if located else _IN_FILE.search(log)
+    if source and located and first:
+        number = int(located[1])
         lines = source.splitlines()
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        sentence = f"iree-compile: {text.rstrip(': ')} (line {number} of the MLIR: {line[:160]})"
+        place = f"line {number} of the MLIR{': ' if line else ''}{line[:160]}"
+        sentence = f"iree-compile: {first[1].rstrip(': ')} ({place})"
+    elif in_file and first:
+        sentence = f"iree-compile: {first[1].rstrip(': ')} (line {in_file[2]} of {in_file[1]})"
     elif code < 0:
         cause = f": {first[1].rstrip(': ')}; it was then" if first else " was"
         sentence = f"iree-compile{cause} ended by {signal_name(-code)}"

@@ -47,12 +47,12 @@ def parse_configs(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def attributes_in(text: str, name: str) -> list[str]:
-    """Return what stands between the angle brackets of each attribute `name<…>`."""
+    """Return the text between the angle brackets of each attribute `name<…>`."""
     found = []
     for match in re.finditer(re.escape(name) + "<", text):
         depth, at = 1, match.end()
         while depth and at < len(text):
-            # The > of an arrow closes nothing.
+            # The > of -> is not a closing bracket.
             depth += {"<": 1, ">": -(text[at - 1] != "-")}.get(text[at], 0)
             at += 1
         found.append(text[match.end() : at - 1])
@@ -69,7 +69,8 @@ def config_parts(config: Sequence[str]) -> tuple[str, ...]:
     pipeline = _PIPELINE.search(config[0]) if config else None
     size = _WORKGROUP.search(config[0]) if config else None
     head = " ".join(found[1] for found in (pipeline, size) if found)
-    # The op with a reduction decides how its neighbours are tiled.
+    # A kernel may have several lowering configs. Only that of the op with a reduction is shown:
+    # elementwise ops fused with it follow its tiles.
     tiles = [
         part
         for one in sorted(config[1:], key=lambda one: "reduction" in one)[-1:]
@@ -79,7 +80,7 @@ def config_parts(config: Sequence[str]) -> tuple[str, ...]:
 
 
 def _without_promotion(config: str) -> str:
-    """A lowering config without how operands are copied, which is longer than its tile sizes."""
+    """Remove the attributes for promoting operands, which are longer than the tile sizes."""
     while found := _PROMOTION.search(config):
         depth, at = 1, found.end()
         while depth and at < len(config):

@@ -1,5 +1,5 @@
-"""IREE's own programs, each run in a new process: its allocations are its own, and a kernel that
-crashes ends nothing else."""
+"""Run IREE's own programs, each in a new process: every run allocates anew, and a kernel that
+crashes does not end kernelmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTime:
-    """Seconds of all calls of a kernel in one call of the function, and their number."""
+    """The time of a kernel in one call of the function, summed over its calls, and their number."""
 
     seconds: float
     calls: float
@@ -29,9 +29,9 @@ class DispatchTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One process of iree-benchmark-module: every repetition, and the kernels' own times, which
-    are empty where the driver does not attribute time to kernels. `timed_s` is the time of all
-    iterations of all repetitions."""
+    """The times of one process of iree-benchmark-module: a sample per repetition, and the time of
+    each kernel. `dispatches` is empty if the driver does not attribute time to kernels. `timed_s`
+    is the total over all iterations of all repetitions."""
 
     samples_s: tuple[float, ...]
     dispatches: Mapping[str, DispatchTime]
@@ -54,7 +54,7 @@ def command(name: str, binary: Path, function: str, target: Target, threads: int
 
 
 def run_tool(words: Sequence[str], timeout_s: float) -> str:
-    """Return what a program writes to its output. A failed run is a CaseError."""
+    """Return a program's standard output; raise CaseError if it fails or exceeds the timeout."""
     name = Path(words[0]).name
     try:
         done = run_child(words, timeout_s=timeout_s)

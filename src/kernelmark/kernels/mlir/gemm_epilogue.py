@@ -1,7 +1,7 @@
 """gemm_epilogue: a contraction, and one elementwise op for scales, bias and activation.
 
-IREE fuses the elementwise op into the contraction's dispatch. MX operands are one contraction of
-elements with their blocks' scales, in the form that IREE has matrix instructions for.
+IREE fuses the elementwise op into the contraction's dispatch. With MX operands, the contraction
+itself also reads the block scales: in this form IREE maps it to scaled matrix instructions.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ class GemmEpilogue(Source):
 
 
 def _in_blocks(graph: Graph, value: Value, blocks: int) -> Value:
+    """Split the last dim, k, into blocks that share a scale."""
     return graph.reshape(value, [[0], [1, 2]], (value.dims[0], blocks, GROUP))
 
 
 def _finish(graph: Graph, product: Value, problem: Problem) -> Value:
+    """Apply scales, bias and activation in f32, then saturate and cast to the output's dtype."""
     factors = ["a_scale", "b_scale"] if problem.options["scale"] == "tensor" else []
     names = [name for name in (*factors, "bias", "d_scale") if name in graph.inputs]
     operands = [(product, "i, j")]
@@ -77,7 +79,7 @@ def _activated(g: Graph, x: Value, act: str) -> Value:
     one = g.constant(1, "f32")
     if act == "relu":
         return g.scalar("maximum", x, g.constant(0, "f32"))
-    if act == "gelu":
+    if act == "gelu":  # the tanh approximation
         cube = g.scalar("mul", g.scalar("mul", x, x), x)
         inner = g.scalar("add", x, g.scalar("mul", cube, g.constant(0.044715, "f32")))
         inner = g.scalar("mul", inner, g.constant(math.sqrt(2 / math.pi), "f32"))

@@ -50,6 +50,21 @@ def test_the_title_names_what_was_asked_for_and_what_it_is_compiled_for(tmp_path
     assert {word for word in words if word.startswith(("sm_", "gfx"))} == named
 
 
+def test_there_is_no_table_of_times_if_no_variant_ran(tmp_path):
+    module = tmp_path / "m.mlir"
+    module.write_text("")
+    variant = Variant(name="base")
+    report = Report(
+        plan=Plan(module=module, variants=(variant,)),
+        target="llvm-cpu",
+        driver="local-task",
+        function="",
+        module_sha256="",
+        outcomes=(Outcome(variant=variant, status=Status.COMPILE_ERROR, error="no"),),
+    )
+    assert len(tables(report)) == 1
+
+
 def test_tables_fit_into_a_terminal(tmp_path):
     module = tmp_path / "sdxl_conv.mlir"
     module.write_text("")

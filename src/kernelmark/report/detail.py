@@ -185,5 +185,5 @@ def _kernel(result: Result) -> list[tuple[str, str]]:
     if kernel.binary_hash:
         pairs.append(("binary", kernel.binary_hash))
     pairs += [(name, str(value)) for name, value in kernel.resources.items()]
-    pairs += [(f"config of {name}", text) for name, text in kernel.configs.items() if text]
+    pairs += [("config", f"{name}: {text}") for name, text in kernel.configs.items() if text]
     return pairs

@@ -30,7 +30,7 @@ _SHORT = {
 def tables(report: Report) -> list[Table]:
     """The variants, their times and divergences, and their dispatches."""
     made = [_variants(report)]
-    if not report.not_run:
+    if any(outcome.end_to_end or outcome.kernels for outcome in report.outcomes):
         made.append(_times(report))
     if rows := [row for outcome in report.outcomes for row in _divergences(outcome, report)]:
         names = ("variant", "output", "against", "max abs", "max rel", "bad", "first bad")

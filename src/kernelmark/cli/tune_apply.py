@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.tune.install.emitters.base import Change, Emitter, Fields
     from kernelmark.tune.records.outcome import Outcome
 
-_MEND = "mend it, or name another: what is there already is kept, so it has to be understood"
+_MEND = "repair the file, or give another: winners are merged into it, so it has to be readable"
 
 Folder = Annotated[
     str,

@@ -72,7 +72,7 @@ class Conv(Op):
         "conv n=1 c=32 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
         "conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 dtype=i8",
         "conv n=1 c=32 h=5 w=5 k=16 r=3 s=3 pad=1 dtype=f8e4m3 layout=nhwc",
-        "conv n=1 c=32 h=5 w=5 k=16 r=3 s=3 dtype=f8e4m3fnuz y=f32",
+        "conv n=1 c=32 h=5 w=5 k=16 r=3 s=3 dtype=f8e5m2fnuz y=f32",
     )
     tensor_help = (
         TensorHelp("x", "n×c×h×w", "x", "layout=nchw"),

@@ -51,7 +51,7 @@ class Iree(Backend):
     supports_examples = FrozenDict(
         {
             "cpu": (
-                *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *"),
+                *("gemm *", "gemm_epilogue *", "batched_gemm *", "attention *", "conv *", "copy *"),
                 *("batched_gemm_quant * scheme=a8w8", "!*=f8*", "!*=f4*"),
             )
         }

@@ -130,13 +130,15 @@ class Library:
 
     # -- the product
 
-    def Matmul(self, *arguments: Any) -> None:
+    def Matmul(self, *arguments: Any) -> int:
         handle, desc, alpha, a, la, b, lb, beta, c, lc, d, ld, *rest = arguments
         algorithm, ws, ws_bytes, _ = rest
         assert handle.value == 7
         assert algorithm.raw[0] in (66, 21, 5)
         assert ws.value
         assert ws_bytes.value == _lt.WORKSPACE_BYTES
+        if c.value == d.value and self.made[lc.value]["kind"] != self.made[ld.value]["kind"]:
+            return INVALID  # as cuBLASLt 13 on an H200
         told = self.made[desc.value]
         scale = TYPES[told["scale"]]
         factors = [self._factor(f, scale) for f in (alpha, beta)]
@@ -159,6 +161,7 @@ class Library:
             if D_SCALE in told:
                 out = np.clip(out * self._vector(told[D_SCALE], 0, 1), -448, 448)
             self._write(d, ld, index, out)
+        return 0
 
     @staticmethod
     def _factor(pointer: Any, kind: Any) -> float:

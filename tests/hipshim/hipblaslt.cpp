@@ -386,9 +386,10 @@ API hipblasLtMatmul(void*, const Desc* desc, const void* alpha, const void* A, c
     printf("Running kernel: %s\n", Catalogue::get().find(choice.index)->kernel_name().c_str());
     fflush(stdout);
   }
-  return status(LT(cublasLtMatmul)(lt_handle(), call.desc, alpha, A, call.a, B, call.b, beta, C,
-                                   call.c, D, call.d, &choice.algorithm, workspace, bytes,
-                                   stream));
+  // cuBLASLt takes D's address for C only if both have one layout.
+  return status(LT(cublasLtMatmul)(lt_handle(), call.desc, alpha, A, call.a, B, call.b, beta,
+                                   c->wide ? nullptr : C, call.c, D, call.d, &choice.algorithm,
+                                   workspace, bytes, stream));
 }
 
 namespace hipblaslt_ext {

@@ -261,7 +261,9 @@ class LtKernel(Kernel):
     def _arguments(self, index: int, arguments: ArgumentSet) -> tuple[object, ...]:
         matmul = self._matmuls[min(index, len(self._matmuls) - 1)]
         d = arguments["d"].address
-        c = arguments["c"].address if "c" in arguments else d
+        # cuBLASLt 13 takes D's address for an unread C only if both have one layout (status 7).
+        unread = d if matmul.c_type == matmul.problem.dtypes["c"] else None
+        c = arguments["c"].address if "c" in arguments else unread
         return (
             self._library.handle,
             matmul.desc,

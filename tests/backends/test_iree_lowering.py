@@ -76,6 +76,17 @@ def test_seeds_are_distinct_points_of_the_space(arch: str, key: str) -> None:
     assert len(set(starts)) == len(starts)
 
 
+def test_short_registers_have_tiles_of_their_own() -> None:
+    short = replace(goal("x86_64"), vector_bytes=16, registers=32)
+    found = choices.space(ops.parse("gemm m=256 n=256 k=256 dtype=f32"), short)
+    assert found is not None
+    starts = [found.default, *found.seeds]
+    vectors = [tuple(one[f"vector_{dim}"] for dim in "mnk") for one in starts]
+    caches = [tuple(one[f"cache_{dim}"] for dim in "mnk") for one in starts]
+    assert vectors[:2] == [(4, 16, 4)] * 2
+    assert caches[:2] == [(0, 0, 0), (32, 32, 64)]
+
+
 @pytest.mark.parametrize(
     ("size", "vector"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import stat
 import sys
@@ -27,7 +28,10 @@ DIRECT = (
     *("Scratch_Size", "VGPR_Count", "Accum_VGPR_Count", "SGPR_Count"),
     *(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ"),
 )
-CONVERTED = ("Guid", *(name.replace("VGPR", "Vgpr").replace("SGPR", "Sgpr") for name in DIRECT))
+CONVERTED = (
+    "Guid",
+    *(re.sub("LDS|[VS]GPR", lambda found: found[0].capitalize(), name) for name in DIRECT),
+)
 KINDS = ("direct", "converted", "database")
 
 
@@ -93,6 +97,15 @@ def test_a_launch_without_kernels_and_a_missing_trace_are_refused(tmp_path: Path
     write(tmp_path, "direct", [row for row in trace() if not row[0].startswith("Cijk")])
     with pytest.raises(CaseError):
         profiler.read_trace(tmp_path, cases=2, launches=3)
+
+
+def test_starts_that_are_no_whole_numbers_are_put_in_order(tmp_path: Path) -> None:
+    head, rows = "Kernel_Name,Start_Timestamp,End_Timestamp\n", []
+    for name, start in (("nothing", 30.5), ("add", 20.5), ("nothing", 10.5)):
+        rows.append(f"{name},{start},{start + 4}\n")
+    (tmp_path / "kmark_kernel_trace.csv").write_text(head + "".join(rows), encoding="utf-8")
+    (found,) = profiler.read_trace(tmp_path, cases=1, launches=1)
+    assert found.kernels == ("add",)
 
 
 def test_another_table_is_refused(tmp_path: Path) -> None:

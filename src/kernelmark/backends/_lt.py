@@ -68,7 +68,8 @@ class LtLibrary:
     def call(self, name: str, *arguments: object) -> None:
         code = self.code(name, *arguments)
         if code == self.table.not_supported:
-            raise Unsupported(f"{self.table.prefix}{name}: the library does not support this")
+            call = f"{self.table.prefix}{name}"
+            raise Unsupported(Reason("library-refused", call=call, status=code))
         if code == self.table.alloc_failed:
             raise OutOfMemory(f"{self.table.prefix}{name}: the library could not allocate memory")
         if code:
@@ -217,9 +218,8 @@ class Matmul:
         table = self.library.table
         found = self.heuristics(1)
         if not found:
-            raise Unsupported(
-                f"{table.prefix}MatmulAlgoGetHeuristic offers no algorithm for this problem"
-            )
+            call = f"{table.prefix}MatmulAlgoGetHeuristic"
+            raise Unsupported(Reason("library-no-algorithm", call=call))
         state = int.from_bytes(found[0][table.state_offset :][:4], "little")
         if state:
             raise CaseError(f"{table.prefix}MatmulAlgoGetHeuristic failed with status {state}")

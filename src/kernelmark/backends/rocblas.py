@@ -72,7 +72,7 @@ def _call(name: str, *arguments: object) -> None:
         raise UsageError(_not_found())
     code = int(library[f"rocblas_{name}"](*arguments))
     if code in NOT_SUPPORTED:
-        raise Unsupported(f"rocblas_{name}: the library does not support this (status {code})")
+        raise Unsupported(Reason("library-refused", call=f"rocblas_{name}", status=code))
     if code == MEMORY_ERROR:
         raise OutOfMemory(f"rocblas_{name}: the library could not allocate memory")
     if code:

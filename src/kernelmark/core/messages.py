@@ -53,6 +53,8 @@ TEMPLATES = {
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
+    "library-refused": "{call}: the library does not support this (status {status})",
+    "library-no-algorithm": "{call} offers no algorithm for this problem",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",

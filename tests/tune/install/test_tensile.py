@@ -73,7 +73,7 @@ def test_a_new_size_is_added_and_the_others_stay():
     ],
 )
 def test_a_size_that_is_there(efficiency, how, fate, answer):
-    extra = ([solution(5, "new", DepthU=8)], [[[64, 64, 1, 64], [5, efficiency]]])
+    extra = ([solution(5, "new", DepthU=8)], [[[64, 64, 1, 64], [0, efficiency]]])
     _, found, fates = merged(extra, **how)
     assert fates[64, 64, 1, 64] is fate
     assert found[64, 64, 1, 64] == answer
@@ -87,7 +87,7 @@ def test_of_a_size_given_twice_the_later_one_counts():
 
 def test_equal_solutions_are_one_whatever_their_names():
     renamed = solution(3, "renamed", DepthU=32, BaseName="another")
-    made, found, _ = merged(([renamed], [[[7, 8, 1, 9], [3, 0.1]]]))
+    made, found, _ = merged(([renamed], [[[7, 8, 1, 9], [0, 0.1]]]))
     assert found[7, 8, 1, 9] == ("old", 0.1)
     assert len(made.solutions) == 2
 
@@ -159,6 +159,15 @@ def test_a_file_by_names():
         tensile.merge(base, tensile.parse(yaml.safe_dump(extra), "extra"))
     with pytest.raises(UsageError, match="another form"):
         tensile.merge(base, logic(*BASE))
+
+
+def test_the_table_counts_solutions_by_their_order():
+    """Six shipped files of arcturus have one solution, numbered 1, that the table calls 0."""
+    one, two = solution(1, "first", DepthU=8), solution(0, "second", DepthU=16)
+    found = tensile.answers(logic([one, two], [[[1, 1, 1, 1], [0, 0]], [[2, 2, 1, 2], [1, 0]]]))
+    assert [s["SolutionNameMin"] for s, _ in found.values()] == ["first", "second"]
+    made, found, _ = merged(([one], [[[1, 1, 1, 1], [0, 0]]]))
+    assert found[1, 1, 1, 1] == ("first", 0)
 
 
 @pytest.mark.parametrize(

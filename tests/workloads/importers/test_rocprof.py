@@ -205,6 +205,31 @@ def test_launches_on_several_agents_stay_apart(tmp_path, database):
     assert importers.read(path, Given()).results[0].device == "unknown", "as before: it is one"
 
 
+def test_a_database_numbers_agents_as_the_csv_does(database):
+    """rocprofv3's default is --agent-index=relative: nodes that are visible, from 0."""
+    columns = ("name", "start", "end", "agent_abs_index", "agent_log_index", "agent_type_index")
+    made = database(columns, [("add", 1000, 2000 + i, i + 4, i, i - 2) for i in (2, 3)])
+    assert {one.device for one in importers.read(made, Given()).results} == {"agent:2", "agent:3"}
+
+
+def test_tables_of_rocprof_compute_go_by_launch_shape_and_gpu(tmp_path):
+    """Its pmc_perf.csv has a row for each dispatch, with times averaged over runs."""
+    path = tmp_path / "pmc_perf.csv"
+    head = "Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,Kernel_Name,Start_Timestamp,End_Timestamp\n"
+    rows = [
+        f'{i},{gpu},{grid},256,"copy(double*, int)",1248227792617386.5,1248227792618386.5\n'
+        for i, (gpu, grid) in enumerate([(0, 1024), (0, 2048), (1, 1024), (0, 1024)])
+    ]
+    path.write_text(head + "".join(rows))
+    found = importers.read(path, Given()).results
+    assert sorted((one.device, len(one.measurement.blocks[0].samples_s)) for one in found) == [
+        ("agent:0", 1),
+        ("agent:0", 2),
+        ("agent:1", 1),
+    ]
+    assert {one.case.problem.dims["grid_size"] for one in found} == {1024, 2048}
+
+
 AGENTS = [
     {"id": {"handle": 2**63 + node}, "type": 2, "node_id": node, "name": "gfx942"}
     for node in (4, 5)
@@ -274,6 +299,13 @@ def test_json_of_several_agents_and_processes(document):
     found = importers.read(document(process([one, other]), process([one])), Given()).results
     blocks = {result.device: len(result.measurement.blocks) for result in found}
     assert blocks == {"agent:4": 2, "agent:5": 1}
+
+
+def test_json_numbers_agents_as_the_csv_does(document):
+    made = process([dispatch(*LAUNCHES[0]), dispatch(*LAUNCHES[0], node=5)])
+    made["agents"] = [one | {"logical_node_id": one["node_id"] - 2} for one in AGENTS]
+    found = importers.read(document(made), Given()).results
+    assert {one.device for one in found} == {"agent:2", "agent:3"}
 
 
 def test_json_of_renamed_kernels(document):

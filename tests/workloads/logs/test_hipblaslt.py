@@ -50,6 +50,7 @@ def keys(reading):
         (BENCH.replace("--beta", "--alphai 0.000000 --beta").replace("f --", "f --betai 0 --"), 1),
         ("[rank3]: " + BENCH, 1),
         ("50%|#### | 3/6\r" + BENCH + "\r", 1),
+        ("     12 " + BENCH, 12),
         (PROFILE, 4),
         (PROFILE.replace("- { ", "- {").replace(" }", "}"), 4),
         (PROFILE.replace("1.000000", "1.0"), 4),

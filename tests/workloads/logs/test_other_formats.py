@@ -101,6 +101,26 @@ def test_rocblas_functions_of_one_type_and_of_batches(read, line, batch):
     assert not call.lost
 
 
+def test_rocblas_types_by_their_letters(read, told):
+    """As its documentation writes commands; the client takes both."""
+    letters = ROCBLAS.replace("f16_r", "h").replace("f32_r", "s")
+    reading = read(letters)
+    assert keys(reading) == [(F16_TO_F32, 1)]
+    assert not told(reading)
+
+
+@pytest.mark.parametrize("path", ["", "./", "/opt/rocm/bin/"])
+def test_commands_counted_by_uniq(read, path):
+    """sort LOG | uniq -c: the count is right-aligned."""
+    line = path + ROCBLAS
+    assert keys(read(f"  16320 {line}\n      4 {line}\n")) == [(F16_TO_F32, 16324)]
+
+
+@pytest.mark.parametrize("before", ["3 ", "[3] ", "  3: ", "  3 4 ", "12:30:01 "])
+def test_other_numbers_before_a_command_are_no_count(read, before):
+    assert keys(read(before + ROCBLAS)) == [(F16_TO_F32, 1)]
+
+
 def test_rocblas_calls_of_vectors_are_passed_over(read, told):
     other = "rocblas-bench -f axpy -r f32_r -n 10\nrocblas_saxpy,10,1,0x1,1,0x2,1\n"
     reading = read(other + ROCBLAS)

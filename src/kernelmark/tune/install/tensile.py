@@ -112,9 +112,8 @@ def parse(text: str, place: str) -> Logic:
                 f"{place}: solution {solution['SolutionIndex']} has no SolutionNameMin",
                 hint="run TensileMergeLibrary once: it names them",
             )
-    indices = {solution["SolutionIndex"] for solution in logic.solutions}
     for row in logic.table:
-        if not _is_row(row) or row[1][0] not in indices:
+        if not _is_row(row) or row[1][0] not in range(len(logic.solutions)):
             raise UsageError(f"{place}: {str(row)[:60]} is no [size, [solution, efficiency]]")
     return logic
 
@@ -128,9 +127,10 @@ def _is_row(row: object) -> bool:
 
 
 def answers(logic: Logic) -> dict[Size, tuple[dict[str, Any], float]]:
-    """The solution and efficiency of each size; of a size given twice, the later one."""
-    by_index = {solution["SolutionIndex"]: solution for solution in logic.solutions}
-    return {_trimmed(size): (by_index[index], eff) for size, (index, eff) in logic.table}
+    """The solution and efficiency of each size; of a size given twice, the later one. The table
+    counts solutions by their order: Tensile does not use SolutionIndex for it."""
+    solutions = logic.solutions
+    return {_trimmed(size): (solutions[index], eff) for size, (index, eff) in logic.table}
 
 
 def merge(

@@ -60,7 +60,7 @@ def found(
 
 def elapsed_s(start: object, end: object, place: str) -> float:
     """Return the seconds between two times in ns; UsageError where the end is first."""
-    start_ns, end_ns = _instant(start, place), _instant(end, place)
+    start_ns, end_ns = instant_ns(start, place), instant_ns(end, place)
     if end_ns < start_ns:
         raise UsageError(
             f"{place}: the launch ends {start_ns - end_ns:.0f} ns before it starts",
@@ -69,8 +69,8 @@ def elapsed_s(start: object, end: object, place: str) -> float:
     return (end_ns - start_ns) * SECONDS["ns"]
 
 
-def _instant(value: object, place: str) -> int | float:
-    """Nanoseconds since 1970 have more digits than a float."""
+def instant_ns(value: object, place: str) -> int | float:
+    """Return a time in ns as an int if it is whole: since 1970 it has more digits than a float."""
     text = str(value).strip()
     short = text.isascii() and text.isdecimal() and len(text) < 20
     return int(text) if short else number(None if value is None else text, place)

@@ -27,6 +27,7 @@ from kernelmark.workloads.importers._launches import (
     database,
     elapsed_s,
     found,
+    instant_ns,
 )
 from kernelmark.workloads.importers._lines import Row, table_of
 from kernelmark.workloads.importers.base import (
@@ -44,11 +45,13 @@ from kernelmark.workloads.importers.base import (
 _NS = SECONDS["ns"]
 _JSON = "rocprofiler-sdk-tool"
 _SIZES = tuple(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ")
-_OLD_SIZES = ("wgr", "grd")
-_COUNTED_SIZES = ("Workgroup_Size", "Grid_Size")
+# Of the rocprof before; of counters, and of rocprof-compute's tables.
+_OTHER_SIZES = ("wgr", "grd", "Workgroup_Size", "Grid_Size")
 _COUNTER = "Counter_Name"
-_AGENTS = ("Agent_Id", "gpu-id")
-_DB_AGENTS = ("agent_abs_index", "agent_log_index", "agent_type_index")
+_AGENTS = ("Agent_Id", "gpu-id", "GPU_ID")
+# The CSV's numbers are the logical ones (--agent-index=relative), unless another option is given.
+_DB_AGENTS = ("agent_log_index", "agent_abs_index", "agent_type_index")
+_NODES = ("logical_node_id", "node_id")
 # hip_api_stats.csv, domain_stats.csv; of the rocprof before: results.hip_stats.csv.
 _OTHER_STATS = re.compile(r"(?:api|hip|hsa|copy|marker|roctx|domain|scratch_memory)_stats\.csv\Z")
 # RCCL's own kernels begin like its calls: ncclDevKernel_Generic, ncclKernel_…, mscclKernel_….
@@ -70,8 +73,10 @@ class RocProf(Importer):
         versions="rocprofiler-sdk 8ab1ed78 (2024-10), rocm-systems 0980d0d7, rocpd, rocprof 1",
         exactness="every launch by kernel, launch shape and agent; statistics of anything but "
         "kernels are rejected",
-        checked="compared with rocprofiler-sdk's generateCSV.cpp and generateJSON.cpp, and with "
-        "the files in its documentation; the same launches from CSV, JSON and database in tests",
+        checked="compared with rocprofiler-sdk's generateCSV.cpp and generateJSON.cpp; read the "
+        "files in its documentation, a database made from its schema, and traces, counters and a "
+        "database recorded on MI100 to MI350 in public repositories; the same launches from CSV, "
+        "JSON and database in tests",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:
@@ -137,8 +142,7 @@ def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found
     last, doubt = None, ""
     for row in rows:
         cells = row.cells
-        sized = _COUNTED_SIZES if _COUNTER in cells else (*_SIZES, *_OLD_SIZES)
-        sizes = tuple((one, cells[one]) for one in sized if cells.get(one))
+        sizes = tuple((one, cells[one]) for one in (*_SIZES, *_OTHER_SIZES) if cells.get(one))
         agent = next((cells[one] for one in _AGENTS if cells.get(one)), "")
         last = Launch(kernel=cells[name], sizes=sizes, device=agent.removeprefix("Agent "))
         doubt = row.doubt
@@ -193,7 +197,7 @@ def timeline(path: Path) -> list[tuple[str, float]]:
     for row in rows:
         kernel, start, end = (row.cells[name] for name in _NEW)
         seconds = elapsed_s(start, end, row.place)
-        found.append((int(start), kernel, seconds))
+        found.append((instant_ns(start, row.place), kernel, seconds))
     return [(kernel, seconds) for _, kernel, seconds in sorted(found)]
 
 
@@ -271,7 +275,9 @@ def _agents(process: Mapping[str, Any], place: str) -> dict[int, tuple[str, str]
     agents: dict[int, tuple[str, str]] = {}
     for entry in items_of(process.get("agents"), f"{place}, agents"):
         agent = fields_of(entry, f"{place}, agents")
-        node = whole(agent.get("node_id"), f"{place}, node_id")
+        node = whole(
+            next((agent[name] for name in _NODES if name in agent), None), f"{place}, node_id"
+        )
         name = str(agent.get("name"))
         handle = _id(fields_of(agent.get("id"), f"{place}, agents").get("handle"), place)
         agents[handle] = (str(node), name if name.startswith("gfx") else "")

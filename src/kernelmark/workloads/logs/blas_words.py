@@ -31,6 +31,9 @@ _DTYPES = {
     "f8_fnuz_r": "f8e4m3fnuz",
     "bf8_fnuz_r": "f8e5m2fnuz",
 }
+# Both clients take letters too (string2rocblas_datatype, string_to_hip_datatype).
+_LETTERS = {"h": "f16_r", "s": "f32_r", "d": "f64_r", "i8": "i8_r", "i": "i32_r", "x": "xf32_r"}
+_TYPED = ("a_type", "b_type", "c_type", "d_type", "compute_type", "scale_type", "bias_type")
 _TOKENS = {name: token for token, name in _DTYPES.items()}
 # The same letters for two formats: which one it was, only the device says.
 SHARED_F8 = frozenset({"f8_r", "bf8_r"})
@@ -76,6 +79,9 @@ def normal(given: Mapping[str, str]) -> dict[str, str]:
     for name in _SCALES:
         if name in fields:
             fields[name] = _scale(fields[name])
+    for name in _TYPED:
+        if fields.get(name) in _LETTERS:
+            fields[name] = _LETTERS[fields[name]]
     for name in ("transA", "transB"):
         if fields.get(name):
             fields[name] = fields[name].upper().removeprefix("OP_")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelmark.workloads.logs.base import BadLine
 
 _SOLUTION = b"--solution_index "
+# What `uniq -c` writes before a line: a count, right-aligned. Without blanks it may be anything.
+_COUNT = re.compile(rb"\A[ \t]+(\d{1,9})[ \t](?:\S*/)?\Z")
 # Options that may stand without a value; every other one that ends a line was cut off.
 _BARE = frozenset(
     (
@@ -22,6 +26,12 @@ def without_solution(line: bytes) -> bytes:
         return line.rstrip()
     end = line.find(b" ", at + len(_SOLUTION))
     return line[:at].rstrip() if end < 0 else line[:at] + line[end + 1 :].rstrip()
+
+
+def count_before(line: bytes, at: int) -> int:
+    """Return how often `uniq -c` counted a line whose command begins at `at`."""
+    found = _COUNT.match(line[:at])
+    return int(found[1]) if found else 1
 
 
 def options(text: str) -> list[tuple[str, str]]:

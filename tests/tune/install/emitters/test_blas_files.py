@@ -97,6 +97,34 @@ def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
     assert ",solution_index,solution_name," in change.edits[0].after, "the order that is read"
 
 
+# A row of HIPBLASLT_TUNING_MODE=tune: columns are found by name, and the key has many more.
+CACHED = """Git Version: 5b515cf1bc
+    schema_version,git_version,transA,transB,m,n,k,batch_count,a_type,b_type,c_type,d_type,compute_type,epilogue,gcnArchName,CUs,solution_index,kernel_name,required_workspace,us
+1,5b515cf1bc,T,N,512,16,1024,1,bf16_r,bf16_r,bf16_r,bf16_r,f32_r,1,gfx950:sramecc+:xnack-,256,5223,Cijk_one,0,12.5
+"""
+
+
+def test_hipblaslt_s_tuning_cache_is_read_by_the_names_of_its_columns(tmp_path):
+    (one,) = entries(hipblaslt.emitter, CACHED, tmp_path)
+    assert (one.config["solution_index"], one.kernel) == (5223, "Cijk_one")
+    assert [one.fields[name] for name in ("m", "n", "k", "batch_count")] == ["512", "16", "1024", "1"]
+
+
+def test_hipblaslt_s_tuning_cache_is_not_added_to(w, tmp_path):
+    """Its rows differ in the epilogue and strides, which an entry of ours does not have."""
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-5b515cf1bc")
+    with pytest.raises(UsageError):
+        after(hipblaslt.emitter, [outcome], tmp_path, CACHED)
+
+
+def test_hipblaslt_s_bias_has_its_type(w, tmp_path):
+    product = w.product(bias=True)
+    biased = w.outcome("A_1", product, "hipblaslt", {"solution_index": 4}, version="1-cafe")
+    lines = after(hipblaslt.emitter, [biased], tmp_path).edits[0].after.splitlines()
+    cells = dict(zip(*(line.strip().split(",") for line in lines[1:3]), strict=True))
+    assert (cells["bias_vector"], cells["bias_type"]) == ("1", cells["d_type"])
+
+
 def test_hipblaslt_refuses_another_build(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-aaaa")
     with pytest.raises(UsageError, match="revisions of hipBLASLt differ: 5b515cf1bc, aaaa"):

@@ -8,6 +8,10 @@ The library asks with ten fields only: no leading dimension, bias, scale, epilog
 looked at, so calls that differ in those share an entry. A later library takes the column
 solution_name where it follows the index, and uses an index only if it still has that name; earlier
 ones refuse a file of another revision.
+
+Since 2026 the library also writes such files itself (HIPBLASLT_TUNING_MODE=tune). Their rows have a
+schema_version and a longer key, and are read by the names of their columns; rows without one are
+read by both as before. While that mode is set, the library ignores the override file.
 """
 
 from __future__ import annotations
@@ -43,19 +47,20 @@ _COLUMNS = (
     *("transA", "transB", "batch_count", "m", "n", "k"),
     *("alpha", "lda", "stride_a", "beta", "ldb", "stride_b", "ldc", "stride_c", "ldd", "stride_d"),
     *("a_type", "b_type", "c_type", "d_type", "compute_type"),
-    *("scaleA", "scaleB", "activation_type", "bias_vector"),
+    *("scaleA", "scaleB", "activation_type", "bias_vector", "bias_type"),
 )
 _VERSION = "Git Version:"
 _INDENT = "    "
 _NAMES = ("kernel_name", "solution_name")
 _ARCH = "gcnArchName"
+_SCHEMA = "schema_version"
 
 
 class Hipblaslt(LineEmitter):
     name = "hipblaslt"
     summary = "hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE), with kernel names"
     facts = FormatFacts(
-        versions="rocm-libraries aec838a8 (2025-05), and solution_name of 2026",
+        versions="rocm-libraries aec838a8 (2025-05) to 1d38aaf4 (2026, with solution_name)",
         exactness="exact for the key its reader uses",
         checked="compared with its reader's code; read back in tests",
     )
@@ -83,13 +88,19 @@ class Hipblaslt(LineEmitter):
             raise Unfit(f"the library's reader skips the index {index}")
         call = blas_call(outcome)
         us = outcome.tuned.median_s * 1e6
-        cells = {name: call.get(name, "0") for name in _COLUMNS}
+        columns = [name for name in _COLUMNS if name != "bias_type" or name in call]
+        cells = {name: call.get(name, "0") for name in columns}
         cells |= {"us": f"{us:.6g}", "solution_index": str(index)}
         cells |= {"solution_name": outcome.tuned.kernel.name, _ARCH: outcome.arch}
         lines = [_INDENT + ",".join(cells), _INDENT + ",".join(cells.values())]
         return FrozenDict({"solution_index": index}), lines
 
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
+        if any(_SCHEMA in _cells(line) for line in lines):
+            raise UsageError(
+                "hipblaslt: the file is a tuning cache of the library's own, with a longer key",
+                hint="write to another file, and unset HIPBLASLT_TUNING_MODE to use it",
+            )
         revisions = {_revision(outcome.tuned.version) for outcome in winners}
         asked = option(self, given, "git_version")
         found = next((line for line in lines if line.startswith(_VERSION)), None)
@@ -121,11 +132,14 @@ def _archs(lines: Sequence[str]) -> set[str]:
     """The architectures that rows were measured on, as far as they say."""
     found = set()
     for header, values in itertools.pairwise(lines):
-        names = [cell.strip() for cell in header.split(",")]
-        cells = [cell.strip() for cell in values.split(",")]
+        names, cells = _cells(header), _cells(values)
         if "transA" in names and _ARCH in names and len(cells) > names.index(_ARCH):
             found.add(base_arch(cells[names.index(_ARCH)]))
     return found - {""}
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split(",")]
 
 
 def _revision(version: str) -> str:
@@ -135,15 +149,18 @@ def _revision(version: str) -> str:
 
 
 def _entry(header: str, values: str) -> Entry | None:
-    """Two lines walked side by side, each needed column taken when its turn comes."""
+    """Two lines walked side by side, each needed column taken when its turn comes, or by its name
+    if the row has a schema."""
+    pairs = list(zip(_cells(header), _cells(values), strict=False))
+    if _SCHEMA in dict(pairs):
+        pairs.sort(key=lambda pair: _NEEDED.index(pair[0]) if pair[0] in _NEEDED else -1)
     taken: list[str] = []
     kernel = ""
-    names = (cell.strip() for cell in header.split(","))
-    for name, value in zip(names, values.split(","), strict=False):
+    for name, value in pairs:
         if len(taken) < len(_NEEDED) and name == _NEEDED[len(taken)]:
-            taken.append(value.strip())
+            taken.append(value)
         elif name in _NAMES and not kernel:
-            kernel = value.strip()
+            kernel = value
     if len(taken) < len(_NEEDED):
         return None
     try:

@@ -63,7 +63,7 @@ class Hipblaslt(LogReader):
         if (at := line.find(_COMMAND)) >= 0:
             if line.startswith(b"#"):
                 return None
-            return "bench", command.without_solution(line[at:]), 1
+            return "bench", command.without_solution(line[at:]), command.count_before(line, at)
         if (at := line.find(b"{")) >= 0 and b"transA" in line:
             other = line.startswith(b"#") or b"TunableOp_" in line[:at]
             return None if other or b"rocblas_function" in line else _profile(line[at:])

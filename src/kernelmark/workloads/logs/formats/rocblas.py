@@ -50,7 +50,9 @@ class Rocblas(LogReader):
         if at >= 0:
             if line[:1] == b"#":
                 return None
-            return ("bench", command.without_solution(line[at:]), 1) if _GEMM in line else NOTHING
+            if _GEMM not in line:
+                return NOTHING
+            return "bench", command.without_solution(line[at:]), command.count_before(line, at)
         if _FUNCTION in line and b"{" in line:
             return _profile(line) if _GEMM in line else NOTHING
         if line.startswith(b"rocblas_") and b"," in line:
@@ -133,7 +135,7 @@ def _rounded(found: dict[str, str]) -> dict[str, str]:
     mode = found.pop("math_mode", "0")
     if mode not in ("0", "1"):
         raise BadLine(f"has the unknown math_mode={mode[:12]}")
-    if mode == "1" and found.get("a_type") == "f32_r":
+    if mode == "1" and found.get("a_type") in ("f32_r", "s"):
         found["compute_type"] = "xf32_r"
     return found
 

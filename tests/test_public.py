@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -45,6 +46,20 @@ def test_importing_loads_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def test_names_are_loaded_without_walking_over_existing_objects(monkeypatch):
+    frozen = []
+
+    def load(module):
+        frozen.append(gc.get_freeze_count())
+        return sys.modules[module]
+
+    monkeypatch.delitem(vars(kernelmark), "ops", raising=False)
+    monkeypatch.setattr(kernelmark.importlib, "import_module", load)
+    assert kernelmark.ops is sys.modules["kernelmark.ops"]
+    assert frozen[0] > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_bench_loads_nothing_of_runs_suites_and_microbenchmarks():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
@@ -111,6 +112,18 @@ def test_inputs_that_are_changed_are_told():
     (found,) = km.bench(spoils, X.copy(), ref=softmax, timing=BRIEF)
     assert found.status is Status.WRONG
     assert Fault.INPUTS in found.check.faults
+
+
+def test_collections_during_a_measurement_leave_out_existing_objects():
+    frozen = []
+
+    def fn(x):
+        frozen.append(gc.get_freeze_count())
+        return x + 1
+
+    km.bench(fn, X, ref=fn, timing=BRIEF)
+    assert frozen[-1] > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_without_a_reference_a_warning_says_so():

@@ -32,6 +32,7 @@ from kernelmark.backends._file import torch_tensor, use_stream, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
@@ -136,7 +137,7 @@ def compare_kernels(
         state=RunState.DONE,
     )
     results = []
-    with hold_lock(info, _ignored), call.stream_kept():
+    with hold_lock(info, _ignored), call.stream_kept(), existing_objects_frozen():
         device = kind.open(info.index, how.threads)
         try:
             for called, fn in kernels.items():

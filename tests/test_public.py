@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -47,19 +48,36 @@ def test_importing_loads_nothing_heavy():
     assert done.stdout.splitlines() == ["[]", "[]"]
 
 
+def test_names_are_loaded_without_walking_over_existing_objects(monkeypatch):
+    frozen = []
+
+    def load(module):
+        frozen.append(gc.get_freeze_count())
+        return sys.modules[module]
+
+    monkeypatch.delitem(vars(kernelmark), "ops", raising=False)
+    monkeypatch.setattr(kernelmark.importlib, "import_module", load)
+    assert kernelmark.ops is sys.modules["kernelmark.ops"]
+    assert frozen[0] > 0
+    assert gc.get_freeze_count() == 0
+
+
 def test_bench_loads_nothing_of_runs_suites_and_microbenchmarks():
     program = (
         "import sys, kernelmark as km\n"
         "x = __import__('numpy').ones((4, 4))\n"
         "how = km.Timing(cache='hot', allocations=1, max_allocations=1, max_s=.01, warmup_s=.01)\n"
-        "str(km.bench(lambda x: x + 1, x, ref=lambda x: x + 1, timing=how))\n"
-        "no = ('workloads', 'micro.', 'tune', 'api.plan', 'runners.pool')\n"
-        "print([m for m in sys.modules if m.removeprefix('kernelmark.').startswith(no)])"
+        "(one,) = found = km.bench(lambda x: x + 1, x, ref=lambda x: x + 1, timing=how)\n"
+        "def loaded(*no):\n"
+        "    return [m for m in sys.modules if m.removeprefix('kernelmark.').startswith(no)]\n"
+        "print(one.status, loaded('report', 'core.codec', 'tomllib'))\n"
+        "str(found)\n"
+        "print(loaded('workloads', 'micro.', 'tune', 'api.plan', 'runners.pool'))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["[]"]
+    assert done.stdout.splitlines() == ["ok []", "[]"]
 
 
 def test_the_version_is_that_of_the_distribution():

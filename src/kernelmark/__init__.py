@@ -12,6 +12,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from kernelmark import backends, devices, micro, ops
     from kernelmark.api import tuning
     from kernelmark.api.bench import bench, compare_kernels
@@ -75,11 +77,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        value: object = getattr(importlib.import_module(_HOMES[name]), name)
+        value: object = getattr(_load(_HOMES[name]), name)
     elif name in ("backends", "devices", "micro", "ops"):
-        value = importlib.import_module(f"kernelmark.{name}")
+        value = _load(f"kernelmark.{name}")
     elif name == "tuning":
-        value = importlib.import_module("kernelmark.api.tuning")
+        value = _load("kernelmark.api.tuning")
     elif name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -91,6 +93,14 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'kernelmark' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _load(module: str) -> ModuleType:
+    from kernelmark.core.garbage import existing_objects_frozen
+
+    # A hundred modules make enough objects for a full collection.
+    with existing_objects_frozen():
+        return importlib.import_module(module)
 
 
 def __dir__() -> list[str]:

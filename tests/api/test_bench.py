@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import importlib.util
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -29,7 +31,8 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._own import Definition
+from kernelmark.ops._own import Definition, given_spec
+from kernelmark.runners.capture import environment as capture_environment
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
@@ -111,6 +114,38 @@ def test_inputs_that_are_changed_are_told():
     (found,) = km.bench(spoils, X.copy(), ref=softmax, timing=BRIEF)
     assert found.status is Status.WRONG
     assert Fault.INPUTS in found.check.faults
+
+
+def test_collections_during_a_measurement_leave_out_existing_objects():
+    frozen = []
+
+    def fn(x):
+        frozen.append(gc.get_freeze_count())
+        return x + 1
+
+    km.bench(fn, X, ref=fn, timing=BRIEF)
+    assert frozen[-1] > 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_the_environment_is_captured_during_the_first_call(monkeypatch):
+    called, order = threading.Event(), []
+
+    def capture(*names, **options):
+        assert called.wait(120)
+        order.append("environment")
+        return capture_environment(*names, **options)
+
+    def fn(x):
+        order.append("call")
+        called.set()
+        return x + 1
+
+    monkeypatch.setattr("kernelmark.api.bench.environment", capture)
+    found = km.bench(fn, X, ref=fn, timing=BRIEF)
+    assert order[:3] == ["call", "environment", "call"]
+    assert [info.name for info in found.run.environment.devices] == ["cpu"]
+    assert found.run.environment.libraries["numpy"] == np.__version__
 
 
 def test_without_a_reference_a_warning_says_so():
@@ -212,9 +247,13 @@ def test_torch_references_get_the_values_of_their_set(name, rotate, there):
 
     x = torch.arange(24).reshape(4, 6).to(getattr(torch, TORCH_NAMES[name]))
     call = _Call.of(lambda x: x, [x], rotate=rotate)
+    if there:  # how a GPU's inputs are made, here of tensors on the CPU
+        spec = given_spec("x", x, rotates=call.specs[0].given.rotates, place=x.device)
+        call = dataclasses.replace(call, specs={0: spec})
     op = _CallOp("same", NO_DEFINITION, call, checked=True)
-    op.reference_on_device = there  # how a GPU's inputs are made, here of tensors on the CPU
     (spec,) = call.specs.values()
+    assert (spec.given.on_device is not None) is there
+    x.zero_()  # the values are those of the call
     inputs = Inputs((spec,), 1, 77)
     made = op._upcast(spec, inputs)
     assert made.dtype is (torch.int64 if name.startswith("i") else torch.float64)
@@ -224,8 +263,34 @@ def test_torch_references_get_the_values_of_their_set(name, rotate, there):
 
 
 @needs_torch
+@pytest.mark.parametrize("name", TORCH_NAMES)
+def test_values_that_stay_on_their_device_are_those_of_the_host(name):
+    import torch
+
+    x = torch.arange(24).reshape(4, 6).to(getattr(torch, TORCH_NAMES[name])).T
+    host, there = given_spec("x", x), given_spec("x", x, place=x.device)
+    assert (there.shape, there.dtype) == (host.shape, host.dtype)
+    assert there.given.rotates is host.given.rotates
+    assert there.given.count == host.given.count == 24
+    np.testing.assert_array_equal(there.given.bits, host.given.bits)
+    kind = host.given.bits.dtype
+    raw = (ctypes.c_uint8 * host.nbytes).from_address(there.given.on_device.address)
+    np.testing.assert_array_equal(np.frombuffer(raw, kind), host.given.bits)
+
+
+class Gathering:
+    """Takes elements as a GPU does: by the address of contiguous memory."""
+
+    def take(self, tensor, where):
+        raw = (ctypes.c_uint8 * tensor.spec.nbytes).from_address(tensor.address)
+        assert tensor.buffer.nbytes == tensor.spec.nbytes
+        return np.frombuffer(raw, np.uint64)[where]
+
+
+@needs_torch
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 4), (6,), (), (0, 3), (3, 0)])
-def test_torch_and_numpy_pick_the_same_of_an_answer(shape):
+@pytest.mark.parametrize("there", [True, False])
+def test_torch_and_numpy_pick_the_same_of_an_answer(shape, there):
     import torch
 
     values = np.random.default_rng(1).standard_normal(shape)
@@ -233,11 +298,26 @@ def test_torch_and_numpy_pick_the_same_of_an_answer(shape):
         values.flat[3] = np.nan
     where = np.arange(0, values.size, 2)
     op = _CallOp("same", NO_DEFINITION, _Call.of(softmax, [X], rotate=True), checked=True)
-    ours, theirs = op._picked(values, where), op._picked(torch.tensor(values), where)
+    op.device = Gathering() if there else None
+    answer = torch.tensor(values)
+    answer = answer.mT.contiguous().mT if answer.ndim > 1 else answer  # its order in memory
+    ours, theirs = op._picked(values, where), op._picked(answer, where)
     np.testing.assert_array_equal(ours.value, theirs.value)
     np.testing.assert_array_equal(ours.magnitude, theirs.magnitude)
     largest = np.abs(values).max(axis=-1, keepdims=True, initial=0.0) if shape else np.abs(values)
     np.testing.assert_array_equal(ours.magnitude, np.broadcast_to(largest, shape).ravel()[where])
+
+
+@needs_torch
+def test_an_answer_on_another_device_is_not_read_by_its_address():
+    import torch
+
+    call = dataclasses.replace(_Call.of(softmax, [X], rotate=True), device="cuda:0")
+    op = _CallOp("same", NO_DEFINITION, call, checked=True)
+    op.device = SimpleNamespace(take=None)
+    picked = op._picked(torch.arange(6.0, dtype=torch.float64).reshape(2, 3), np.array([1, 4]))
+    assert picked.value.tolist() == [1.0, 4.0]
+    assert picked.magnitude.tolist() == [2.0, 5.0]
 
 
 @needs_torch

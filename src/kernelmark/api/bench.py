@@ -19,8 +19,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,18 +32,19 @@ from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.backends._file import torch_tensor, use_stream, view
 from kernelmark.backends.base import Kernel
-from kernelmark.core.dtype import TORCH_NAMES
+from kernelmark.core.environment import Environment
 from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
-from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._own import OUTPUT, Definition, OwnOp, array_dtype, given_spec
+from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
 from kernelmark.runners.execute import explain, failure, result_of
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
+T = TypeVar("T")
 
 # One number, now: half the timed seconds of the preset `default` and twice its interval. The
 # warm-up is the same, so that the device is in the state in which `run` measures.
@@ -112,8 +116,12 @@ def compare_kernels(
     """
     _check_types(kernels, inputs, ref, store)
     check_name(label)
+    form, place = _form_and_device(inputs)
+    # git and the driver answer while the first call loads libraries and kernels.
+    captured = _in_background(partial(_environment, place, form))
     first = next(iter(kernels.values()))
     call = _Call.of(first, inputs, rotate=rotate)
+    around = captured()  # before anything is timed, which the thread would disturb
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
     how = call.timing(first) if timing is None else load_timing(timing)
     definition = Definition(
@@ -129,14 +137,13 @@ def compare_kernels(
     run = Run(
         id=new_run_id(),
         started=time.time(),
-        # What is measured runs in this process, with the libraries and variables that it has.
-        environment=environment([info.name], _backends(call.form), load=True),
+        environment=around,
         label=label,
         cases=len(kernels),
         state=RunState.DONE,
     )
     results = []
-    with hold_lock(info, _ignored), call.stream_kept():
+    with hold_lock(info, _ignored), call.stream_kept(), existing_objects_frozen():
         device = kind.open(info.index, how.threads)
         try:
             for called, fn in kernels.items():
@@ -200,12 +207,8 @@ class _Call:
 
     @classmethod
     def of(cls, fn: Function, inputs: Sequence[Any], *, rotate: bool) -> _Call:
-        arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
-        if not arrays:
-            raise UsageError(
-                "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
-            )
-        form = _form(inputs[arrays[0]])
+        arrays = _array_positions(inputs)
+        form, device = _form_and_device(inputs)
         for at in arrays:
             if _form(inputs[at]) != form:
                 raise UsageError(
@@ -220,7 +223,9 @@ class _Call:
         read = [at for at in arrays if at != out_at]
         names = _names(fn, len(inputs), read)
         rotates = None if rotate else False
-        specs = {at: given_spec(names[at], inputs[at], rotates=rotates) for at in read}
+        # Values on a GPU stay there: copying them to the host and back takes longer than timing.
+        place = inputs[arrays[0]].device if form == "torch" and device != "cpu" else None
+        specs = {at: given_spec(names[at], inputs[at], rotates=rotates, place=place) for at in read}
         left = [
             names[at]
             for at, value in enumerate(inputs)
@@ -234,7 +239,7 @@ class _Call:
             out_at=out_at,
             parts=parts,
             form=form,
-            device=_device_of(inputs[arrays[0]]),
+            device=device,
             notes=notes,
         )
 
@@ -283,6 +288,9 @@ class _Call:
             yield
         finally:
             torch.cuda.set_stream(before)
+            for spec in self.specs.values():
+                if spec.given is not None and isinstance(spec.given.source, TorchValues):
+                    spec.given.source.free()
             # What the functions allocated on the timed stream stays reserved for it otherwise, and
             # kernelmark's next allocation does not make torch give it back.
             torch.cuda.empty_cache()
@@ -305,7 +313,7 @@ class _CallOp(OwnOp):
         self.call = call
         self.checked = checked
         self.reference_on_device = call.device != "cpu"
-        self.uploaded: dict[str, Any] = {}  # bits of the inputs on the device, for references
+        self.device: Device | None = None  # the opened GPU that the inputs are on
         dims = {
             f"{spec.name}{axis}": size
             for spec in call.specs.values()
@@ -346,10 +354,10 @@ class _CallOp(OwnOp):
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
         """An input of a set as the reference gets it: float64 or int64, where the user's own is.
 
-        For torch on a GPU it is made there, of values that are uploaded once: no float64 copy is
-        made on the host and uploaded for every check."""
-        if self.call.form == "torch" and self.reference_on_device:
-            return self._upcast_there(spec, inputs)
+        For torch on a GPU it is made there: no float64 copy is made on the host and uploaded for
+        every check."""
+        if spec.given is not None and isinstance(spec.given.source, TorchValues):
+            return self._upcast_there(spec, spec.given.source.tensor, inputs)
         whole = inputs.whole(spec.name)
         whole = whole.astype(np.int64) if spec.type.kind == "int" else whole
         if self.call.form == "torch":
@@ -360,36 +368,49 @@ class _CallOp(OwnOp):
             return cupy.asarray(whole)
         return whole
 
-    def _upcast_there(self, spec: TensorSpec, inputs: Inputs) -> Any:
+    def _upcast_there(self, spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
         import torch
 
-        if spec.name not in self.uploaded:
-            assert spec.given is not None
-            bits = spec.given.bits
-            place = self.call.arguments[next(iter(self.call.specs))].device
-            # torch knows few unsigned types: go through the signed one of the same width.
-            signed = bits.view(np.dtype(f"i{bits.dtype.itemsize}"))
-            self.uploaded[spec.name] = torch.tensor(signed, device=place)
-        rotated = torch.roll(self.uploaded[spec.name], -inputs.start(spec.name))
-        wide = torch.int64 if spec.type.kind == "int" else torch.float64
-        values = rotated.view(getattr(torch, TORCH_NAMES[spec.dtype])).to(wide)
-        return values.reshape(spec.shape)
+        kind = torch.int64 if spec.type.kind == "int" else torch.float64
+        wide = torch.empty(spec.count, dtype=kind, device=values.device)
+        start = inputs.start(spec.name)
+        # Not torch.roll: each kernel's first launch loads it, 20 ms.
+        wide[: spec.count - start].copy_(values[start:])
+        wide[spec.count - start :].copy_(values[:start])
+        return wide.reshape(spec.shape)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):
             return super()._picked(value, where)
-        # What is looked at alone is downloaded.
+        found = self._take(value, where)
+        if not value.ndim or not len(where):
+            return Reference(value=found, magnitude=np.abs(found))
         import torch
 
-        at = torch.from_numpy(where).to(value.device)
-        found = value.reshape(-1)[at]
-        if value.ndim and len(where):
-            # One kernel and indices made here: each kernel's first launch loads it, 20 ms.
-            rows = torch.linalg.vector_norm(value, float("inf"), dim=-1).reshape(-1)
-            rows = rows[torch.from_numpy(where // value.shape[-1]).to(value.device)]
-        else:
-            rows = found.abs()
-        return Reference(value=_on_host(found), magnitude=_on_host(rows))
+        # One kernel: each kernel's first launch loads it, 20 ms.
+        rows = torch.linalg.vector_norm(value, float("inf"), dim=-1)
+        return Reference(value=found, magnitude=self._take(rows, where // value.shape[-1]))
+
+    def _take(self, value: Any, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Elements of a float64 tensor of torch at flat positions; nothing else is downloaded."""
+        flat = value.reshape(-1).contiguous()
+        # A reference may return a tensor on another device.
+        elsewhere = _device_of(value) != self.call.device
+        if self.device is None or elsewhere or not len(where):
+            return _on_host(flat[where])
+        # By the device's own kernel, which is loaded already; it is on torch's current stream.
+        spec = TensorSpec(name=OUTPUT, shape=tuple(flat.shape), dtype="f64")
+        tensor = Tensor(spec=spec, buffer=_TorchBuffer(flat), offset=0)
+        return self.device.take(tensor, where).view(np.float64)
+
+
+class _TorchBuffer:
+    """The memory of a contiguous torch tensor."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor  # keeps the memory
+        self.address = int(tensor.data_ptr())
+        self.nbytes = int(tensor.numel() * tensor.element_size())
 
 
 class _CallKernel(Kernel):
@@ -433,6 +454,7 @@ class _CallKernel(Kernel):
 
 def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     call = op.call
+    op.device = device if op.reference_on_device else None
     started = time.time()
 
     def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:
@@ -453,7 +475,6 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         return failure(case, device.info, status, text, started=started)
     finally:
         device.release_freed()
-        op.uploaded.clear()  # torch keeps memory of the timed stream for it, which is destroyed
     if not op.checked:
         warnings = (*outcome.measurement.warnings, Reason("no-reference"))
         measurement = dataclasses.replace(outcome.measurement, warnings=warnings)
@@ -461,8 +482,34 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     return result_of(outcome, case, op, device.info, started=started)
 
 
-def _backends(form: str) -> list[str]:
-    return [form] if form in backends.registry else []
+def _environment(device: str, form: str) -> Environment:
+    """The environment of this process, in which the functions run with the libraries and variables
+    that it has."""
+    return environment([device], [form] if form in backends.registry else [], load=True)
+
+
+def _in_background(function: Callable[[], T]) -> Callable[[], T]:
+    """Start a function in a thread. Calling the result waits, and returns what it returned."""
+    pool = ThreadPoolExecutor(max_workers=1)
+    future = pool.submit(function)
+    pool.shutdown(wait=False)
+    return future.result
+
+
+def _array_positions(inputs: Sequence[Any]) -> list[int]:
+    """Positions of the arguments that are arrays; there is at least one."""
+    arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
+    if not arrays:
+        raise UsageError(
+            "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
+        )
+    return arrays
+
+
+def _form_and_device(inputs: Sequence[Any]) -> tuple[str, str]:
+    """Whose the arrays are, and where: by the first one."""
+    first = inputs[_array_positions(inputs)[0]]
+    return _form(first), _device_of(first)
 
 
 def _form(value: Any) -> str:

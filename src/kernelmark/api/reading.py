@@ -6,11 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
-from kernelmark.core.files import read_whole
-from kernelmark.core.micro import is_old, read_old
-from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
 from kernelmark.stores.ids import check_name as check_id
@@ -52,6 +48,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
                 hint="write it to a file, and name that",
             )
         return _ours(sys.stdin.buffer.read(), place)
+    from kernelmark.core.files import read_whole
     from kernelmark.workloads import importers
     from kernelmark.workloads.importers.base import Given as Nothing
 
@@ -80,6 +77,10 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
 
 
 def _ours(data: bytes, place: str) -> ResultSet:
+    from kernelmark.core import codec
+    from kernelmark.core.micro import is_old, read_old
+    from kernelmark.core.plausible import check_results
+
     try:
         document = codec.parse(data)
         if document == []:

@@ -1,4 +1,8 @@
-"""Results: what `run` gives back; a sequence that shows itself as a table."""
+"""Results: what `run` gives back; a sequence that shows itself as a table.
+
+Tables are imported when they are made: km.bench takes as little time as it can, and its caller may
+want the number alone.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import Cell, csv_text
 from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell
 from kernelmark.core.reason import PYTHON, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
-from kernelmark.report import render, tables
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
     from kernelmark.compare.verdicts import Comparison
+    from kernelmark.core.files import Cell
+    from kernelmark.report import tables
 
 _IN_PYTHON = 'fields of Timing are given as timing=km.Timing.preset("quick", max_s=2)'
 
@@ -39,7 +42,14 @@ class Results(Sequence[Result]):
     @functools.cached_property
     def rows(self) -> list[tables.Row]:
         """One row a result; a comparison needs none."""
+        from kernelmark.report import tables
+
         return tables.rows(self.result_set, self.roofs, _sentinels(self.run))
+
+    @functools.cached_property
+    def _results(self) -> list[Result]:
+        """The results in the order of `rows`."""
+        return self.result_set.ordered(_sentinels(self.run))
 
     @property
     def run(self) -> Run:
@@ -64,6 +74,8 @@ class Results(Sequence[Result]):
     def all_tables(self) -> list[tables.Table]:
         """One of times, one of metrics; only those that have rows, and the first if none has."""
         if not self.micro:
+            from kernelmark.report import tables
+
             return [tables.results_table(self.timed)]
         from kernelmark.report.micro import result_tables
 
@@ -89,6 +101,8 @@ class Results(Sequence[Result]):
 
     def records(self) -> list[dict[str, Cell]]:
         """One flat record a result, in seconds and bytes: what `to_csv` and `frame` hold."""
+        from kernelmark.report import render
+
         return render.records(self.result_set, self.rows)
 
     def frame(self) -> Any:
@@ -113,13 +127,19 @@ class Results(Sequence[Result]):
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The exact document that `kmark import` reads, with the roofs."""
+        from kernelmark.core import codec
+
         whole = dataclasses.replace(self.result_set, roofs=self.roofs)
         return _kept(codec.dumps(whole) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
+        from kernelmark.core.files import csv_text
+
         return _kept(csv_text(self.records()), path)
 
     def to_md(self, path: str | Path | None = None) -> str:
+        from kernelmark.report import render, tables
+
         found = [failure.sentence for failure in tables.failures(self.rows)]
         found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
         marked = [f"\n`{tables.MARK}` marks results with a warning:\n\n"] if found else []
@@ -134,17 +154,17 @@ class Results(Sequence[Result]):
     def __getitem__(self, index: slice) -> list[Result]: ...
 
     def __getitem__(self, index: int | slice) -> Result | list[Result]:
-        if isinstance(index, slice):
-            return [row.result for row in self.rows[index]]
-        return self.rows[index].result
+        return self._results[index]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._results)
 
     def __iter__(self) -> Iterator[Result]:
-        return (row.result for row in self.rows)
+        return iter(self._results)
 
     def __str__(self) -> str:
+        from kernelmark.report import render, tables
+
         reasons = tables.warnings(self.rows)
         lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
         lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
@@ -152,9 +172,13 @@ class Results(Sequence[Result]):
         return "\n".join(map(render.text, self.all_tables)) + "".join(lines)
 
     def __repr__(self) -> str:
+        from kernelmark.report import tables
+
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
+        from kernelmark.report import render, tables
+
         found = [failure.sentence for failure in tables.failures(self.rows)]
         found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
         return "".join(map(render.html_table, self.all_tables)) + render.html_list(found)

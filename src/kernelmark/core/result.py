@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -410,3 +410,15 @@ class ResultSet:
     run: Run
     results: tuple[Result, ...]
     roofs: tuple[Roof, ...] = field(default=(), metadata={OPTIONAL: True})
+
+    def ordered(self, last: Collection[str] = ()) -> list[Result]:
+        """Return the results as asked for, those of one problem together. Problems whose key is in
+        `last` come after all others."""
+        keys = [result.case.problem.key for result in self.results]
+        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+
+        def place(result: Result) -> tuple[bool, int]:
+            key = result.case.problem.key
+            return key in last, places[key]
+
+        return sorted(self.results, key=place)

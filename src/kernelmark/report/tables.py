@@ -120,18 +120,15 @@ def rows(
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
     known: Known = {}
-    made = [
+    return [
         _row(
             result,
             share(result, roofs, infos.get(result.device), known),
             best,
             sentinels,
         )
-        for result in results.results
+        for result in results.ordered(sentinels)
     ]
-    problems = list(dict.fromkeys(row.result.case.problem.key for row in made))
-    places = {key: place for place, key in enumerate(problems)}
-    return sorted(made, key=lambda row: (row.sentinel, places[row.result.case.problem.key]))
 
 
 def divided(made: Sequence[Row]) -> list[Row | None]:

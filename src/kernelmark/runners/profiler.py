@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core import codec
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case
@@ -95,6 +94,8 @@ def profile_all(
 ) -> list[Profile]:
     """Profile all cases in one process: starting the profiler takes longest. rocprofv3 is started
     three times."""
+    from kernelmark.core import codec
+
     tool = find(device)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cases.jsonl"

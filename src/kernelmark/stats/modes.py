@@ -85,7 +85,10 @@ def modes_text(modes: Sequence[Mode]) -> str:
 
 
 def _middle_width(logs: _Values) -> float:
-    low, high = np.quantile(logs, [LEAST_SHARE, 1 - LEAST_SHARE])
+    # Not np.quantile, which imports numpy.ma for this: 10 ms of every km.bench.
+    last = len(logs) - 1
+    wanted = [LEAST_SHARE * last, (1 - LEAST_SHARE) * last]
+    low, high = np.interp(wanted, np.arange(len(logs)), np.sort(logs))
     return float(high - low)
 
 

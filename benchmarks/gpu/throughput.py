@@ -189,6 +189,7 @@ def main() -> None:
     chosen = problems(given.problems)
     results, wall_s = measured(chosen, Timing.preset("quick"))
     figures = told(chosen, results, wall_s)
+    print(f"{figures['cases_per_minute']:.0f} a minute, {figures['share_on_gpu']:.1%} on the GPU")
     figures["default_timing"] = rate(chosen, given.default, "default", 60.0)
     figures["full_timing"] = rate(chosen, given.full, "full", given.full_s)
     # The loop comes last: its process keeps a context, and memory, on the device.

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +59,8 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The values in a TOML text; a ValueError is a sentence for whoever wrote it."""
+    import tomllib  # which no worker needs
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -24,7 +24,7 @@ from kernelmark.workloads.importers.base import Given
 QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def results():
     return km.run(
         "gemm",

@@ -15,30 +15,10 @@ import pytest
 
 from kernelmark.backends import cublaslt
 
+from .header_names import DESC, TYPES
+
 INCLUDES = Path(__file__).parents[1] / "hipshim" / "includes.py"
-TYPES = {
-    "f32": "R_32F",
-    "f64": "R_64F",
-    "f16": "R_16F",
-    "i8": "R_8I",
-    "i32": "R_32I",
-    "bf16": "R_16BF",
-    "f8e4m3": "R_8F_E4M3",
-    "f8e5m2": "R_8F_E5M2",
-}
 COMPUTE = {"f16": "16F", "f32": "32F", "f64": "64F", "i32": "32I"}
-DESC = {
-    "transa": "TRANSA",
-    "transb": "TRANSB",
-    "epilogue": "EPILOGUE",
-    "bias": "BIAS_POINTER",
-    "bias_type": "BIAS_DATA_TYPE",
-    "a_scale": "A_SCALE_POINTER",
-    "b_scale": "B_SCALE_POINTER",
-    "d_scale": "D_SCALE_POINTER",
-    "a_scale_mode": "A_SCALE_MODE",
-    "b_scale_mode": "B_SCALE_MODE",
-}
 ALGORITHM = {
     "id": "ID",
     "tile": "TILE_ID",

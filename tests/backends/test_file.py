@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 from pathlib import Path
 from textwrap import dedent
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from kernelmark import backends
+from kernelmark.backends import _file
 from kernelmark.backends._file import FileBackend
 from kernelmark.cli.main import main
 from kernelmark.core.errors import Unsupported, UsageError
@@ -196,6 +198,16 @@ def test_libraries_that_a_file_imports_are_recorded(tmp_path):
     found = FileBackend(write(tmp_path, "k", text)).libraries()
     assert found["numpy"] == np.__version__
     assert {"k.py", "numpy", "scipy"} == set(found)
+
+
+def test_packages_of_distributions_are_those_that_python_reports():
+    found = {
+        (package, distribution.name)
+        for distribution in importlib.metadata.distributions()
+        for package in _file._packages(distribution)
+    }
+    expected = importlib.metadata.packages_distributions()
+    assert found == {(package, name) for package, names in expected.items() for name in names}
 
 
 def test_space_is_a_table_or_a_function_of_the_problem(tmp_path):

@@ -26,6 +26,8 @@ from kernelmark.gpu.absent import absent
 from kernelmark.gpu.library import find_library
 from kernelmark.testing.backends import bench
 
+from .header_names import DESC, TYPES
+
 pytestmark = pytest.mark.slow
 FOLDERS = ("/opt/rocm/include", "/usr/include")
 PREFIX = """
@@ -51,31 +53,6 @@ constexpr bool takes(R (*)(A...), std::initializer_list<unsigned> sizes) {
   return true;
 }
 """
-DESC = {
-    "transa": "TRANSA",
-    "transb": "TRANSB",
-    "epilogue": "EPILOGUE",
-    "bias": "BIAS_POINTER",
-    "bias_type": "BIAS_DATA_TYPE",
-    "a_scale": "A_SCALE_POINTER",
-    "b_scale": "B_SCALE_POINTER",
-    "d_scale": "D_SCALE_POINTER",
-    "a_scale_mode": "A_SCALE_MODE",
-    "b_scale_mode": "B_SCALE_MODE",
-}
-TYPES = {
-    "f32": "HIP_R_32F",
-    "f64": "HIP_R_64F",
-    "f16": "HIP_R_16F",
-    "i8": "HIP_R_8I",
-    "i32": "HIP_R_32I",
-    "bf16": "HIP_R_16BF",
-    "f8e4m3": "HIP_R_8F_E4M3",
-    "f8e5m2": "HIP_R_8F_E5M2",
-    "f4e2m1": "HIP_R_4F_E2M1",
-    "f8e4m3fnuz": "HIP_R_8F_E4M3_FNUZ",
-    "f8e5m2fnuz": "HIP_R_8F_E5M2_FNUZ",
-}
 EPILOGUES = {
     ("none", True): "HIPBLASLT_EPILOGUE_BIAS",
     ("relu", False): "HIPBLASLT_EPILOGUE_RELU",
@@ -141,7 +118,7 @@ def equal(pairs: dict[str, int]) -> list[str]:
 
 def test_hipblaslt_s_numbers() -> None:
     table = hipblaslt.TABLE
-    pairs = {TYPES[name]: number for name, number in table.types.items()}
+    pairs = {f"HIP_{TYPES[name]}": number for name, number in table.types.items()}
     pairs |= {f"HIPBLAS_COMPUTE_{COMPUTE[name]}": n for name, n in table.compute.items()}
     pairs |= dict(zip(("HIPBLAS_OP_N", "HIPBLAS_OP_T"), table.transpose, strict=True))
     pairs |= {f"HIPBLASLT_MATMUL_DESC_{DESC[name]}": n for name, n in table.desc.items()}

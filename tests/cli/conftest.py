@@ -21,6 +21,7 @@ FAKE = (
     *("run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"),
     *("-a", "m=[8,16]", "-a", "n=8", "-a", "k=8", "--config", "time_us=20.0"),
     *("--max-s", "0.05", "--warmup-s", "0.01"),
+    *("--jobs", "0"),  # a worker to compile ahead starts as long as all the rest takes
 )
 
 

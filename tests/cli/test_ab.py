@@ -13,9 +13,10 @@ from kernelmark.runners.events import Waiting
 
 FAKE = (
     *("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8", "-a", "n=8"),
-    *("-a", "k=8", "--rounds", "6", "--alpha", "0.1", "--max-s", "0.02", "--warmup-s", "0.01"),
+    *("-a", "k=8", "--rounds", "4", "--alpha", "0.2", "--max-s", "0.02", "--warmup-s", "0.01"),
 )
 AA = ("--env", "base", "--env", "head")  # a thing with itself, asked for in so many words
+WRONG = ("--config", "behaviour=wrong")  # on both sides, which ends after one round
 SLOW_BY_HALF = ("--set", 'head:KERNELMARK_FAKE_SCRIPT={"slow":[1.5]}')
 SLOW = ("--set", 'tot:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
 
@@ -39,8 +40,8 @@ def test_a_regression_is_told_stored_and_ends_with_one(kmark, tmp_path):
     document = json.loads((tmp_path / "a.json").read_text())
     (row,) = document["rows"]
     assert row["status"] == "slower"
-    assert len(row["base_s"]) == len(row["head_s"]) == 6
-    assert document["rule"]["rounds"] == [6]
+    assert len(row["base_s"]) == len(row["head_s"]) == 4
+    assert document["rule"]["rounds"] == [4]
     assert "| slower |" in (tmp_path / "a.md").read_text()
     assert (tmp_path / "a.csv").read_text().count("\n") == 2
 
@@ -64,7 +65,7 @@ def test_two_configs_and_a_failure_on_one_side(kmark):
 
 
 def test_what_fails_on_both_sides_is_no_regression(kmark):
-    ended = kmark(*FAKE, *AA, "--config", "behaviour=wrong", "--no-store", "--quiet")
+    ended = kmark(*FAKE, *AA, *WRONG, "--no-store", "--quiet")
     assert ended.code == 3
     assert "ignored" in ended.out
 
@@ -83,8 +84,8 @@ def test_who_holds_the_device_is_told_once(kmark, holder, monkeypatch):
         return plain(event)
 
     monkeypatch.setattr(Waiting, "__str__", told)
-    ended = kmark(*FAKE, *AA, "--no-store", "--json", "-")
-    assert ended.code == 0
+    ended = kmark(*FAKE, *AA, *WRONG, "--no-store", "--json", "-")
+    assert ended.code == 3
     assert json.loads(ended.out)["kernelmark"] == "ab"  # and nothing else on stdout
     assert ended.err.count(f"waiting for fake: process {holder.pid} of ") == 1
 
@@ -108,7 +109,7 @@ def test_sides_that_do_not_differ_are_refused_before_anything_starts(kmark, word
 def test_a_budget_that_ends_before_the_first_look_is_told_before_it_starts(kmark):
     ended = kmark(*FAKE, *AA, "--budget", "0.1", "--dry-run")
     assert ended.code == 0
-    assert "first look after 6 rounds" in ended.err
+    assert "first look after 4 rounds" in ended.err
     assert "first look" not in kmark(*FAKE, *AA, "--budget", "1e6", "--dry-run").err
 
 
@@ -122,7 +123,7 @@ def test_a_budget_that_is_known_to_end_before_the_first_round_starts_nothing(kma
     monkeypatch.setattr(Rounds, "start_s", 5.0)
     ended = kmark(*FAKE, *AA, "--budget", "4")
     assert (ended.code, ended.out) == (4, "")
-    assert kmark(*FAKE, *AA, "--budget", "600").code == 0
+    assert kmark(*FAKE, *AA, *WRONG, "--budget", "600").code == 3
 
 
 def test_dry_run(kmark):
@@ -150,7 +151,7 @@ def test_dry_run(kmark):
     ],
 )
 def test_what_is_refused(refused, words, told):
-    given = [word for word in FAKE if not (words[0] == "--rounds" and word in ("--rounds", "6"))]
+    given = [word for word in FAKE if not (words[0] == "--rounds" and word in ("--rounds", "4"))]
     assert told in refused(*given, *words, "--no-store").err
 
 
@@ -216,7 +217,7 @@ def test_too_few_rounds_for_one_of_many_are_told(kmark):
     words = [word if word != "m=8" else "m=[8:328:8]" for word in FAKE]
     ended = kmark(*words, *AA, "--dry-run")
     assert ended.code == 0
-    assert re.search(r"only one of \d+ pairs has cannot be seen in 6 rounds; it takes", ended.err)
+    assert re.search(r"only one of \d+ pairs has cannot be seen in 4 rounds; it takes", ended.err)
     assert "note" not in kmark(*FAKE, *AA, "--dry-run").err
 
 
@@ -268,7 +269,7 @@ def test_a_budget_is_positive(refused):
 )
 def test_a_config_name_that_a_side_does_not_know_is_a_slip_not_a_regression(kmark, word, side):
     problems = ("-p", "gemm m=8 n=8 k=8 dtype=f32", "-p", "gemm m=16 n=8 k=8 dtype=f32")
-    short = ("--rounds", "8", "--max-s", "0.01", "--warmup-s", "0.01")
+    short = ("--rounds", "8", "--max-s", "0.01", "--warmup-s", "0.01", "--cache", "hot")
     ended = kmark("ab", *AA, "-b", "numpy", "--config", word, *problems, *short, "--label", "typo")
     assert ended.code == 2
     assert f"{side} refuses its config for every problem: numpy does not know 'zzz'" in ended.err

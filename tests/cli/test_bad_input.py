@@ -14,8 +14,6 @@ import pytest
 from kernelmark.cli.app import command
 from kernelmark.core.messages import SETTINGS
 
-from .conftest import FAKE
-
 GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 
 
@@ -253,9 +251,11 @@ def test_an_endless_integer_in_a_suite_is_a_sentence(refused, tmp_path):
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1e40, -9e9, 2**64, "nan", "inf"])
-def test_a_results_file_with_numbers_that_cannot_be_is_refused(kmark, refused, tmp_path, value):
+def test_a_results_file_with_numbers_that_cannot_be_is_refused(
+    kmark, refused, stored, tmp_path, value
+):
     good = tmp_path / "good.json"
-    assert kmark(*FAKE, "--json", str(good)).code == 0
+    assert kmark("export", "--json", str(good)).code == 0
     document = json.loads(good.read_text())
     bad = tmp_path / "bad.json"
     block = document["results"][0]["measurement"]["blocks"][0]
@@ -270,9 +270,9 @@ def test_a_results_file_with_numbers_that_cannot_be_is_refused(kmark, refused, t
             assert "unexpected" not in refused(*words).err
 
 
-def test_texts_of_a_results_file_do_not_reach_the_terminal_as_commands(kmark, tmp_path):
+def test_texts_of_a_results_file_do_not_reach_the_terminal_as_commands(kmark, stored, tmp_path):
     good = tmp_path / "good.json"
-    assert kmark(*FAKE, "--json", str(good)).code == 0
+    assert kmark("export", "--json", str(good)).code == 0
     text = good.read_text().replace('"backend": "fake"', '"backend": "\\u001b]0;x\\u0007=1|<b>"')
     (tmp_path / "bad.json").write_text(text)
     outs = [str(tmp_path / name) for name in ("o.md", "o.csv")]

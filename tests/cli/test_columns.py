@@ -55,8 +55,8 @@ COMMANDS = {
     "tune show": ("tune", "show", "work"),
     **{f"list {what}": ("list", what) for what in (*THINGS, "strategies", "emitters")},
     "ab": (
-        *("ab", "-p", "gemm m=8 n=8 k=8 dtype=f32", "-d", "fake", "-b", "fake", "--rounds", "6"),
-        *("--env", "before-the-change", "--env", "after-the-change", "--alpha", "0.1"),
+        *("ab", "-p", "gemm m=8 n=8 k=8 dtype=f32", "-d", "fake", "-b", "fake", "--rounds", "4"),
+        *("--env", "before-the-change", "--env", "after-the-change", "--alpha", "0.2"),
         *("--set", 'after-the-change:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}', "--max-s", "0.02"),
     ),
     "run": (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 
-def test_a_killed_run_is_listed_as_interrupted(tmp_path):
+def test_a_killed_run_is_listed_as_interrupted(kmark):
     words = ["run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"]
     words += ["-a", "m=8", "-a", "n=8", "-a", "k=8", "--config", "behaviour=hang"]
     started = subprocess.Popen(
@@ -20,13 +20,7 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path):
     )
 
     def state() -> str:
-        listed = subprocess.run(
-            [sys.executable, "-m", "kernelmark", "list", "runs", "--json", "-"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        rows = json.loads(listed.stdout or "[]")
+        rows = json.loads(kmark("list", "runs", "--json", "-").out or "[]")
         return str(rows[0]["state"]) if rows else ""
 
     while (seen := state()) != "running" and started.poll() is None:

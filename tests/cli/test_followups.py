@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 
 import pytest
@@ -15,6 +16,12 @@ from kernelmark.core.result import Run
 from kernelmark.stores import open_store
 
 HANG = ("--limit", "1", "--config", "behaviour=hang", "--timeout", "1")
+
+
+@pytest.fixture
+def other_store(run_once, tmp_path):
+    """A store with a run that is not the one of $KERNELMARK_STORE."""
+    return str(shutil.copy(run_once[0], tmp_path / "other.sqlite"))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +130,9 @@ def test_commands_that_measure_a_compared_row_again_name_the_store(kmark, fake_w
     assert kmark(*shlex.split(again[0])[1:]).code == 0
 
 
-def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, fake_words, tmp_path):
-    place = str(tmp_path / "other.sqlite")
-    assert kmark(*fake_words, "--store", place).code == 0
-    ended = kmark("roofs", "--stored", "--threads", "1", "--store", place)
-    assert f"kmark roofs -d cpu --threads 1 --store {place}" in ended.err
+def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, other_store):
+    ended = kmark("roofs", "--stored", "--threads", "1", "--store", other_store)
+    assert f"kmark roofs -d cpu --threads 1 --store {other_store}" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -138,22 +143,17 @@ def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, fake_
         ("history", "--micro", "cache"),
     ],
 )
-def test_microbenchmarks_are_measured_into_the_store_that_lacks_them(
-    kmark, fake_words, tmp_path, words
-):
-    place = str(tmp_path / "other.sqlite")
-    assert kmark(*fake_words, "--store", place).code == 0
-    ended = kmark(*words, "--store", place)
+def test_microbenchmarks_are_measured_into_the_store_that_lacks_them(kmark, other_store, words):
+    ended = kmark(*words, "--store", other_store)
     assert ended.code == 4
-    assert re.search(rf"kmark micro cache( latency)? --store {re.escape(place)}$", ended.err, re.M)
+    place = re.escape(other_store)
+    assert re.search(rf"kmark micro cache( latency)? --store {place}$", ended.err, re.M)
 
 
-def test_history_of_another_store_names_it(kmark, fake_words, tmp_path):
-    place = str(tmp_path / "other.sqlite")
-    assert kmark(*fake_words, "--store", place).code == 0
-    ended = kmark("history", "-b", "torch", "--store", place)
+def test_history_of_another_store_names_it(kmark, other_store):
+    ended = kmark("history", "-b", "torch", "--store", other_store)
     assert ended.code == 4
-    assert f"kmark history --store {place}" in ended.err
+    assert f"kmark history --store {other_store}" in ended.err
 
 
 @pytest.mark.slow

@@ -164,7 +164,8 @@ def test_a_run_of_own_files_is_resumed_from_another_folder(kmark, tmp_path, monk
     for folder in (first, second):
         folder.mkdir()
     (first / f"{op}.py").write_text(_OWN.replace("ADDED", "2"))
-    (first / "short.toml").write_text('preset = "quick"\nmax_s = 0.03\nwarmup_s = 0.0\n')
+    short = 'preset = "quick"\nmax_s = 0.03\nwarmup_s = 0.0\ncache = "hot"\n'  # of few sets
+    (first / "short.toml").write_text(short)
     (first / "all.toml").write_text(f'[[problems]]\nop = "{op}"\nsize = [8, 16]\n')
     if op == "plus_other":
         (second / f"{op}.py").write_text(_OWN.replace("ADDED", "3"))

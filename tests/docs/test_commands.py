@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from kernelmark import backends, devices, ops
-from kernelmark.cli.main import app, prepared
+from kernelmark.cli.app import command
+from kernelmark.cli.main import prepared
 from kernelmark.cli.measuring import RunOptions
 from kernelmark.cli.telling import NEXT
 from kernelmark.core.dtype import dtype
@@ -36,12 +36,12 @@ def in_pages() -> list[tuple[str, str]]:
         text = page.read_text(encoding="utf-8")
         for _, body in BLOCK.findall(text):
             lines = body.replace("\\\n", " ").splitlines()
-            found += [(page.name, command) for line in lines if (command := command_of(line))]
+            found += [(page.name, one) for line in lines if (one := command_of(line))]
         found += [(page.name, " ".join(line.split())) for line in INLINE.findall(text)]
     for path in sorted((ROOT / "examples").glob("*.py")):
         lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-        found += [(path.name, command) for line in lines if (command := command_of(line))]
-    return [*found, *(("the demo's end", command) for command in NEXT)]
+        found += [(path.name, one) for line in lines if (one := command_of(line))]
+    return [*found, *(("the demo's end", one) for one in NEXT)]
 
 
 def command_of(line: str) -> str:
@@ -57,16 +57,16 @@ COMMANDS = in_pages()
 def parsed(line: str) -> tuple[str, Any]:
     """The command's name and the parser's context; a usage error of the parser is raised."""
     words, _ = prepared(shlex.split(line)[1:])
-    group: Any = get_command(app)
+    group = command()
     outer = group.make_context("kmark", list(words), resilient_parsing=True)
     name, *_ = words
     assert name in group.commands, f"no such command: {name}"
-    command, rest = group.commands[name], words[1:]
-    while hasattr(command, "commands"):
+    found, rest = group.commands[name], words[1:]
+    while hasattr(found, "commands"):
         word, *rest = rest
-        assert word in command.commands, f"no such command: {line}"
-        name, command = f"{name} {word}", command.commands[word]
-    return name, command.make_context(name, rest, parent=outer)
+        assert word in found.commands, f"no such command: {line}"
+        name, found = f"{name} {word}", found.commands[word]
+    return name, found.make_context(name, rest, parent=outer)
 
 
 def test_there_are_commands():
@@ -88,10 +88,10 @@ def test_the_command_parses(page, line):
     if "COMMAND" in line or "[OPTIONS]" in line:
         return  # `kmark COMMAND …` speaks of all of them
     if re.fullmatch(r"kmark \w+", line):  # a command's name in a sentence
-        assert line.split()[1] in get_command(app).commands
+        assert line.split()[1] in command().commands
         return
     if re.fullmatch(r"kmark tune \w+", line):
-        assert line.split()[2] in get_command(app).commands["tune"].commands
+        assert line.split()[2] in command().commands["tune"].commands
         return
     line = line.replace(" …", "").replace("OP -", "gemm -")
     name, context = parsed(line)

@@ -291,6 +291,8 @@ class TestSession:
             session.run(["latency", "nonsense"])
         with pytest.raises(UsageError, match="no parameter"):
             session.run(["latency"], parameters={"x": 1})
+        with pytest.raises(UsageError, match="no parameter"):
+            session.run(["latency", "stream"], own_parameters={"stream": {"x": 1}})
         with pytest.raises(UsageError, match="unknown mode"):
             session.run(["latency"], mode="thorough")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="nonsense"):

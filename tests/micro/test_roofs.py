@@ -78,6 +78,15 @@ def test_rounds_go_on_until_two_more_agree_with_the_best(rounds, best, steady, t
     assert len(list(left)) == len(rounds) - taken
 
 
+def test_one_session_measures_all_roofs_of_a_cpu(monkeypatch):
+    calls = []
+    monkeypatch.setattr(roofs, "run", lambda names, **given: calls.append((names, given)) or [])
+    assert roofs.measure("cpu", 0, print) == []
+    ((names, given),) = calls
+    assert names == ["vector", "stream"]
+    assert given["own_parameters"]["stream"] == {"kernels": "read,copy,triad"}
+
+
 def test_more_threads_than_cores_are_refused():
     with pytest.raises(UsageError, match="9999 threads were asked for"):
         roofs.measure("cpu", 9999, print)

@@ -10,7 +10,7 @@ import pytest
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import Cache, Timing
 from kernelmark.ops import parse
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
@@ -112,7 +112,7 @@ def test_a_side_that_sets_one_of_the_threads_variables_is_not_overruled_by_the_o
     case = Case(
         problem=parse("gemm m=8 n=8 k=8 a=f32 b=f32"),
         backend=str(kernel),
-        timing=Timing.preset("quick", max_s=0.02, warmup_s=0.0),
+        timing=Timing.preset("quick", max_s=0.02, warmup_s=0.0, cache=Cache.HOT),
     )
     _, head = parse_sides([], ["head:OMP_NUM_THREADS=1"])
     pool = head.pool("cpu", 60.0)

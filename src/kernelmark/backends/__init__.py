@@ -36,7 +36,9 @@ def canonical(name: str) -> str:
 
 def is_file(name: str) -> bool:
     """Whether a backend's name is that of a user's own kernel file."""
-    return name.endswith(FILES) and name not in registry
+    # No registered name has a slash, and the registry reads the entry points of every installed
+    # distribution before it says so.
+    return name.endswith(FILES) and ("/" in name or name not in registry)
 
 
 def _whole(name: str) -> Path:

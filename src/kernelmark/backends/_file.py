@@ -162,12 +162,7 @@ class FileBackend(Backend):
 
     def libraries(self) -> dict[str, str]:
         """The file, and the distributions of the packages that importing it has brought in."""
-        found = {self._path.name: self._digest}
-        owners = importlib.metadata.packages_distributions()
-        for package in _imported(self._module):
-            for name in owners.get(package, ()):
-                found[name.lower()] = importlib.metadata.version(name)
-        return found
+        return {self._path.name: self._digest, **_owners(_imported(self._module))}
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if problem.op not in self._ops:
@@ -316,6 +311,25 @@ def _imported(module: ModuleType) -> set[str]:
     named = {getattr(value, "__module__", None) or "" for value in vars(module).values()}
     named |= {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
     return {name.partition(".")[0] for name in named}
+
+
+def _owners(packages: set[str]) -> dict[str, str]:
+    """Return the versions of the installed distributions that these packages come from, by name."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        if not packages.isdisjoint(_packages(distribution)):
+            found.setdefault(distribution.name.lower(), distribution.version)
+    return found
+
+
+def _packages(distribution: importlib.metadata.Distribution) -> set[str]:
+    """Return the packages of a distribution, as `importlib.metadata.packages_distributions` does.
+    That makes a path of every installed file: with torch it takes a third of a second."""
+    if declared := distribution.read_text("top_level.txt"):
+        return set(declared.split())
+    lines = (distribution.read_text("RECORD") or "").splitlines()
+    files = (line.rsplit(",", 2)[0] for line in lines)
+    return {file.split("/")[0].removesuffix(".py") for file in files if file.endswith(".py")}
 
 
 def _same(one: ConfigValue, other: ConfigValue) -> bool:

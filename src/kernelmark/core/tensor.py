@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from kernelmark.core.dtype import DType, dtype
@@ -73,18 +73,16 @@ class TensorSpec:
     low: float = -1.0
     high: float = 1.0
     given: GivenValues | None = None
+    # Derived once: setting up a block reads them for each of thousands of tensors.
+    type: DType = field(init=False, repr=False, compare=False)
+    count: int = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.type.nbytes(self.count)
-
-    @property
-    def type(self) -> DType:
-        return dtype(self.dtype)
+    def __post_init__(self) -> None:
+        kind, count = dtype(self.dtype), math.prod(self.shape)
+        object.__setattr__(self, "type", kind)
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "nbytes", kind.nbytes(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

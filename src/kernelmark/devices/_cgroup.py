@@ -77,7 +77,7 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
         if names == "":
             mounts = [base, base / "unified"]
         elif controller in names.split(","):
-            mounts = [base / names, base / controller]
+            mounts = list(dict.fromkeys([base / names, base / controller]))
         else:
             continue
         for mount in mounts:

@@ -92,7 +92,9 @@ def array(tensor: Tensor) -> NDArray[np.generic]:
     spec = tensor.spec
     kind = _NATIVE.get(spec.dtype) or storage(spec.dtype)
     shape = spec.shape if spec.type.bits >= 8 else _packed_shape(spec)
-    return _memory(tensor).view(kind).reshape(shape)
+    # Directly, not as a view of a slice: a small problem has thousands of tensors.
+    memory = cast(HostBuffer, tensor.buffer).array
+    return np.ndarray(shape, kind, memory, tensor.offset)
 
 
 class HostDevice(Device):
@@ -135,7 +137,11 @@ class HostDevice(Device):
         if spec.type.bits < 8:
             _memory(tensor)[:] = _pack(pool[(start + np.arange(count)) % POOL])
             return
-        target = _memory(tensor).view(pool.dtype)
+        memory = cast(HostBuffer, tensor.buffer).array
+        target = np.ndarray(count, pool.dtype, memory, tensor.offset)
+        if start + count <= pool.size:
+            target[:] = pool[start : start + count]
+            return
         for part, values in _pool_parts(pool, start, count):
             target[part] = values
 

@@ -59,14 +59,20 @@ def run(
     threads: int = 0,
     mode: Mode = "quick",
     parameters: Mapping[str, Any] | None = None,
+    own_parameters: Mapping[str, Mapping[str, Any]] | None = None,
     timeout_s: float | None = None,
     tell: Tell | None = None,
 ) -> Generator[Result, None, None]:
-    """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs."""
+    """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs.
+    `parameters` are those of every benchmark, `own_parameters` those of one, by its name."""
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}", hint=f"known: {', '.join(MODES)}")
+    given = {
+        name: {**(parameters or {}), **(own_parameters or {}).get(plain_name(name), {})}
+        for name in names
+    }
     for name in names:
-        named(name).settings(mode, parameters or {})
+        named(name).settings(mode, given[name])
     kind, info = find(device)
     if info.kind not in EVERYWHERE:
         raise UsageError(
@@ -78,7 +84,7 @@ def run(
         _RunMicro(
             name=plain_name(name),
             mode=mode,
-            parameters=dict(parameters or {}),
+            parameters=given[name],
             threads=threads,
         )
         for name in names

@@ -49,10 +49,11 @@ class Server:
 
     def open(self, *, touch: bool) -> None:
         """Find the device, and open it if `touch`. Without, `device` may be an architecture."""
-        from kernelmark.gpu.absent import absent
         from kernelmark.runners.targets import find
 
         if not touch and self.device.startswith(("sm_", "gfx")):
+            from kernelmark.gpu.absent import absent
+
             self.info = absent(self.device)
             return
         kind, info = find(self.device)

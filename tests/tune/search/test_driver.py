@@ -27,7 +27,7 @@ from kernelmark.tune.search.evaluate import static_reason
 from kernelmark.tune.search.events import Began, Ended, Retired, Tried
 
 # Of a candidate: some in the fake space hang, and all others take milliseconds.
-PATIENCE_S = 10
+PATIENCE_S = 5
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +35,11 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
 
 
-def run(tmp_path, plans, devices=("fake",), **given):
+def run(tmp_path, plans, devices=("fake",), jobs=1, **given):
     heard = []
     driver = Driver(
         plans,
-        LocalRunner(list(devices), timeout_s=PATIENCE_S, jobs=2),
+        LocalRunner(list(devices), timeout_s=PATIENCE_S, jobs=jobs),
         tmp_path / "trials",
         on_event=heard.append,
         **given,
@@ -54,7 +54,7 @@ def trials(tmp_path, name):
 
 def test_every_plan_comes_to_a_verified_outcome(tmp_path, monkeypatch):
     plans = fake_plans(2, evaluations=10)
-    driver, heard = run(tmp_path, plans)
+    driver, heard = run(tmp_path, plans, jobs=2)
     assert driver.outcomes.keys() == {plan.name for plan in plans}
     assert not driver.retired
     for plan in plans:
@@ -190,7 +190,7 @@ def test_without_any_device_it_says_so(tmp_path):
 
 def test_minutes_end_a_run_which_goes_on_later(tmp_path, time_up_after):
     plans = fake_plans(8, evaluations=400, rounds=2)
-    with time_up_after(40):
+    with time_up_after(12):
         driver, _ = run(tmp_path, plans, minutes=1.0)
     begun = {path.stem for path in (tmp_path / "trials").glob("*.jsonl")}
     assert driver.outcomes.keys() == begun

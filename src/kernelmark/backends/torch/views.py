@@ -15,7 +15,9 @@ def view(tensor: Tensor, device: Device) -> Any:
     """A torch tensor on the same memory, of the spec's shape and dtype."""
     import torch
 
-    held = array(tensor)
+    held, name = array(tensor), TORCH_NAMES[tensor.spec.dtype]
+    if held.dtype.name == name:
+        return torch.from_numpy(held)
     # torch knows few unsigned types: go through the signed one of the same width.
     signed = held.view(np.dtype(f"i{held.dtype.itemsize}"))
-    return torch.from_numpy(signed).view(getattr(torch, TORCH_NAMES[tensor.spec.dtype]))
+    return torch.from_numpy(signed).view(getattr(torch, name))

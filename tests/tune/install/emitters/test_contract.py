@@ -136,8 +136,6 @@ def test_what_another_backend_tuned_is_held_back(case, w):
 def test_an_epilogue_is_in_the_question_or_refused_by_code(case):
     """A format that left it out would answer a plain GEMM with the winner of another problem."""
     emitter, outcomes, into, given = case
-    if "iree" in emitter.backends:
-        pytest.skip("IREE has no gemm_epilogue to tune")
     key = "gemm_epilogue m=64 n=64 k=64 dtype=bf16 tb=t bias=yes"
     odd = [
         dataclasses.replace(outcomes[0], name=act, problem=ops.parse(f"{key} act={act}"))

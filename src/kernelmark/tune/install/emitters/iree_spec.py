@@ -25,6 +25,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     Change,
@@ -111,7 +112,7 @@ def _question(outcome: Outcome) -> Fields:
     goal = _target(outcome.arch)
     roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
     if not roots:
-        raise Unfit("a spec cannot match this problem's root op")
+        raise Unfit(Reason("format-op", format="a tuning spec", op=outcome.problem.op))
     return _fields(outcome.arch, [root.name for root in roots])
 
 

@@ -14,7 +14,7 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import results
 
 FIRST, SECOND = "SSS_NN_0", "SSS_NN_1"
-WORDS = ("--timeout", "5", "--jobs", "0")
+WORDS = ("--timeout", "10", "--jobs", "0")
 EDITS = {
     "seed": ("seed = 1 ", "seed = 2 "),
     "space": ("\n[space]\n", "\n[space]\nwarps = [1, 2, 4]\n"),
@@ -27,7 +27,7 @@ def tuned_once(tmp_path_factory):
     folder = make_folder(place / "t", fake_plans(2, evaluations=8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
-        done = tuning_run.run(folder.path, timeout_s=5, jobs=0)
+        done = tuning_run.run(folder.path, timeout_s=10, jobs=0)
     assert [outcome.kept for outcome in done.outcomes] == [True, True]
     return folder
 

@@ -22,7 +22,7 @@ from kernelmark.tune.records import journal, results
 
 # Some candidates of the fake space hang, and all others take milliseconds.
 # Without --jobs 0, a run would start a worker more to compile ahead.
-WORDS = ("--timeout", "5", "--jobs", "0")
+WORDS = ("--timeout", "10", "--jobs", "0")
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_the_table_counts_solutions_by_their_order():
     one, two = solution(1, "first", DepthU=8), solution(0, "second", DepthU=16)
     found = tensile.answers(logic([one, two], [[[1, 1, 1, 1], [0, 0]], [[2, 2, 1, 2], [1, 0]]]))
     assert [s["SolutionNameMin"] for s, _ in found.values()] == ["first", "second"]
-    made, found, _ = merged(([one], [[[1, 1, 1, 1], [0, 0]]]))
+    _, found, _ = merged(([one], [[[1, 1, 1, 1], [0, 0]]]))
     assert found[1, 1, 1, 1] == ("first", 0)
 
 

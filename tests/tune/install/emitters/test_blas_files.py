@@ -107,7 +107,8 @@ CACHED = """Git Version: 5b515cf1bc
 def test_hipblaslt_s_tuning_cache_is_read_by_the_names_of_its_columns(tmp_path):
     (one,) = entries(hipblaslt.emitter, CACHED, tmp_path)
     assert (one.config["solution_index"], one.kernel) == (5223, "Cijk_one")
-    assert [one.fields[name] for name in ("m", "n", "k", "batch_count")] == ["512", "16", "1024", "1"]
+    sizes = [one.fields[name] for name in ("m", "n", "k", "batch_count")]
+    assert sizes == ["512", "16", "1024", "1"]
 
 
 def test_hipblaslt_s_tuning_cache_is_not_added_to(w, tmp_path):

@@ -9,9 +9,10 @@ looked at, so calls that differ in those share an entry. A later library takes t
 solution_name where it follows the index, and uses an index only if it still has that name; earlier
 ones refuse a file of another revision.
 
-Since 2026 the library also writes such files itself (HIPBLASLT_TUNING_MODE=tune). Their rows have a
-schema_version and a longer key, and are read by the names of their columns; rows without one are
-read by both as before. While that mode is set, the library ignores the override file.
+By pull request 10424 of rocm-libraries (2026) the library writes such files itself, if
+HIPBLASLT_TUNING_MODE=tune. Their rows have a schema_version and a longer key, and are read by the
+names of their columns; rows without one are read as before. While that mode is set, the library
+ignores the override file.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Hipblaslt(LineEmitter):
     name = "hipblaslt"
     summary = "hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE), with kernel names"
     facts = FormatFacts(
-        versions="rocm-libraries aec838a8 (2025-05) to 1d38aaf4 (2026, with solution_name)",
+        versions="rocm-libraries aec838a8 (2025-05), solution_name of 2026, pull request 10424",
         exactness="exact for the key its reader uses",
         checked="compared with its reader's code; read back in tests",
     )

@@ -30,7 +30,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._own import Definition
+from kernelmark.ops._own import Definition, given_spec
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
@@ -225,15 +225,35 @@ def test_torch_references_get_the_values_of_their_set(name, rotate, there):
 
     x = torch.arange(24).reshape(4, 6).to(getattr(torch, TORCH_NAMES[name]))
     call = _Call.of(lambda x: x, [x], rotate=rotate)
+    if there:  # how a GPU's inputs are made, here of tensors on the CPU
+        spec = given_spec("x", x, rotates=call.specs[0].given.rotates, place=x.device)
+        call = dataclasses.replace(call, specs={0: spec})
     op = _CallOp("same", NO_DEFINITION, call, checked=True)
-    op.reference_on_device = there  # how a GPU's inputs are made, here of tensors on the CPU
     (spec,) = call.specs.values()
+    assert (spec.given.on_device is not None) is there
+    x.zero_()  # the values are those of the call
     inputs = Inputs((spec,), 1, 77)
     made = op._upcast(spec, inputs)
     assert made.dtype is (torch.int64 if name.startswith("i") else torch.float64)
     np.testing.assert_array_equal(made.numpy(), inputs.whole("x"))
     made += 1  # a reference may write to what it gets
     np.testing.assert_array_equal(op._upcast(spec, inputs).numpy(), inputs.whole("x"))
+
+
+@needs_torch
+@pytest.mark.parametrize("name", TORCH_NAMES)
+def test_values_that_stay_on_their_device_are_those_of_the_host(name):
+    import torch
+
+    x = torch.arange(24).reshape(4, 6).to(getattr(torch, TORCH_NAMES[name])).T
+    host, there = given_spec("x", x), given_spec("x", x, place=x.device)
+    assert (there.shape, there.dtype) == (host.shape, host.dtype)
+    assert there.given.rotates is host.given.rotates
+    assert there.given.count == host.given.count == 24
+    np.testing.assert_array_equal(there.given.bits, host.given.bits)
+    kind = host.given.bits.dtype
+    raw = (ctypes.c_uint8 * host.nbytes).from_address(there.given.on_device.address)
+    np.testing.assert_array_equal(np.frombuffer(raw, kind), host.given.bits)
 
 
 @needs_torch

@@ -21,6 +21,7 @@ from kernelmark import devices, ops
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
+from kernelmark.core.tensor import GivenValues, ValuesOnDevice
 from kernelmark.core.timing import Strain, Timer, Timing
 from kernelmark.devices import _gpu_info, _replay
 from kernelmark.devices._gpu import GpuDevice
@@ -31,6 +32,7 @@ from kernelmark.gpu.driver import GpuError
 from kernelmark.gpu.driver import pack as arguments_of
 from kernelmark.kernels import rtc as kernels
 from kernelmark.measure.protocol import CAPPED_SPREAD, PROCESS_SPREAD, Outcome, measure
+from kernelmark.numerics.generate import offset
 from kernelmark.testing.devices import DeviceContract, make_tensor
 
 VENDORS = ("cuda", "hip")
@@ -242,6 +244,49 @@ def test_scratch_that_cannot_grow_is_not_handed_out_again(model: Model, kind_nam
         device.scratch("places", 16 * 2**30)
     device.close()
     assert model.live() == before
+
+
+class Elsewhere(ValuesOnDevice):
+    """Values in memory of the model GPU that its device does not own."""
+
+    def __init__(self, device: GpuDevice, bits: np.ndarray) -> None:
+        self.size = bits.size
+        self.buffer = device.allocate(bits.nbytes)
+        device.write(self.buffer, 0, bits.view(np.uint8))
+        self._bits = bits
+
+    @property
+    def address(self) -> int:
+        return self.buffer.address
+
+    def download(self) -> np.ndarray:
+        return self._bits
+
+
+@both
+def test_values_on_the_device_are_neither_downloaded_nor_freed(
+    model: Model, kind_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = devices.registry.get(kind_name).open(0)
+    there = Elsewhere(device, np.arange(1025, dtype=np.uint16))
+    tensor = make_tensor(device, "f16", (1025,))
+    spec = dataclasses.replace(tensor.spec, given=GivenValues(there))
+    tensor = dataclasses.replace(tensor, spec=spec)
+    start = offset(spec, 5, 7)
+    assert start > 0
+    monkeypatch.setattr(there, "download", None)
+    device.generate_all([(tensor, 7)], 5)
+    device.synchronize()
+    found = device.read(tensor.buffer, tensor.offset, spec.nbytes).view(np.uint16)
+    assert np.array_equal(found, np.roll(np.arange(1025), -start))
+    assert device.count_changed([(tensor, 7)], 5)() == [0]
+    device.free(tensor.buffer)
+    before = model.live()["buffers"]
+    device.release_freed()
+    assert device.read(there.buffer, 0, 2 * 1025).view(np.uint16)[1024] == 1024
+    assert model.live()["buffers"] < before
+    device.free(there.buffer)
+    device.close()
 
 
 @both

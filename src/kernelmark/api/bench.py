@@ -30,7 +30,6 @@ from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.backends._file import torch_tensor, use_stream, view
 from kernelmark.backends.base import Kernel
-from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Problem
@@ -42,7 +41,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._own import OUTPUT, Definition, OwnOp, array_dtype, given_spec
+from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
 from kernelmark.runners.execute import explain, failure, result_of
@@ -221,7 +220,10 @@ class _Call:
         read = [at for at in arrays if at != out_at]
         names = _names(fn, len(inputs), read)
         rotates = None if rotate else False
-        specs = {at: given_spec(names[at], inputs[at], rotates=rotates) for at in read}
+        device = _device_of(inputs[arrays[0]])
+        # Values on a GPU stay there: copying them to the host and back takes longer than timing.
+        place = inputs[arrays[0]].device if form == "torch" and device != "cpu" else None
+        specs = {at: given_spec(names[at], inputs[at], rotates=rotates, place=place) for at in read}
         left = [
             names[at]
             for at, value in enumerate(inputs)
@@ -235,7 +237,7 @@ class _Call:
             out_at=out_at,
             parts=parts,
             form=form,
-            device=_device_of(inputs[arrays[0]]),
+            device=device,
             notes=notes,
         )
 
@@ -284,6 +286,9 @@ class _Call:
             yield
         finally:
             torch.cuda.set_stream(before)
+            for spec in self.specs.values():
+                if spec.given is not None and isinstance(spec.given.source, TorchValues):
+                    spec.given.source.free()
             # What the functions allocated on the timed stream stays reserved for it otherwise, and
             # kernelmark's next allocation does not make torch give it back.
             torch.cuda.empty_cache()
@@ -306,7 +311,6 @@ class _CallOp(OwnOp):
         self.call = call
         self.checked = checked
         self.reference_on_device = call.device != "cpu"
-        self.uploaded: dict[str, Any] = {}  # bits of the inputs on the device, for references
         dims = {
             f"{spec.name}{axis}": size
             for spec in call.specs.values()
@@ -347,10 +351,10 @@ class _CallOp(OwnOp):
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
         """An input of a set as the reference gets it: float64 or int64, where the user's own is.
 
-        For torch on a GPU it is made there, of values that are uploaded once: no float64 copy is
-        made on the host and uploaded for every check."""
-        if self.call.form == "torch" and self.reference_on_device:
-            return self._upcast_there(spec, inputs)
+        For torch on a GPU it is made there: no float64 copy is made on the host and uploaded for
+        every check."""
+        if spec.given is not None and isinstance(spec.given.source, TorchValues):
+            return self._upcast_there(spec, spec.given.source.tensor, inputs)
         whole = inputs.whole(spec.name)
         whole = whole.astype(np.int64) if spec.type.kind == "int" else whole
         if self.call.form == "torch":
@@ -361,20 +365,16 @@ class _CallOp(OwnOp):
             return cupy.asarray(whole)
         return whole
 
-    def _upcast_there(self, spec: TensorSpec, inputs: Inputs) -> Any:
+    def _upcast_there(self, spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
         import torch
 
-        if spec.name not in self.uploaded:
-            assert spec.given is not None
-            bits = spec.given.bits
-            place = self.call.arguments[next(iter(self.call.specs))].device
-            # torch knows few unsigned types: go through the signed one of the same width.
-            signed = bits.view(np.dtype(f"i{bits.dtype.itemsize}"))
-            self.uploaded[spec.name] = torch.tensor(signed, device=place)
-        rotated = torch.roll(self.uploaded[spec.name], -inputs.start(spec.name))
-        wide = torch.int64 if spec.type.kind == "int" else torch.float64
-        values = rotated.view(getattr(torch, TORCH_NAMES[spec.dtype])).to(wide)
-        return values.reshape(spec.shape)
+        kind = torch.int64 if spec.type.kind == "int" else torch.float64
+        wide = torch.empty(spec.count, dtype=kind, device=values.device)
+        start = inputs.start(spec.name)
+        # Not torch.roll: each kernel's first launch loads it, 20 ms.
+        wide[: spec.count - start].copy_(values[start:])
+        wide[spec.count - start :].copy_(values[:start])
+        return wide.reshape(spec.shape)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):
@@ -454,7 +454,6 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         return failure(case, device.info, status, text, started=started)
     finally:
         device.release_freed()
-        op.uploaded.clear()  # torch keeps memory of the timed stream for it, which is destroyed
     if not op.checked:
         warnings = (*outcome.measurement.warnings, Reason("no-reference"))
         measurement = dataclasses.replace(outcome.measurement, warnings=warnings)

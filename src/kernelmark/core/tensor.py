@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 Role = Literal["in", "out"]
 
 
+class ValuesOnDevice(ABC):
+    """Flat bit patterns in the memory of the GPU that measures, which nothing writes to."""
+
+    size: int  # elements
+
+    @property
+    @abstractmethod
+    def address(self) -> int: ...
+
+    @abstractmethod
+    def download(self) -> NDArray[np.generic]:
+        """Return a copy in host memory."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenValues:
     """An input's values as the user gave them, as flat bit patterns of a format of whole bytes.
@@ -24,9 +39,23 @@ class GivenValues:
     multiple of `row` elements, so that values that belong together stay so.
     """
 
-    bits: NDArray[np.generic]
+    source: NDArray[np.generic] | ValuesOnDevice
     rotates: bool = True
     row: int = 1
+
+    @property
+    def count(self) -> int:
+        return self.source.size
+
+    @property
+    def on_device(self) -> ValuesOnDevice | None:
+        """The values if they are in a GPU's memory."""
+        return self.source if isinstance(self.source, ValuesOnDevice) else None
+
+    @property
+    def bits(self) -> NDArray[np.generic]:
+        """The values in host memory."""
+        return self.source.download() if isinstance(self.source, ValuesOnDevice) else self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def hash32(values: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
 
 def period(spec: TensorSpec) -> int:
     """How many elements a tensor's pool has."""
-    return POOL if spec.given is None else max(1, spec.given.bits.size)
+    return POOL if spec.given is None else max(1, spec.given.count)
 
 
 def offset(spec: TensorSpec, seed: int, set_index: int) -> int:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import DTYPES, TORCH_NAMES, dtype
 from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
-from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
+from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnDevice
 from kernelmark.core.units import plain_number
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import Inputs
@@ -245,17 +245,40 @@ class OwnOp(Op):
         return np.zeros(0, np.int64)  # `positions` are drawn like that, and many more
 
 
-def given_spec(name: str, values: Any, *, rotates: bool | None = None) -> TensorSpec:
+class TorchValues(ValuesOnDevice):
+    """A copy of a torch tensor's values on a device."""
+
+    def __init__(self, values: Any, place: Any) -> None:
+        self.tensor = values.detach().to(place, copy=True).contiguous().reshape(-1)
+        self.size: int = self.tensor.numel()
+        self.tensor[:1].cpu()  # waits: the timed stream is not ordered after torch's
+
+    @property
+    def address(self) -> int:
+        return int(self.tensor.data_ptr())
+
+    def download(self) -> NDArray[np.generic]:
+        return bits_of("", self.tensor)[0]
+
+    def free(self) -> None:
+        self.tensor = None
+
+
+def given_spec(
+    name: str, values: Any, *, rotates: bool | None = None, place: Any = None
+) -> TensorSpec:
     """An input that holds the values of a NumPy array or torch tensor. By default floats are
-    rotated at each rewrite, and integers, which may be indices, are kept."""
-    array, dtype_name = bits_of(name, values)
+    rotated at each rewrite, and integers, which may be indices, are kept. The copy that is made of
+    the values is on the device `place` of torch, or on the host."""
+    dtype_name = _known_dtype(name, values)
     if rotates is None:
         rotates = dtype(dtype_name).kind == "float"
+    source: Any = bits_of(name, values)[0].ravel() if place is None else TorchValues(values, place)
     return TensorSpec(
         name=name,
-        shape=tuple(array.shape),
+        shape=tuple(values.shape),
         dtype=dtype_name,
-        given=GivenValues(np.ascontiguousarray(array).ravel(), rotates=rotates),
+        given=GivenValues(source, rotates=rotates),
     )
 
 
@@ -267,17 +290,22 @@ def array_dtype(values: Any) -> str | None:
 
 def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
     """An array's bit patterns in the generator's storage type, and its dtype's name."""
+    dtype_name = _known_dtype(name, values)
+    if hasattr(values, "get"):  # CuPy's
+        values = values.get()
+    if not isinstance(values, np.ndarray):
+        values = _torch_bits(values.detach(), storage(dtype_name))
+    return np.ascontiguousarray(values).view(storage(dtype_name)), dtype_name
+
+
+def _known_dtype(name: str, values: Any) -> str:
     dtype_name = array_dtype(values)
     if dtype_name is None:
         kind = getattr(values, "dtype", type(values).__name__)
         raise ProblemError(
             f"input {name} is of {kind}", hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}"
         )
-    if hasattr(values, "get"):  # CuPy's
-        values = values.get()
-    if not isinstance(values, np.ndarray):
-        values = _torch_bits(values.detach(), storage(dtype_name))
-    return np.ascontiguousarray(values).view(storage(dtype_name)), dtype_name
+    return dtype_name
 
 
 def _torch_bits(values: Any, kind: np.dtype[Any]) -> NDArray[np.generic]:

@@ -256,9 +256,19 @@ def test_values_that_stay_on_their_device_are_those_of_the_host(name):
     np.testing.assert_array_equal(np.frombuffer(raw, kind), host.given.bits)
 
 
+class Gathering:
+    """Takes elements as a GPU does: by the address of contiguous memory."""
+
+    def take(self, tensor, where):
+        raw = (ctypes.c_uint8 * tensor.spec.nbytes).from_address(tensor.address)
+        assert tensor.buffer.nbytes == tensor.spec.nbytes
+        return np.frombuffer(raw, np.uint64)[where]
+
+
 @needs_torch
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 4), (6,), (), (0, 3), (3, 0)])
-def test_torch_and_numpy_pick_the_same_of_an_answer(shape):
+@pytest.mark.parametrize("there", [True, False])
+def test_torch_and_numpy_pick_the_same_of_an_answer(shape, there):
     import torch
 
     values = np.random.default_rng(1).standard_normal(shape)
@@ -266,11 +276,26 @@ def test_torch_and_numpy_pick_the_same_of_an_answer(shape):
         values.flat[3] = np.nan
     where = np.arange(0, values.size, 2)
     op = _CallOp("same", NO_DEFINITION, _Call.of(softmax, [X], rotate=True), checked=True)
-    ours, theirs = op._picked(values, where), op._picked(torch.tensor(values), where)
+    op.device = Gathering() if there else None
+    answer = torch.tensor(values)
+    answer = answer.mT.contiguous().mT if answer.ndim > 1 else answer  # its order in memory
+    ours, theirs = op._picked(values, where), op._picked(answer, where)
     np.testing.assert_array_equal(ours.value, theirs.value)
     np.testing.assert_array_equal(ours.magnitude, theirs.magnitude)
     largest = np.abs(values).max(axis=-1, keepdims=True, initial=0.0) if shape else np.abs(values)
     np.testing.assert_array_equal(ours.magnitude, np.broadcast_to(largest, shape).ravel()[where])
+
+
+@needs_torch
+def test_an_answer_on_another_device_is_not_read_by_its_address():
+    import torch
+
+    call = dataclasses.replace(_Call.of(softmax, [X], rotate=True), device="cuda:0")
+    op = _CallOp("same", NO_DEFINITION, call, checked=True)
+    op.device = SimpleNamespace(take=None)
+    picked = op._picked(torch.arange(6.0, dtype=torch.float64).reshape(2, 3), np.array([1, 4]))
+    assert picked.value.tolist() == [1.0, 4.0]
+    assert picked.magnitude.tolist() == [2.0, 5.0]
 
 
 @needs_torch

@@ -38,7 +38,7 @@ from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, Run
 from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
-from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
@@ -311,6 +311,7 @@ class _CallOp(OwnOp):
         self.call = call
         self.checked = checked
         self.reference_on_device = call.device != "cpu"
+        self.device: Device | None = None  # the opened GPU that the inputs are on
         dims = {
             f"{spec.name}{axis}": size
             for spec in call.specs.values()
@@ -379,18 +380,35 @@ class _CallOp(OwnOp):
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):
             return super()._picked(value, where)
-        # What is looked at alone is downloaded.
+        found = self._take(value, where)
+        if not value.ndim or not len(where):
+            return Reference(value=found, magnitude=np.abs(found))
         import torch
 
-        at = torch.from_numpy(where).to(value.device)
-        found = value.reshape(-1)[at]
-        if value.ndim and len(where):
-            # One kernel and indices made here: each kernel's first launch loads it, 20 ms.
-            rows = torch.linalg.vector_norm(value, float("inf"), dim=-1).reshape(-1)
-            rows = rows[torch.from_numpy(where // value.shape[-1]).to(value.device)]
-        else:
-            rows = found.abs()
-        return Reference(value=_on_host(found), magnitude=_on_host(rows))
+        # One kernel: each kernel's first launch loads it, 20 ms.
+        rows = torch.linalg.vector_norm(value, float("inf"), dim=-1)
+        return Reference(value=found, magnitude=self._take(rows, where // value.shape[-1]))
+
+    def _take(self, value: Any, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Elements of a float64 tensor of torch at flat positions; nothing else is downloaded."""
+        flat = value.reshape(-1).contiguous()
+        # A reference may return a tensor on another device.
+        elsewhere = _device_of(value) != self.call.device
+        if self.device is None or elsewhere or not len(where):
+            return _on_host(flat[where])
+        # By the device's own kernel, which is loaded already; it is on torch's current stream.
+        spec = TensorSpec(name=OUTPUT, shape=tuple(flat.shape), dtype="f64")
+        tensor = Tensor(spec=spec, buffer=_TorchBuffer(flat), offset=0)
+        return self.device.take(tensor, where).view(np.float64)
+
+
+class _TorchBuffer:
+    """The memory of a contiguous torch tensor."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor  # keeps the memory
+        self.address = int(tensor.data_ptr())
+        self.nbytes = int(tensor.numel() * tensor.element_size())
 
 
 class _CallKernel(Kernel):
@@ -434,6 +452,7 @@ class _CallKernel(Kernel):
 
 def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     call = op.call
+    op.device = device if op.reference_on_device else None
     started = time.time()
 
     def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import importlib.util
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import Definition, given_spec
+from kernelmark.runners.capture import environment as capture_environment
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
@@ -124,6 +126,26 @@ def test_collections_during_a_measurement_leave_out_existing_objects():
     km.bench(fn, X, ref=fn, timing=BRIEF)
     assert frozen[-1] > 0
     assert gc.get_freeze_count() == 0
+
+
+def test_the_environment_is_captured_during_the_first_call(monkeypatch):
+    called, order = threading.Event(), []
+
+    def capture(*names, **options):
+        assert called.wait(120)
+        order.append("environment")
+        return capture_environment(*names, **options)
+
+    def fn(x):
+        order.append("call")
+        called.set()
+        return x + 1
+
+    monkeypatch.setattr("kernelmark.api.bench.environment", capture)
+    found = km.bench(fn, X, ref=fn, timing=BRIEF)
+    assert order[:3] == ["call", "environment", "call"]
+    assert [info.name for info in found.run.environment.devices] == ["cpu"]
+    assert found.run.environment.libraries["numpy"] == np.__version__
 
 
 def test_without_a_reference_a_warning_says_so():

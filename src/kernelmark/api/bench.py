@@ -19,8 +19,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.backends._file import torch_tensor, use_stream, view
 from kernelmark.backends.base import Kernel
+from kernelmark.core.environment import Environment
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Problem
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
+T = TypeVar("T")
 
 # One number, now: half the timed seconds of the preset `default` and twice its interval. The
 # warm-up is the same, so that the device is in the state in which `run` measures.
@@ -112,8 +116,12 @@ def compare_kernels(
     """
     _check_types(kernels, inputs, ref, store)
     check_name(label)
+    form, place = _form_and_device(inputs)
+    # git and the driver answer while the first call loads libraries and kernels.
+    captured = _in_background(partial(_environment, place, form))
     first = next(iter(kernels.values()))
     call = _Call.of(first, inputs, rotate=rotate)
+    around = captured()  # before anything is timed, which the thread would disturb
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
     how = call.timing(first) if timing is None else load_timing(timing)
     definition = Definition(
@@ -129,8 +137,7 @@ def compare_kernels(
     run = Run(
         id=new_run_id(),
         started=time.time(),
-        # What is measured runs in this process, with the libraries and variables that it has.
-        environment=environment([info.name], _backends(call.form), load=True),
+        environment=around,
         label=label,
         cases=len(kernels),
         state=RunState.DONE,
@@ -200,12 +207,8 @@ class _Call:
 
     @classmethod
     def of(cls, fn: Function, inputs: Sequence[Any], *, rotate: bool) -> _Call:
-        arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
-        if not arrays:
-            raise UsageError(
-                "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
-            )
-        form = _form(inputs[arrays[0]])
+        arrays = _array_positions(inputs)
+        form, device = _form_and_device(inputs)
         for at in arrays:
             if _form(inputs[at]) != form:
                 raise UsageError(
@@ -220,7 +223,6 @@ class _Call:
         read = [at for at in arrays if at != out_at]
         names = _names(fn, len(inputs), read)
         rotates = None if rotate else False
-        device = _device_of(inputs[arrays[0]])
         # Values on a GPU stay there: copying them to the host and back takes longer than timing.
         place = inputs[arrays[0]].device if form == "torch" and device != "cpu" else None
         specs = {at: given_spec(names[at], inputs[at], rotates=rotates, place=place) for at in read}
@@ -480,8 +482,34 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     return result_of(outcome, case, op, device.info, started=started)
 
 
-def _backends(form: str) -> list[str]:
-    return [form] if form in backends.registry else []
+def _environment(device: str, form: str) -> Environment:
+    """The environment of this process, in which the functions run with the libraries and variables
+    that it has."""
+    return environment([device], [form] if form in backends.registry else [], load=True)
+
+
+def _in_background(function: Callable[[], T]) -> Callable[[], T]:
+    """Start a function in a thread. Calling the result waits, and returns what it returned."""
+    pool = ThreadPoolExecutor(max_workers=1)
+    future = pool.submit(function)
+    pool.shutdown(wait=False)
+    return future.result
+
+
+def _array_positions(inputs: Sequence[Any]) -> list[int]:
+    """Positions of the arguments that are arrays; there is at least one."""
+    arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
+    if not arrays:
+        raise UsageError(
+            "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
+        )
+    return arrays
+
+
+def _form_and_device(inputs: Sequence[Any]) -> tuple[str, str]:
+    """Whose the arrays are, and where: by the first one."""
+    first = inputs[_array_positions(inputs)[0]]
+    return _form(first), _device_of(first)
 
 
 def _form(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -77,6 +78,19 @@ def test_nvml_units(monkeypatch: pytest.MonkeyPatch) -> None:
         energy_j=5000.0,
         throttle=("power cap", "thermal (hardware)"),
     )
+
+
+def test_nvml_is_initialised_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def nvml() -> None:
+        assert goes_on.wait(120)
+
+    monkeypatch.setattr(telemetry, "_nvml", nvml)
+    watcher = telemetry.watcher("cuda", UUID, nowhere)
+    watcher.begin()
+    goes_on.set()  # never, if one of them waited
+    assert watcher.read() == Telemetry()
 
 
 def test_nvml_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:

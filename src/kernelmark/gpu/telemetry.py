@@ -46,7 +46,9 @@ REFRESH_S = 0.1
 def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
     """Return a reader of the device's state; its telemetry is empty where nothing can be read."""
     if vendor == "cuda":
-        return Watcher(_nvml_reader(uuid) or Telemetry)
+        # Initialising NVML takes tens of milliseconds: the host prepares blocks meanwhile.
+        reader = _background().submit(_nvml_reader, uuid)
+        return Watcher(lambda: (reader.result() or Telemetry)())
     amd = _amd_reader(bus_id)
     return Watcher(amd, amd.ended) if amd else Watcher(Telemetry)
 

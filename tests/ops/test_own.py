@@ -7,7 +7,7 @@ import pytest
 
 from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._own import Definition, OwnOp, given_spec
+from kernelmark.ops._own import CHECKED, Definition, OwnOp, given_spec
 
 
 def softmax_inputs(rows, cols=8, dtype="f32", scale=1.0, causal=False):
@@ -153,6 +153,11 @@ def test_small_outputs_are_checked_whole_and_large_ones_anywhere(op):
     assert np.array_equal(op.positions(op.problem(rows=3), 1), np.arange(24))
     large = op.problem(rows=100_000)
     one, other = (op.positions(large, seed) for seed in (1, 2))
-    assert len(one) > 50_000
+    assert len(one) == CHECKED
     assert np.array_equal(one, np.unique(one))
     assert not np.array_equal(one, other)
+    gaps = np.diff(one, prepend=-1, append=800_000)
+    assert gaps.max() <= 2 * -(-800_000 // CHECKED)
+    rare = op.problem(rows=(CHECKED + 8) // 8)  # most stretches are one element
+    assert len(np.unique(op.positions(rare, 1))) == CHECKED
+    assert op.positions(rare, 1)[-1] < rare.dims["rows"] * 8

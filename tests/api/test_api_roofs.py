@@ -11,6 +11,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
+from kernelmark.runners.forecast import Means
 from kernelmark.stores import open_store
 from kernelmark.stores.roofs import recorded
 
@@ -52,6 +53,24 @@ def ask(store, mode="stored", threads=0):
     made = plan(Selection(problems=(GEMM,), backends=("fake",)), Timing(threads=threads))
     told = []
     return folder.roofs_for_plan(made, store, mode, told.append), told
+
+
+def test_compiling_is_not_expected_again(measured, monkeypatch):
+    roof, _ = measured
+    info = registry.get("cpu").infos()[0]
+    now = [1000.0]
+
+    def measure(device, threads, tell):
+        now[0] += 9.0
+        return [dataclasses.replace(one, cost={"compile": 7.0}) for one in results_of(roof)]
+
+    monkeypatch.setattr(folder, "measure", measure)
+    monkeypatch.setattr(folder.time, "time", lambda: now[0])
+    means = Means()
+    monkeypatch.setattr(Means, "of_machine", lambda: means)
+    folder.measure_roofs(info, 0, None, lambda text: None)
+    made = plan(Selection(problems=(GEMM,), backends=("fake",)), Timing())
+    assert folder.expected_roofs_s(made, None, "fresh") == pytest.approx(2.0)
 
 
 def test_stored_roofs_are_used_until_they_are_a_week_old(measured, tmp_path):

@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import sys
 import threading
+import weakref
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -146,6 +147,27 @@ def test_the_environment_is_captured_during_the_first_call(monkeypatch):
     assert order[:3] == ["call", "environment", "call"]
     assert [info.name for info in found.run.environment.devices] == ["cpu"]
     assert found.run.environment.libraries["numpy"] == np.__version__
+
+
+class Returned(np.ndarray):
+    """An array that can be referred to weakly."""
+
+
+def test_results_are_freed_without_a_collection():
+    returned = []
+
+    def fn(x):
+        returned.append(weakref.ref(found := (x + 1).view(Returned)))
+        return found
+
+    gc.disable()  # on a GPU they would keep memory until a collection happens to come
+    try:
+        (one,) = km.bench(fn, X, ref=lambda x: x + 1, timing=BRIEF)
+        alive = [at for at, array in enumerate(returned) if array() is not None]
+    finally:
+        gc.enable()
+    assert one.status is Status.OK, one.error
+    assert alive == []
 
 
 def test_without_a_reference_a_warning_says_so():

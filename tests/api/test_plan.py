@@ -46,6 +46,59 @@ def made(**choice):
     )
 
 
+@pytest.fixture
+def kernel(tmp_path):
+    """Writes a kernel file with this space; its path."""
+
+    def write(space, name="mine"):
+        path = tmp_path / f"{name}.py"
+        prepare = "def prepare(problem, config, sets):\n    return lambda index: None\n"
+        path.write_text(f"op = 'gemm'\n{prepare}{space}\n")
+        return str(path)
+
+    return write
+
+
+SPACES = ("space = {'block': [2, 3]}", "def space(problem):\n    return {'block': [2, 3]}")
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_config_whose_names_no_case_knows_is_refused(kernel, space):
+    mine = kernel(space)
+    with pytest.raises(UsageError) as refused:
+        made(axes=("m=[8,16]", "n=8", "k=8"), backends=(mine,), config={"blok": 3})
+    reason = refused.value.message.root
+    assert (reason.code, reason.fields["name"]) == ("config-unknown-name", "blok")
+    assert reason.fields["known"] == ("block",)
+    assert len(made(backends=(mine,), config={"block": 3}).cases) == 1
+
+
+def test_a_config_that_a_file_without_a_space_does_not_read_is_refused(kernel):
+    with pytest.raises(UsageError) as refused:
+        made(backends=(kernel(""),), config={"blok": 3})
+    assert refused.value.message.root.code == "config-unknown-name"
+
+
+UNKNOWN = (
+    "def space(problem):\n    return 1 / 0",
+    "def prepare(problem, config, sets):\n    return make(**config)\n",
+)
+
+
+@pytest.mark.parametrize("space", UNKNOWN)
+def test_a_config_that_cannot_be_checked_here_is_left_to_the_workers(kernel, space):
+    assert len(made(backends=(kernel(space),), config={"blok": 3}).cases) == 1
+
+
+def test_a_config_that_one_backend_may_know_is_left_to_the_workers(kernel):
+    choice = (kernel(SPACES[0]), kernel(UNKNOWN[1], "other"))
+    assert len(made(backends=choice, config={"blok": 3}).cases) == 2
+
+
+def test_a_value_that_a_space_does_not_have_is_a_result(kernel):
+    assert len(made(backends=(kernel(SPACES[0]),), config={"block": 5}).cases) == 1
+
+
 def test_cases_are_the_product_problem_by_problem():
     found = made(axes=("m=[8,16]", "n=8", "k=8"), backends=("numpy", "fake"))
     assert [(c.problem.dims["m"], c.backend) for c in found.cases] == [

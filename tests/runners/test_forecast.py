@@ -7,6 +7,7 @@ import pytest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.core.timing import Timing
+from kernelmark.measure.stop import block_seconds
 from kernelmark.ops import parse
 from kernelmark.runners.forecast import Forecast, Means, budget_s, estimate_run_s
 
@@ -73,11 +74,24 @@ def test_a_longer_timing_is_expected_to_use_as_many_of_its_blocks_as_others_did(
     assert around_s == pytest.approx(10.0 * 2 / most, rel=0.05)
 
 
-def test_what_was_precise_in_time_takes_no_longer_under_a_larger_cap():
-    forecast, short, long = Forecast(CPU), gemm(64, max_s=2.0), gemm(64, max_s=60.0)
+def test_what_was_precise_in_time_takes_as_many_blocks_under_a_larger_cap():
+    forecast, short = Forecast(CPU), gemm(64, max_s=2.0)
+    for _ in range(6):
+        forecast.learn(result(short, timed_s=0.6, blocks=3), 0.7)
+    longer = gemm(64, max_s=3.0)
+    assert forecast.seconds(longer) == pytest.approx(0.7, rel=0.1), "its blocks may be as short"
+    longest = gemm(64, max_s=20.0)
+    blocks_s = 3 * block_seconds(longest.timing, 0.0)
+    assert blocks_s > 2.0
+    assert forecast.seconds(longest) == pytest.approx(blocks_s + 0.1, rel=0.1)
+    shorter = gemm(64, max_s=0.3)
+    assert forecast.seconds(shorter) == pytest.approx(0.3 + 0.1, rel=0.1), "it has its cap"
+
+
+def test_the_seconds_of_a_precise_case_hold_for_other_backends_and_no_other_target():
+    forecast, short = Forecast(CPU), gemm(64, max_s=2.0)
     for _ in range(6):
         forecast.learn(result(short, timed_s=0.5), 0.6)
-    assert forecast.seconds(long) == pytest.approx(0.6, rel=0.1)
     other = gemm(64, "torch", max_s=2.0)
     assert forecast.seconds(other) == pytest.approx(0.6, rel=0.1), "the timing decides, not torch"
     hard = gemm(64, max_s=60.0, target_rel_ci=0.001)

@@ -15,7 +15,13 @@ from kernelmark.backends._lineage import OwnKernel, identify
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as known_dtype
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import KernelmarkError, NothingToDo, ProblemError, UsageError
+from kernelmark.core.errors import (
+    KernelmarkError,
+    NothingToDo,
+    ProblemError,
+    Unsupported,
+    UsageError,
+)
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.reason import Reason
@@ -23,6 +29,7 @@ from kernelmark.core.result import Case, Config, ConfigValue
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.runners import targets
+from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
 from kernelmark.workloads import axes as axis_grammar
 from kernelmark.workloads import select, suites
 
@@ -97,6 +104,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
             f"no backend that is available on {infos[0].name} can do any of these problems",
             hint="; ".join(notes) or "see kmark doctor",
         )
+    _refuse_unknown_config(cases, infos[0])
     if left := _left_out(problems, cases):
         notes.append(left)
     if made_up := _made_up(list(chosen), infos[0]):
@@ -116,6 +124,31 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         notes=(*notes, *changes(own.values())),
         own=tuple(own.values()),
     )
+
+
+def _refuse_unknown_config(cases: Sequence[Case], info: DeviceInfo) -> None:
+    """Raise UsageError if every case refuses the names of its config here already. Where one does
+    not, the workers decide."""
+    refusals = []
+    for case in cases:
+        if not case.config or (refusal := _refused_name(case, info)) is None:
+            return
+        refusals.append(refusal)
+    if refusals:
+        raise unknown_config_error(refusals[0])
+
+
+def _refused_name(case: Case, info: DeviceInfo) -> Reason | None:
+    """Why the backend does not know a name of the config; None if it is not known without a
+    device."""
+    try:
+        find_backend(case.backend).check_config(case.problem, case.config, info)
+    except Unsupported as error:
+        reason = error.message.root
+        return reason if reason.code == UNKNOWN_NAME else None
+    except Exception:  # of the user's file: the case fails by it, and others may not
+        return None
+    return None
 
 
 def _check_files(selection: Selection) -> None:

@@ -185,7 +185,7 @@ class FileBackend(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        spaced = self._check_config(problem, config, device.info)
+        spaced = self._is_in_space(problem, config, device.info)
         form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
         views = [{name: view(t, device, form) for name, t in one.items()} for one in sets]
         if form == "torch" and device.info.kind in ("cuda", "hip"):
@@ -203,13 +203,21 @@ class FileBackend(Backend):
             launch(0)
             device.synchronize()
         if misspelt and given.unread:
-            names = ", ".join(given.read)
-            reads = f"prepare and launch read only {names}" if names else "reads no config"
-            why = f"it declares no space, and {reads}"
-            refuse_unknown(self._path.name, config, tuple(given.read), why=why)
+            self._refuse_unread(config, tuple(given.read))
         return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
 
-    def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
+    def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
+        if config and not self._is_in_space(problem, config, info):
+            names = rules.read_names(self._module.prepare)
+            if names is not None:
+                self._refuse_unread(config, names)
+
+    def _refuse_unread(self, config: Config, read: tuple[str, ...]) -> None:
+        """Refuse names that the functions of a file without a space do not read."""
+        reads = f"prepare and launch read only {', '.join(read)}" if read else "reads no config"
+        refuse_unknown(self._path.name, config, read, why=f"it declares no space, and {reads}")
+
+    def _is_in_space(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
         """Refuse what the file's space does not have: it would be ignored, or never tuned. Return
         whether it has one."""
         space = self.space(problem, info) if config else None

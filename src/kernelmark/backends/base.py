@@ -71,6 +71,10 @@ class Backend(ABC):
         that it cannot use, also where `space` is None."""
         return None
 
+    def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
+        """Raise Unsupported for a config that is known to be wrong without a device, as `prepare`
+        will. Called before a run is stored."""
+
     def libraries(self) -> dict[str, str]:
         """Versions worth recording in the environment, by library name."""
         return {self.name: self.version()}

@@ -101,6 +101,9 @@ class Binder:
                 stack.callback(self._device.free, block.arena.buffer)
                 stack.callback(block.close)
             self._ahead.clear()
+        # A method of what owns this: without it both are freed now, with the results, torch memory
+        # and pinned memory that they hold, not when the garbage collector comes.
+        self._clock = _unclocked
 
     @property
     def _arena_bytes(self) -> int:

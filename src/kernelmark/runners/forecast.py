@@ -24,6 +24,7 @@ from kernelmark.core.files import write_whole
 from kernelmark.core.private import private_folder
 from kernelmark.core.result import Case, Result, Status, StopReason
 from kernelmark.core.timing import Cache
+from kernelmark.measure.stop import block_seconds
 from kernelmark.runners.plan import work
 
 # Observations that a mean is of, the newest: the load of a machine changes within minutes. The
@@ -164,9 +165,15 @@ class Forecast:
         for key in self._budget_keys(case):
             self.means.learn(key, launches / budget_s(case))
         precise = result.measurement.stop is StopReason.PRECISE
-        if precise and launches < _CAPPED * budget_s(case):
-            for key in self._settled_keys(case):
-                self.means.learn(key, launches / processes)
+        if precise and cost.get("timed") and launches < _CAPPED * budget_s(case):
+            settled = {
+                "warm-up": cost.get("warmup", 0.0) / processes,
+                "blocks": blocks,
+                "block": cost["timed"] / processes / blocks,
+            }
+            for what, value in settled.items():
+                for key in self._settled_keys(case, what):
+                    self.means.learn(key, value)
         if size := self._work(case):
             # The fastest rate so far, which large problems come closer to than small ones.
             rate = size / result.measurement.median_s
@@ -233,21 +240,34 @@ class Forecast:
 
     def _launches_s(self, case: Case) -> float:
         """Return the seconds of warm-up and timed launches in all processes. Under another cap, or
-        by another backend, they are those after which a case like it was precise: a larger cap
-        leaves them as they are."""
+        by another backend, they are those of as many blocks as a case like it took to be precise.
+        A larger cap adds none, but makes each longer if that had the least length."""
         same, like = self._budget_keys(case)
-        fraction, settled_s = self.means.get(same), self.means.get(*self._settled_keys(case))
+        fraction, settled_s = self.means.get(same), self._settled_s(case)
         if fraction is None and settled_s is not None:
             return min(budget_s(case), case.timing.processes * settled_s)
         fraction = self.means.get(like) if fraction is None else fraction
         return budget_s(case) * (1.0 if fraction is None else fraction)
 
-    def _settled_keys(self, case: Case) -> tuple[str, ...]:
-        """Return names of the seconds in which a process reaches the target, the most specific
-        first."""
+    def _settled_s(self, case: Case) -> float | None:
+        """Return the seconds of launches in which a process reaches the target."""
+        parts = ("warm-up", "blocks", "block")
+        known = [self.means.get(*self._settled_keys(case, what)) for what in parts]
+        warmup_s, blocks, block_s = known
+        if warmup_s is None or blocks is None or block_s is None:
+            return None
+        timing, info = case.timing, self._info
+        on_gpu = info is not None and info.kind in ("cuda", "hip")
+        least_s = block_seconds(timing, 0.0, enqueued=on_gpu)
+        return warmup_s + blocks * min(max(block_s, least_s), timing.max_s / timing.allocations)
+
+    def _settled_keys(self, case: Case, what: str) -> tuple[str, ...]:
+        """Return names of what a process takes to reach the target, the most specific first:
+        seconds of warm-up, blocks, or the seconds of a block."""
         timing = case.timing
         like = f"{timing.target_rel_ci:g}", str(timing.allocations), f"{timing.warmup_s:g}"
-        return self._key(case.backend, *like, "settled"), self._key(*like, "settled")
+        name = f"settled {what}"
+        return self._key(case.backend, *like, name), self._key(*like, name)
 
     def _load_keys(self, name: str) -> tuple[str, ...]:
         """Return names of the seconds in which a worker starts and loads a backend. A kernel file

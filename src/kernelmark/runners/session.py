@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import caught_stops, interruptible
@@ -21,7 +22,7 @@ from kernelmark.runners.possible import flag_impossible
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
-_UNKNOWN_NAME = "config-unknown-name"
+UNKNOWN_NAME = "config-unknown-name"
 
 OnEvent = Callable[[Event], None]
 
@@ -69,7 +70,7 @@ def run_cases(
                 (store.update_run if resume else store.add_run)(run)
             run = session.finish(session.drive(events, keep_environment=bool(kept)))
         except BaseException as error:
-            if isinstance(error, UsageError) and error.message.code == _UNKNOWN_NAME:
+            if isinstance(error, UsageError) and error.message.code == UNKNOWN_NAME:
                 if store is not None:
                     store.delete_run(run.id)
                 raise
@@ -89,20 +90,25 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
     return [result for result in stored if not (retry_failed and result.status.failed)]
 
 
+def unknown_config_error(reason: Reason) -> UsageError:
+    """Return the error of a run of which no case accepts the names of its config."""
+    close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return UsageError(reason, hint=f"{meant}nothing was measured or stored")
+
+
 def _refuse_unknown_config(events: Iterator[Event], configured: int) -> Iterator[Event]:
     """Yield the events. Raise UsageError if all `configured` cases refuse the names of their
-    config: that is a mistake in the request, not a result. Only a worker can check the names, so
-    refusals are delayed until a case accepts its config."""
+    config: that is a mistake in the request, not a result. Most backends check the names in the
+    worker, so refusals are delayed until a case accepts its config."""
     refusals: list[Event] = []
     for event in events:
         if not (configured and isinstance(event, CaseFinished) and event.result.case.config):
             yield event
-        elif (reason := event.result.error.root).code == _UNKNOWN_NAME:
+        elif (reason := event.result.error.root).code == UNKNOWN_NAME:
             refusals.append(event)
             if len(refusals) == configured:
-                close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
-                meant = f"did you mean {close[0]}? " if close else ""
-                raise UsageError(reason, hint=f"{meant}nothing was measured or stored")
+                raise unknown_config_error(reason)
         else:
             configured = 0
             yield from refusals

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import functools
+import importlib.metadata
 from pathlib import Path
 from textwrap import dedent
 

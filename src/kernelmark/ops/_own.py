@@ -251,13 +251,9 @@ class TorchValues(ValuesOnDevice):
     """A copy of a torch tensor's values on a device."""
 
     def __init__(self, values: Any, place: Any) -> None:
-        import torch
-
-        kept = torch.contiguous_format
-        self.tensor = values.detach().to(place, copy=True, memory_format=kept).reshape(-1)
-        self.size = self.tensor.numel()
-        if self.tensor.is_cuda:
-            torch.cuda.synchronize(place)  # the timed stream is not ordered after torch's
+        self.tensor = values.detach().to(place, copy=True).contiguous().reshape(-1)
+        self.size: int = self.tensor.numel()
+        self.tensor[:1].cpu()  # waits: the timed stream is not ordered after torch's
 
     @property
     def address(self) -> int:

@@ -347,7 +347,33 @@ TEMPLATES = {
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",
-    "nothing-to-tune": "{backend} has nothing to tune for it on {arch}",
+    "nothing-to-tune": "{backend} has nothing to tune for it on {arch}{cause:if : {cause}}",
+    "plan-nothing-to-tune": (
+        "{place}: {backend} has nothing to tune for this problem on {device}{cause:if : {cause}}"
+    ),
+    "lowering-arch": "kernelmark has lowering configs for CPUs and for {known:list} only",
+    "lowering-op": "a tuning spec matches no dispatch of {op}",
+    "lowering-unit-loop": (
+        "a loop of its root op has one iteration ({loop}): IREE folds it away, and a tuning spec"
+        " would not match"
+    ),
+    "lowering-layout": (
+        "a tuning spec does not match {op} in the layout {layout}{several:if  with several images};"
+        " it does in nhwc"
+    ),
+    "lowering-groups": "a tuning spec does not match a grouped convolution",
+    "lowering-pointwise": (
+        "a tuning spec matches a convolution of one tap only without strides and padding"
+    ),
+    "lowering-acc": "IREE's attention op sums in f32, not in {acc}",
+    "lowering-mixed": "a tuning spec matches an attention only if q ({q}) and kv ({kv}) are equal",
+    "lowering-named-conv": "a convolution can be tuned only as im2col",
+    "lowering-instruction": (
+        "IREE has no matrix instruction of {arch} for {operands:list} that sums in {acc}"
+        "{attention:if  and fits an attention}"
+    ),
+    "lowering-tile": "{dim}={size} of its root op is not a multiple of {least}",
+    "lowering-none-fits": "every combination of tiles is ruled out; most often, {cause}",
     "space-unknown-here": (
         "{backend} cannot say here what can be tried ({cause}): plan it where the GPU is"
     ),

@@ -29,6 +29,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.core.units import bytes_text
@@ -173,6 +174,10 @@ class Iree(Backend):
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         goal = target(info)
         return choices.space(problem, goal) if goal else None
+
+    def untunable(self, problem: Problem, info: DeviceInfo) -> Reason:
+        goal = target(info)
+        return choices.untunable(problem, goal) if goal else NO_REASON
 
 
 def _emulated(problem: Problem) -> str | None:

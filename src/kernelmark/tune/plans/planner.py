@@ -236,8 +236,10 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
         if _is_here(info) or backends.is_file(backend.name):
             return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
         return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
-    if space is None or not space.size:
-        return None, Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+    if space is None or next(iter(space), None) is None:
+        reason = Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+        cause = backend.untunable(problem, info)
+        return None, reason.having(cause=cause) if cause else reason
     return space, NO_REASON
 
 

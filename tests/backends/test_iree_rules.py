@@ -69,6 +69,12 @@ def test_refuses_what_it_would_emulate(key: str) -> None:
     assert "f8e" in reason
 
 
+def test_refuses_moe_for_want_of_a_grouped_gemm() -> None:
+    reason = Reason.of(supports("moe m=8 n=16 k=16 e=4 top_k=2 dtype=f32") or "")
+    assert reason.code == "no-grouped-gemm"
+    assert (reason.fields["experts"], reason.fields["top_k"]) == (4, 2)
+
+
 def test_refuses_other_devices_and_ops() -> None:
     reason = supports("gemm m=8 n=8 k=8 dtype=f32", device("fake", "fake"))
     assert reason is not None

@@ -265,6 +265,15 @@ def test_explains_the_rest(code: int, log: str, first: str) -> None:
     assert explain(code, log, SOURCE).splitlines()[0] == first
 
 
+def test_an_error_without_a_line_names_none() -> None:
+    """As iree-compile writes it of an empty module."""
+    named, none = (
+        explain(1, f"empty.mlir:{line}:0: error: no module", "").splitlines()[0] for line in (3, 0)
+    )
+    assert "empty.mlir" in named
+    assert "empty.mlir" not in none
+
+
 def test_explains_without_a_line_where_the_user_wrote_no_mlir() -> None:
     assert explain(1, "<stdin>:1:1: error: no target", "").splitlines()[0] == (
         "iree-compile: no target"

@@ -37,7 +37,7 @@ _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
 _DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: ", re.MULTILINE)
-_IN_FILE = re.compile(r"^(.+?):(\d+):\d+: error: ", re.MULTILINE)
+_IN_FILE = re.compile(r"^(.+?):([1-9]\d*):\d+: error: ", re.MULTILINE)  # 0: nowhere in it
 _ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
 
 

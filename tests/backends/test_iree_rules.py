@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import backends, ops
+from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.choices import choose
 from kernelmark.backends.iree.compiler import explain
 from kernelmark.backends.iree.targets import Target, target
@@ -263,6 +265,25 @@ def test_explains_with_the_first_error_and_the_first_line() -> None:
 )
 def test_explains_the_rest(code: int, log: str, first: str) -> None:
     assert explain(code, log, SOURCE).splitlines()[0] == first
+
+
+@pytest.mark.parametrize(("folder", "runs"), [(".", 2), ("/tmp/other", 1)])
+def test_an_error_in_a_dumped_file_is_located_in_the_module(
+    monkeypatch: pytest.MonkeyPatch, folder: str, runs: int
+) -> None:
+    """IREE locates errors in the files that it dumps, which are deleted."""
+    made: list[list[str]] = []
+
+    def run(command: list[str], **more: Any) -> subprocess.CompletedProcess[bytes]:
+        made.append(command)
+        place = "./configured_main.mlir:2:2" if "--dump" in command else "<stdin>:6:10"
+        log = f"<unknown>:0: error: no such type\n{place}: error: failed to translate".encode()
+        return subprocess.CompletedProcess(command, 1, b"", log)
+
+    monkeypatch.setattr(compiler, "run_child", run)
+    done = compiler.run_dumping(["iree-compile"], folder, ["--dump"])
+    assert len(made) == runs
+    assert (b"<stdin>:6:10" in done.stderr) == (runs == 2)
 
 
 def test_an_error_without_a_line_names_none() -> None:

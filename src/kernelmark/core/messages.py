@@ -356,21 +356,23 @@ TEMPLATES = {
         "{place}: {backend} has nothing to tune for this problem on {device}{cause:if : {cause}}"
     ),
     "lowering-arch": "kernelmark has lowering configs for CPUs and for {known:list} only",
-    "lowering-op": "a tuning spec matches no dispatch of {op}",
+    "lowering-op": "kernelmark has no lowering configs for {op}",
     "lowering-unit-loop": (
         "a loop of its root op has one iteration ({loop}): IREE folds it away, and a tuning spec"
         " would not match"
     ),
     "lowering-layout": (
-        "a tuning spec does not match {op} in the layout {layout}{several:if  with several images};"
-        " it does in nhwc"
+        "kernelmark has no lowering configs for {op} in the layout {layout}"
+        "{several:if  with several images}, but for nhwc"
     ),
-    "lowering-groups": "a tuning spec does not match a grouped convolution",
+    "lowering-groups": "kernelmark has no lowering configs for grouped convolutions",
     "lowering-pointwise": (
-        "a tuning spec matches a convolution of one tap only without strides and padding"
+        "kernelmark has no lowering configs for a 1 × 1 convolution with strides or padding"
     ),
     "lowering-acc": "IREE's attention op sums in f32, not in {acc}",
-    "lowering-mixed": "a tuning spec matches an attention only if q ({q}) and kv ({kv}) are equal",
+    "lowering-mixed": (
+        "kernelmark has no lowering configs for an attention whose q is {q} and whose kv is {kv}"
+    ),
     "lowering-named-conv": "a convolution can be tuned only as im2col",
     "lowering-instruction": (
         "IREE has no matrix instruction of {arch} for {operands:list} that sums in {acc}"

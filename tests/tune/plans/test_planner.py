@@ -15,7 +15,7 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.naming import assign
 from kernelmark.tune.plans.plan import Budget
-from kernelmark.tune.plans.planner import Fate, Settings, costs_of, drafts, named, write
+from kernelmark.tune.plans.planner import Fate, Settings, costs_of, drafts, named, tunable, write
 from kernelmark.tune.plans.summary import Basis, Cost, summary
 from kernelmark.workloads.workload import Call, Workload
 
@@ -114,6 +114,7 @@ def test_nothing_to_tune_has_the_backends_cause(key, code):
     assert plans == []
     assert (one.reason.code, one.reason.root.code) == ("nothing-to-tune", code)
     assert one.bare
+    assert "iree" not in tunable(ops.parse(key), absent("gfx942"))
 
 
 def test_what_the_reference_cannot_do_is_told_as_the_references():

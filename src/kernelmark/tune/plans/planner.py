@@ -222,8 +222,8 @@ def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
         try:
             backend = backends.find(name)
             able = info.kind in backend.device_kinds and not _refusal(backend, problem, info)
-            if able and (name != "fake" or info.kind == "fake") and backend.space(problem, info):
-                names.append(name)
+            if able and (name != "fake" or info.kind == "fake"):
+                names += [name] if _space(backend, problem, info)[0] else []
         except KernelmarkError:
             continue
     return names

@@ -1,11 +1,16 @@
 """How many suite problems IREE compiles for an AMD GPU, without one.
 
     python benchmarks/iree_suites.py --state iree_suites.jsonl [--seconds 3600] [--part 1/4]
+    python benchmarks/iree_suites.py --reuse benchmarks/results/iree_suites.json
 
 Takes the GEMMs, convolutions and attentions of all suites and compiles each MLIR text once, which
 takes hours. Every outcome is appended to the state file at once: the same command goes on where it
 was interrupted, and files of several parts can be concatenated. Texts are taken in the order of
 their hashes, so that those compiled so far are a random sample of all.
+
+The result has the hash of each text with its flags and compiler. `--reuse` takes the outcomes of an
+earlier result by these hashes and compiles only what changed since; the result has the date of each
+compilation, and the sources of kernelmark that it was made by.
 
 What does not compile has the first line of iree-compile's diagnostic; what kernelmark refuses
 before that, which is to be nothing, its reason.
@@ -19,7 +24,7 @@ import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +46,10 @@ OPS = {"gemm": "a", "batched_gemm": "a", "batched_gemm_quant": "b", "conv": "x",
 F16_OPS = ("gemm", "batched_gemm", "conv")
 AT_LEAST = 0.95
 STATUSES = ("ok", "compile_error", "unsupported")
+# Of each hash in the result: enough to tell a few thousand texts apart.
+HASH_DIGITS = 12
+# What a compilation was made by and when.
+ORIGIN = ("date", "sources")
 
 
 @dataclass(kw_only=True)
@@ -85,7 +94,8 @@ def compiled(problem: Problem, info: DeviceInfo) -> dict[str, Any]:
         outcome = {"status": "compile_error", "reason": error.message.splitlines()[0]}
     except Unsupported as error:
         outcome = {"status": "unsupported", "reason": error.message.splitlines()[0]}
-    return {**outcome, "seconds": round(time.monotonic() - start, 2)}
+    made = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": evidence.SOURCES}
+    return {**outcome, **made, "seconds": round(time.monotonic() - start, 2)}
 
 
 def load_state(path: Path | None) -> dict[str, dict[str, Any]]:
@@ -102,6 +112,26 @@ def load_state(path: Path | None) -> dict[str, dict[str, Any]]:
                 continue
             known[row["key"]] = row
     return known
+
+
+def load_result(path: Path, made: Sequence[Module]) -> dict[str, dict[str, Any]]:
+    """Outcomes of an earlier result for the modules whose texts, flags and compiler are the same.
+
+    Of the problems with the same kind of diagnostic, a result has the text of the first only."""
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
+        listed, failed = figures["compilations"], figures["diagnostics"]
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"{path}: no result of this benchmark with hashes: {error!r}") from None
+    found: dict[str, dict[str, Any]] = {}
+    for row in listed:
+        origin = {name: row[name] for name in ORIGIN}
+        found |= {short: {"status": "ok", **origin} for short in row["hashes"].split()}
+    for row in failed:
+        for short in row["hashes"].split():
+            found[short] |= {"status": row["status"], "reason": row["reason"]}
+    pairs = ((module.key, found.get(module.key[:HASH_DIGITS])) for module in made)
+    return {key: {"key": key, **outcome} for key, outcome in pairs if outcome}
 
 
 def kind_of(reason: str) -> str:
@@ -139,11 +169,14 @@ def bars_of(rows: list[dict[str, Any]], total: int, arch: str) -> list[tuple[str
 
 
 def figures_of(rows: list[dict[str, Any]], total: int) -> dict[str, Any]:
-    """Counts by op and dtype, and every problem that does not compile, by diagnostic."""
+    """Counts by op and dtype, every problem that does not compile, by diagnostic, and the hashes of
+    what was compiled, by date."""
+    origins: dict[tuple[str, ...], set[str]] = defaultdict(set)
     by: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by[row["op"], row["dtype"]][row["status"]] += 1
+        origins[tuple(row.get(name, "") for name in ORIGIN)].add(row["key"])
         if row["status"] != "ok":
             kinds[row["status"], kind_of(row["reason"])].append(row)
     return {
@@ -160,10 +193,19 @@ def figures_of(rows: list[dict[str, Any]], total: int) -> dict[str, Any]:
                 "count": len(found),
                 "reason": found[0]["reason"],
                 "problems": sorted(row["problem"] for row in found),
+                "hashes": hashes({row["key"] for row in found}),
             }
             for (status, kind), found in sorted(kinds.items(), key=lambda one: -len(one[1]))
         ],
+        "compilations": [
+            dict(zip(ORIGIN, origin, strict=True)) | {"texts": len(keys), "hashes": hashes(keys)}
+            for origin, keys in sorted(origins.items())
+        ],
     }
+
+
+def hashes(keys: Iterable[str]) -> str:
+    return " ".join(sorted(key[:HASH_DIGITS] for key in keys))
 
 
 def part(text: str) -> tuple[int, int]:
@@ -178,12 +220,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--arch", default="gfx942")
     parser.add_argument("--state", type=Path, help="append outcomes here, and go on from them")
+    parser.add_argument("--reuse", type=Path, help="take what has not changed from this result")
     parser.add_argument("--part", type=part, default=(1, 1), help="I/N: each Nth, from the Ith on")
     parser.add_argument("--seconds", type=float, help="start no compilation after so many")
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     given = parser.parse_args()
     info = absent(given.arch)
-    made, known = modules(info), load_state(given.state)
+    made = modules(info)
+    known = load_result(given.reuse, made) if given.reuse else {}
+    known |= load_state(given.state)
     total = sum(len(module.problems) for module in made)
     print(f"{total} problems, {len(made)} texts, {len(known)} known", flush=True)
     start, (number, parts) = time.monotonic(), given.part

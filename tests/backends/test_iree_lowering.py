@@ -40,6 +40,17 @@ AMD = [
     ("gfx950", "attention heads_q=8 heads_kv=2 seq=512 dim=128 dtype=bf16 causal=yes"),
     ("gfx950", "conv n=2 c=128 h=34 w=34 k=128 r=3 s=3 layout=nhwc dtype=f8e4m3"),
     ("gfx950", "attention heads=8 seq=1024 dim=128 dtype=f8e4m3"),
+    ("gfx942", "conv n=2 c=256 h=32 w=32 k=128 r=1 s=1 dtype=f16 layout=nhwc"),
+    # bshd: heads of their own, of K shared by Q's, and one of K for all; the batch folded away.
+    ("gfx942", "attention batch=2 heads=4 seq=512 dim=64 dtype=f16 layout=bshd"),
+    ("gfx942", "attention heads_q=8 heads_kv=2 seq=512 dim=128 dtype=bf16 layout=bshd causal=yes"),
+    (
+        "gfx942",
+        "attention batch=2 heads_q=8 heads_kv=1 seq=512 dim=64 dtype=f16 layout=bshd causal=yes",
+    ),
+    ("gfx90a", "attention heads=1 seq=512 dim=64 dtype=f16"),
+    ("gfx1100", "attention batch=2 heads=4 seq=512 dim=64 dtype=f16"),
+    ("gfx1100", "attention heads=8 seq=512 dim=64 dtype=bf16 layout=bshd causal=yes"),
     ("gfx1100", "gemm m=512 n=512 k=512 dtype=f16"),
     ("gfx1100", "gemm m=1024 n=512 k=256 dtype=bf16 tb=t"),
     ("gfx1100", "batched_gemm batch=4 m=256 n=256 k=256 dtype=i8"),
@@ -172,23 +183,46 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m: int, n: int, k: 
 
 
 @pytest.mark.parametrize(
-    ("arch", "key"),
+    ("arch", "key", "code"),
     [
-        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
-        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
-        ("gfx942", "gemm m=100 n=100 k=101 dtype=f16"),
-        ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz"),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 layout=bshd"),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 kv=f8e4m3fnuz"),
-        ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2"),
-        ("gfx1100", "attention heads=8 seq=1024 dim=64 dtype=f16"),
-        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32"),
-        ("gfx1201", "gemm m=512 n=512 k=512 dtype=f16"),
+        ("x86_64", "copy n=64 dtype=f32", "lowering-op"),
+        ("x86_64", "gemm m=64 n=1 k=64 dtype=f32", "lowering-unit-loop"),
+        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32", "lowering-layout"),
+        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2", "lowering-groups"),
+        ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3", "lowering-mixed"),
+        ("gfx942", "gemm m=96 n=96 k=101 dtype=f16", "lowering-tile"),
+        ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16", "lowering-layout"),
+        (
+            *("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc stride=2"),
+            "lowering-pointwise",
+        ),
+        (
+            *("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc pad=1"),
+            "lowering-pointwise",
+        ),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz", "lowering-instruction"),
+        (
+            *("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 kv=f8e4m3fnuz"),
+            "lowering-instruction",
+        ),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f64", "lowering-acc"),
+        ("gfx942", "attention heads=8 seq=1000 dim=64 dtype=f16", "lowering-tile"),
+        ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2", "lowering-instruction"),
+        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32", "lowering-instruction"),
+        ("gfx1201", "gemm m=512 n=512 k=512 dtype=f16", "lowering-arch"),
+        # An instruction of k=16 does not divide the head's dim.
+        ("gfx1100", "attention heads=8 seq=1024 dim=72 dtype=f16", "lowering-none-fits"),
     ],
 )
-def test_no_space_where_no_spec_matches(arch: str, key: str) -> None:
-    assert space(key, arch) is None
+def test_what_cannot_be_tuned_has_a_cause(arch: str, key: str, code: str) -> None:
+    found, cause = space(key, arch), choices.untunable(ops.parse(key), goal(arch))
+    assert found is None or next(iter(found), None) is None
+    assert cause.code == code
+
+
+@pytest.mark.parametrize(("arch", "key"), ALL)
+def test_what_can_be_tuned_has_no_cause_against_it(arch: str, key: str) -> None:
+    assert not choices.untunable(ops.parse(key), goal(arch))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import backends, ops
+from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.choices import choose
 from kernelmark.backends.iree.compiler import explain
 from kernelmark.backends.iree.targets import Target, target
@@ -67,6 +69,12 @@ def test_refuses_what_it_would_emulate(key: str) -> None:
     reason = supports(key)
     assert reason is not None
     assert "f8e" in reason
+
+
+def test_refuses_moe_for_want_of_a_grouped_gemm() -> None:
+    reason = Reason.of(supports("moe m=8 n=16 k=16 e=4 top_k=2 dtype=f32") or "")
+    assert reason.code == "no-grouped-gemm"
+    assert (reason.fields["experts"], reason.fields["top_k"]) == (4, 2)
 
 
 def test_refuses_other_devices_and_ops() -> None:
@@ -257,6 +265,34 @@ def test_explains_with_the_first_error_and_the_first_line() -> None:
 )
 def test_explains_the_rest(code: int, log: str, first: str) -> None:
     assert explain(code, log, SOURCE).splitlines()[0] == first
+
+
+@pytest.mark.parametrize(("folder", "runs"), [(".", 2), ("/tmp/other", 1)])
+def test_an_error_in_a_dumped_file_is_located_in_the_module(
+    monkeypatch: pytest.MonkeyPatch, folder: str, runs: int
+) -> None:
+    """IREE locates errors in the files that it dumps, which are deleted."""
+    made: list[list[str]] = []
+
+    def run(command: list[str], **more: Any) -> subprocess.CompletedProcess[bytes]:
+        made.append(command)
+        place = "./configured_main.mlir:2:2" if "--dump" in command else "<stdin>:6:10"
+        log = f"<unknown>:0: error: no such type\n{place}: error: failed to translate".encode()
+        return subprocess.CompletedProcess(command, 1, b"", log)
+
+    monkeypatch.setattr(compiler, "run_child", run)
+    done = compiler.run_dumping(["iree-compile"], folder, ["--dump"])
+    assert len(made) == runs
+    assert (b"<stdin>:6:10" in done.stderr) == (runs == 2)
+
+
+def test_an_error_without_a_line_names_none() -> None:
+    """As iree-compile writes it of an empty module."""
+    named, none = (
+        explain(1, f"empty.mlir:{line}:0: error: no module", "").splitlines()[0] for line in (3, 0)
+    )
+    assert "empty.mlir" in named
+    assert "empty.mlir" not in none
 
 
 def test_explains_without_a_line_where_the_user_wrote_no_mlir() -> None:

@@ -20,6 +20,8 @@ KEYS = [
 ]
 ERROR = "iree-compile: no such type on gfx942 (line 3 of the MLIR: tensor<{n}x64xf16>)"
 
+MADE = {"date": "2026-01-02", "sources": "new", "seconds": 1}
+
 
 @pytest.fixture
 def script(benchmark_script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -35,8 +37,8 @@ def script(benchmark_script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def outcome(problem: Any) -> dict[str, Any]:
     if "f8e4m3" in problem.key:
-        return {"status": "compile_error", "reason": ERROR.format(n=7), "seconds": 1}
-    return {"status": "ok", "seconds": 1}
+        return {"status": "compile_error", "reason": ERROR.format(n=7), **MADE}
+    return {"status": "ok", **MADE}
 
 
 def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, list[str]]:
@@ -72,6 +74,51 @@ def test_goes_on_where_it_was_interrupted(
         *("compile_error", 1),
         ERROR.format(n=7),
     )
+
+
+def test_reuses_the_outcomes_of_texts_that_have_not_changed(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    run(script, monkeypatch, "-o", str(first))
+    changed = script.modules(None)[2]
+    changed.key = "changed"
+    words = ("--reuse", str(first), "-o", str(second))
+    assert run(script, monkeypatch, *words) == (0, [ops.parse(KEYS[2]).key])
+    before, after = (json.loads(path.read_text())["figures"] for path in (first, second))
+    assert after["by_op_and_dtype"] == before["by_op_and_dtype"]
+    assert after["diagnostics"] == before["diagnostics"]
+    (made,) = before["compilations"]
+    assert (made["hashes"], made["texts"]) == ("0 1 2 3", 4)
+    assert [(row["date"], row["hashes"]) for row in after["compilations"]] == [
+        (made["date"], "0 1 3 changed")
+    ]
+
+
+def test_a_result_keeps_the_dates_of_reused_outcomes(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    run(script, monkeypatch, "-o", str(path))
+    document = json.loads(path.read_text())
+    document["figures"]["compilations"][0] |= {"date": "2020-01-01", "sources": "old"}
+    path.write_text(json.dumps(document))
+    script.modules(None)[0].key = "changed"
+    run(script, monkeypatch, "--reuse", str(path), "-o", str(path))
+    origins = json.loads(path.read_text())["figures"]["compilations"]
+    assert [(row["date"], row["sources"], row["hashes"]) for row in origins] == [
+        ("2020-01-01", "old", "1 2 3"),
+        (MADE["date"], MADE["sources"], "changed"),
+    ]
+
+
+def test_a_file_without_hashes_cannot_be_reused(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text('{"figures": {"diagnostics": []}}')
+    with pytest.raises(SystemExit):
+        run(script, monkeypatch, "--reuse", str(path), "-o", str(path))
 
 
 def test_no_time_compiles_nothing(

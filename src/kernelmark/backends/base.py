@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
@@ -74,6 +75,10 @@ class Backend(ABC):
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
         """Raise Unsupported for a config that is known to be wrong without a device, as `prepare`
         will. Called before a run is stored."""
+
+    def untunable(self, problem: Problem, info: DeviceInfo) -> Reason:
+        """Return why there is nothing to tune for a problem, where more is known than that."""
+        return NO_REASON
 
     def libraries(self) -> dict[str, str]:
         """Versions worth recording in the environment, by library name."""

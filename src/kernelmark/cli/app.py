@@ -64,8 +64,6 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "nightly": nightly.nightly,
 }
 
-COMMANDS = tuple(_IN_ORDER)
-
 
 @contextlib.contextmanager
 def _interrupts_raised() -> Iterator[None]:

@@ -46,13 +46,15 @@ def style_of(words: Sequence[str]) -> Style:
 
 
 def command_path(words: Sequence[str]) -> str:
-    """`kmark run`, as far as `words` name a command."""
-    return f"kmark {command_of(words)}".strip()
+    """`kmark run` or `kmark tune plan`, as far as `words` name a command."""
+    from kernelmark.cli.app import command
 
-
-def command_of(words: Sequence[str]) -> str:
-    """The command that `words` call; empty for none that there is."""
-    from kernelmark.cli.app import COMMANDS
-
-    word = next((word for word in words if not word.startswith("-")), "")
-    return word if word in COMMANDS else ""
+    path, group = ["kmark"], command()
+    for word in words:
+        if word.startswith("-"):
+            continue
+        group = getattr(group, "commands", {}).get(word)
+        if group is None:
+            break
+        path.append(word)
+    return " ".join(path)

@@ -49,6 +49,10 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
+    "no-grouped-gemm": (
+        "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
+        " token, not {top_k}"
+    ),
     "epilogue-unknown": "{backend} has no epilogue that applies {act}",
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
@@ -349,7 +353,35 @@ TEMPLATES = {
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",
-    "nothing-to-tune": "{backend} has nothing to tune for it on {arch}",
+    "nothing-to-tune": "{backend} has nothing to tune for it on {arch}{cause:if : {cause}}",
+    "plan-nothing-to-tune": (
+        "{place}: {backend} has nothing to tune for this problem on {device}{cause:if : {cause}}"
+    ),
+    "lowering-arch": "kernelmark has lowering configs for CPUs and for {known:list} only",
+    "lowering-op": "kernelmark has no lowering configs for {op}",
+    "lowering-unit-loop": (
+        "a loop of its root op has one iteration ({loop}): IREE folds it away, and a tuning spec"
+        " would not match"
+    ),
+    "lowering-layout": (
+        "kernelmark has no lowering configs for {op} in the layout {layout}"
+        "{several:if  with several images}, but for nhwc"
+    ),
+    "lowering-groups": "kernelmark has no lowering configs for grouped convolutions",
+    "lowering-pointwise": (
+        "kernelmark has no lowering configs for a 1 × 1 convolution with strides or padding"
+    ),
+    "lowering-acc": "IREE's attention op sums in f32, not in {acc}",
+    "lowering-mixed": (
+        "kernelmark has no lowering configs for an attention whose q is {q} and whose kv is {kv}"
+    ),
+    "lowering-named-conv": "a convolution can be tuned only as im2col",
+    "lowering-instruction": (
+        "IREE has no matrix instruction of {arch} for {operands:list} that sums in {acc}"
+        "{attention:if  and fits an attention}"
+    ),
+    "lowering-tile": "{dim}={size} of its root op is not a multiple of {least}",
+    "lowering-none-fits": "every combination of tiles is ruled out; most often, {cause}",
     "space-unknown-here": (
         "{backend} cannot say here what can be tried ({cause}): plan it where the GPU is"
     ),

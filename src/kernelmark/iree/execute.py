@@ -19,6 +19,7 @@ from kernelmark.backends.iree.targets import Target
 from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.units import counted
 from kernelmark.iree.modules import Signature, TensorType, parse_type
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.numerics.floats import decode, encode, storage
@@ -55,8 +56,9 @@ def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tu
     Integers are 0 or 1 then, which are valid as indices too."""
     if given and len(given) != len(signature.inputs):
         raise UsageError(
-            f"--input was given {len(given)} times, but the function has"
-            f" {len(signature.inputs)} arguments: {', '.join(map(str, signature.inputs))}",
+            f"--input was given {counted(len(given), 'time')}, but the function has"
+            f" {counted(len(signature.inputs), 'argument')}:"
+            f" {', '.join(map(str, signature.inputs))}",
             hint="give one --input for each argument, or none",
         )
     random = np.random.default_rng(seed)

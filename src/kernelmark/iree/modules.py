@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.backends.iree.compiler import compiler_present, explain, tool
+from kernelmark.backends.iree.compiler import compiler_present, explain, run_dumping, tool
 from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
@@ -141,12 +141,10 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
     binary, dumps = folder / f"{variant.name}.vmfb", folder / variant.name
     flags = (*target.device_flags, *variant.arguments)
     start = time.perf_counter()
-    done = run_child(
-        [
-            *(tool("iree-compile"), str(module), *flags, "-o", str(binary)),
-            dump_flag(dumps),
-            f"--iree-hal-dump-executable-sources-to={dumps}",
-        ]
+    done = run_dumping(
+        [tool("iree-compile"), str(module), *flags, "-o", str(binary)],
+        str(dumps),
+        (dump_flag(dumps), f"--iree-hal-dump-executable-sources-to={dumps}"),
     )
     compile_s = time.perf_counter() - start
     if done.returncode or not binary.is_file():

@@ -118,13 +118,15 @@ def plan_records(
 
 
 def reasons(refused: Sequence[Refused]) -> list[str]:
-    """Why problems have no plan, each reason once."""
+    """Why problems have no plan, each reason once. Causes of having nothing to tune differ by the
+    sizes of a problem: those of one kind are one reason, in the words of the first."""
     groups: dict[str, list[Refused]] = {}
     for one in refused:
-        groups.setdefault(one.reason, []).append(one)
+        bare = one.reason.code == "nothing-to-tune"
+        groups.setdefault(one.reason.root.code if bare else one.reason, []).append(one)
     return [
-        f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {reason}"
-        for reason, group in groups.items()
+        f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {group[0].reason}"
+        for group in groups.values()
     ]
 
 

@@ -240,3 +240,12 @@ def test_a_backend_with_nothing_to_tune_is_told(tmp_path):
     plan = TunePlan(name="x", problem=PROBLEM, backend="numpy", reference_backend="numpy")
     with pytest.raises(UsageError, match="x: numpy has nothing to tune for this problem on cpu"):
         space_of(plan, find("cpu")[1])
+
+
+def test_a_plan_with_nothing_to_tune_has_the_backends_cause():
+    column = ops.parse("gemm m=64 n=1 k=64 dtype=f32")
+    plan = TunePlan(name="x", problem=column, backend="iree", reference_backend="iree")
+    with pytest.raises(UsageError) as caught:
+        space_of(plan, find("cpu")[1])
+    reason = caught.value.message
+    assert (reason.code, reason.root.code) == ("plan-nothing-to-tune", "lowering-unit-loop")

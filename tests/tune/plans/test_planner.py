@@ -15,7 +15,7 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.naming import assign
 from kernelmark.tune.plans.plan import Budget
-from kernelmark.tune.plans.planner import Fate, Settings, costs_of, drafts, named, write
+from kernelmark.tune.plans.planner import Fate, Settings, costs_of, drafts, named, tunable, write
 from kernelmark.tune.plans.summary import Basis, Cost, summary
 from kernelmark.workloads.workload import Call, Workload
 
@@ -98,7 +98,23 @@ def test_what_cannot_be_tuned_has_a_reason():
     _, refused = made(
         [timed(8, 1, 1e-5)], Settings(backend="numpy", reference="numpy"), find("cpu")[1]
     )
-    assert refused[0].reason.code == "nothing-to-tune"
+    assert refused[0].reason.code == refused[0].reason.root.code == "nothing-to-tune"
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("gemm m=63 n=64 k=64 dtype=f16", "lowering-tile"),
+        ("attention heads=8 seq=1024 dim=72 dtype=f16", "lowering-none-fits"),
+    ],
+)
+def test_nothing_to_tune_has_the_backends_cause(key, code):
+    settings = Settings(backend="iree", reference="iree")
+    plans, (one,) = made([Cost(problem=ops.parse(key), count=1)], settings, absent("gfx942"))
+    assert plans == []
+    assert (one.reason.code, one.reason.root.code) == ("nothing-to-tune", code)
+    assert one.bare
+    assert "iree" not in tunable(ops.parse(key), absent("gfx942"))
 
 
 def test_what_the_reference_cannot_do_is_told_as_the_references():

@@ -29,6 +29,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.core.units import bytes_text
@@ -97,6 +98,7 @@ class Iree(Backend):
     def refuses(self, problem: Problem, info: DeviceInfo) -> str | None:
         """What of the problem cannot be done on such a device, wherever it is."""
         reason = wrong_device(self.name, self.device_kinds, info)
+        reason = reason or _ungrouped(problem)
         reason = reason or unknown_op(self.name, mlir.registry.names(), problem)
         if reason is not None:
             return reason
@@ -173,6 +175,22 @@ class Iree(Backend):
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         goal = target(info)
         return choices.space(problem, goal) if goal else None
+
+    def untunable(self, problem: Problem, info: DeviceInfo) -> Reason:
+        goal = target(info)
+        return choices.untunable(problem, goal) if goal else NO_REASON
+
+
+def _ungrouped(problem: Problem) -> Reason | None:
+    """Why moe cannot be written as what it is, or None.
+
+    IREE 3.13 has no op for GEMMs whose sizes are data: the host would have to read how many tokens
+    each expert has. What remains are all experts for all tokens, or a copy of the weights for each
+    token."""
+    if problem.op != "moe":
+        return None
+    experts, top_k = problem.dims["e"], problem.dims["top_k"]
+    return Reason("no-grouped-gemm", backend="iree", op=problem.op, experts=experts, top_k=top_k)
 
 
 def _emulated(problem: Problem) -> str | None:

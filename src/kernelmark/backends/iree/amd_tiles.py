@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernelmark.backends.iree.spec import Lowering, Root
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 
 
@@ -97,42 +99,45 @@ class AmdTiles:
         return tuple(_ARCHS)
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
-        mma = tuple(self._instructions(root))
+        mma = self._instructions(root)
         if not mma:
-            return {}
-        subgroups: Mapping[str, tuple[ConfigValue, ...]] = {
-            "subgroups_m": (1, 2, 4),
-            "subgroups_n": (1, 2, 4),
-        }
+            raise Unsupported(self._no_instruction(root))
+        tiles = {name: _dividing(name, *one) for name, one in self._tiles(root).items()}
         if root.kind == "attention":
-            rows, keys = _only(root, "m"), _only(root, "k2")
+            more = {"subgroups_m": (1, 2, 4, 8), "waves_per_eu": _OPTIONS["waves_per_eu"]}
+            return {"mma": tuple(mma), **tiles, **more}
+        subgroups = {"subgroups_m": (1, 2, 4), "subgroups_n": (1, 2, 4)}
+        pipelines = {"pipeline": ("TileAndFuse", "VectorDistribute")}
+        if root.kind == "convolution":
+            pipelines = {}
+        return {"mma": tuple(mma), **tiles, **subgroups, **pipelines, **_OPTIONS}
+
+    def _tiles(self, root: Root) -> Mapping[str, tuple[tuple[int, ...], int]]:
+        """The sizes that a tile may have, and that of the dim which it must divide."""
+        if root.kind == "attention":
+            keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
             return {
-                "mma": mma,
-                "tile_m": _dividing((32, 64, 128, 256), rows),
-                "tile_k": _dividing((16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4], keys),
-                "subgroups_m": (1, 2, 4, 8),
-                "waves_per_eu": _OPTIONS["waves_per_eu"],
+                "tile_m": ((32, 64, 128, 256), root.sizes["m"][-1]),
+                "tile_k": (keys, _only(root, "k2")),
             }
         if root.kind == "convolution":
             rows, columns = root.sizes["image"]
             return {
-                "mma": mma,
-                "tile_p": _dividing((1, 2, 4, 8, 16), rows),
-                "tile_q": _dividing((16, 32, 64, 128), columns),
-                "tile_n": _dividing((32, 64, 128, 256), _only(root, "channels")),
-                "tile_k": _dividing((16, 32, 64, 128, 256), self._depth(root)),
-                **subgroups,
-                **_OPTIONS,
+                "tile_p": ((1, 2, 4, 8, 16), rows),
+                "tile_q": ((16, 32, 64, 128), columns),
+                "tile_n": ((32, 64, 128, 256), _only(root, "channels")),
+                "tile_k": ((16, 32, 64, 128, 256), self._depth(root)),
             }
-        return {
-            "mma": mma,
-            "tile_m": _dividing((16, 32, 64, 128, 256), _only(root, "m")),
-            "tile_n": _dividing((16, 32, 64, 128, 256), _only(root, "n")),
-            "tile_k": _dividing((16, 32, 64, 128, 256), _only(root, "k")),
-            **subgroups,
-            "pipeline": ("TileAndFuse", "VectorDistribute"),
-            **_OPTIONS,
-        }
+        return {f"tile_{dim}": ((16, 32, 64, 128, 256), _only(root, dim)) for dim in "mnk"}
+
+    def _no_instruction(self, root: Root) -> Reason:
+        return Reason(
+            "lowering-instruction",
+            arch=self.arch,
+            operands=tuple(dict.fromkeys(root.types[n] for n in _OPERANDS if n in root.types)),
+            acc=root.types["output_type"],
+            attention=root.kind == "attention",
+        )
 
     def seeds(self, root: Root) -> Sequence[Config]:
         """As IREE itself often chooses."""
@@ -189,7 +194,7 @@ class AmdTiles:
     def lowering(self, root: Root, config: Config) -> Lowering:
         mma = _parse_mma(str(config["mma"]))
         if root.kind == "attention":
-            return _attention(root, config, mma, self._limits.wave)
+            return _attention(root, config, mma, self._limits)
         t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
         lead = [1] if root.sizes["batch"] else []
         none = [0 for _ in lead]
@@ -231,10 +236,9 @@ class AmdTiles:
             # The result of the first product is an operand of the second as it lies in registers:
             # the shapes with square results whose k is that of f16 fit each other.
             # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's in that order.
+            # WMMA of gfx11 passes it through shared memory, as IREE itself does.
             fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
             wanted = [n for n in wanted if _parse_mma(n)[1:4] in fits]
-            if self._limits.family != "MFMA":
-                return []
         return [name for name in wanted if _parse_mma(name).result == result]
 
     def _crowded(self, result_bytes: int, waves: int) -> str | None:
@@ -263,13 +267,18 @@ _ATTENTION_SHAPES = {
 _OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
 
 
-def _attention(root: Root, config: Config, mma: Mma, wave: int) -> Lowering:
+def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     waves = int(config["subgroups_m"])
+    lead = len((*root.sizes["batch"], *root.sizes["m"])) - 1  # the loops before that of rows
+    ones, none = [1] * lead, [0] * lead
+    counts = [*ones, waves, 1, 1, 1]
+    m, n, k1, k2 = range(lead, lead + 4)
 
-    def product(kind: str, promoted: str, loops: list[int]) -> str:
+    def product(kind: str, promoted: str, loops: Sequence[int]) -> str:
+        basis = f"[{counts}, {[*range(lead), *loops]}]"
         return (
             f"{{lowering_config = #iree_gpu.lowering_config<{{mma_kind = {kind}, "
-            f"promote_operands = {promoted}, subgroup_basis = [[1, {waves}, 1, 1, 1], {loops}]}}>}}"
+            f"promote_operands = {promoted}, subgroup_basis = {basis}}}>}}"
         )
 
     def virtual(k: int) -> str:
@@ -278,26 +287,26 @@ def _attention(root: Root, config: Config, mma: Mma, wave: int) -> Lowering:
 
     plain = f"#iree_gpu.mma_layout<{config['mma']}, col_major = true>"
     first = second = plain
-    if mma.operand == _OCP_F8.upper():
+    if mma.operand == _OCP_F8.upper() or limits.family != "MFMA":
         first = second = f"#iree_gpu.mma_layout<{config['mma']}>"
-    if mma.operand == "F16":
+    elif mma.operand == "F16":
         # Twice the k by two instructions: the operands are then read 8 elements at a time.
         first = virtual(2 * mma.k)
     elif mma.operand == _F8.upper():
         second = virtual(mma.k)
     return Lowering(
         config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
-        f"reduction = [0, 0, 0, 0, {config['tile_k']}], "
-        f"workgroup = [1, {config['tile_m']}, {_only(root, 'n')}, 0, 0]}}>",
+        f"reduction = {[*none, 0, 0, 0, config['tile_k']]}, "
+        f"workgroup = {[*ones, config['tile_m'], _only(root, 'n'), 0, 0]}}}>",
         translation=_translation(
             "VectorDistribute",
             waves,
-            wave,
+            limits.wave,
             'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
             _waves(config),
         ),
-        parts=f"{{pv_attrs = {product(second, '[1]', [0, 1, 2, 4])}, "
-        f"qk_attrs = {product(first, '[0, 1]', [0, 1, 3, 4])}}}",
+        parts=f"{{pv_attrs = {product(second, '[1]', (m, n, k2))}, "
+        f"qk_attrs = {product(first, '[0, 1]', (m, k1, k2))}}}",
     )
 
 
@@ -330,9 +339,13 @@ def _only(root: Root, name: str) -> int:
     return size
 
 
-def _dividing(values: tuple[int, ...], size: int) -> tuple[int, ...]:
+def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
     """The values that divide a dim: the copies of operands are not masked."""
-    return tuple(value for value in values if size % value == 0)
+    found = tuple(value for value in values if size % value == 0)
+    if not found:
+        dim = tile.removeprefix("tile_")
+        raise Unsupported(Reason("lowering-tile", dim=dim, size=size, least=values[0]))
+    return found
 
 
 def _bytes(root: Root) -> int:

@@ -11,7 +11,9 @@ tiling and dynamic dims.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from kernelmark import ops
@@ -25,7 +27,7 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.kernels import mlir
@@ -63,7 +65,7 @@ class Choice:
 def choose(problem: Problem, config: Config, target: Target) -> Choice:
     """The config's choice with defaults filled in; an impossible config is `Unsupported`."""
     form = form_of(problem, config, target)
-    tunable = lowering.space(problem, form, target, seeded=False)
+    tunable = _lowerings(problem, form, target, seeded=False)
     names = () if tunable is None else tuple(tunable.parameters)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
     tiles = FrozenDict({name: value for name, value in config.items() if name in names})
@@ -195,7 +197,7 @@ def _exactness(problem: Problem) -> tuple[str, ...]:
 
 def space(problem: Problem, target: Target) -> Space | None:
     """The lowering configs of the problem in its default form; None where it has none."""
-    found = lowering.space(problem, form_of(problem, {}, target), target)
+    found = _lowerings(problem, form_of(problem, {}, target), target)
     if found is None:
         return None
     # Most of them without choice, so that a reference can be IREE's own default.
@@ -211,3 +213,28 @@ def space(problem: Problem, target: Target) -> Space | None:
         default=FrozenDict({**found.default, **first} if found.default else {}),
         seeds=tuple(FrozenDict({**seed, **first}) for seed in found.seeds),
     )
+
+
+def _lowerings(
+    problem: Problem, form: Form, target: Target, *, seeded: bool = True
+) -> Space | None:
+    try:
+        return lowering.space(problem, form, target, seeded=seeded)
+    except Unsupported:
+        return None
+
+
+def untunable(problem: Problem, target: Target) -> Reason:
+    """Return why no lowering config can be tried for a problem; empty if one can."""
+    try:
+        found = lowering.space(problem, form_of(problem, {}, target), target, seeded=False)
+    except Unsupported as error:
+        return error.message
+    if next(iter(found), None) is not None:
+        return NO_REASON
+    causes = Counter(
+        found.forbids(dict(zip(found.parameters, values, strict=True)))
+        for values in itertools.product(*found.parameters.values())
+    )
+    ((cause, _),) = causes.most_common(1)
+    return Reason("lowering-none-fits", cause=cause)

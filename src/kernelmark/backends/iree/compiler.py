@@ -13,10 +13,11 @@ import importlib.util
 import json
 import re
 import signal
+import subprocess
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +38,7 @@ _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
 _DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: ", re.MULTILINE)
-_IN_FILE = re.compile(r"^(.+?):(\d+):\d+: error: ", re.MULTILINE)
+_IN_FILE = re.compile(r"^(.+?):([1-9]\d*):\d+: error: ", re.MULTILINE)  # 0: nowhere in it
 _ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
 
 
@@ -200,12 +201,13 @@ def run_compiler(
             file.flush()
             return run_compiler(source, (*flags, f"{SPEC_FLAG}={file.name}"), dumps=dumps)
     command = [tool("iree-compile"), "-", *flags]
-    if dumps is not None:
-        # The module keeps the names of dumped files as debug information: relative ones give it
-        # the same hash whatever the folder.
-        command.append(dump_flag("."))
     try:
-        done = run_child(command, input=source.encode(), cwd=dumps)
+        if dumps is None:
+            done = run_child(command, input=source.encode())
+        else:
+            # The module keeps the names of dumped files as debug information: relative ones give
+            # it the same hash whatever the folder.
+            done = run_dumping(command, ".", (dump_flag("."),), input=source.encode(), cwd=dumps)
     except OSError as error:
         raise CompileError(
             f"iree-compile cannot be started: {error}",
@@ -217,6 +219,26 @@ def run_compiler(
         explain(done.returncode, done.stderr.decode(errors="replace"), source),
         hint=f"flags: {' '.join(flags)}",
     )
+
+
+def run_dumping(
+    command: Sequence[str],
+    folder: str,
+    flags: Sequence[str],
+    *,
+    input: bytes | None = None,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run iree-compile with `flags` that dump kernels into `folder`.
+
+    Errors then have lines of the dumped files, which nobody keeps: after such an error it runs once
+    more without the flags, for the line of the module."""
+    done = run_child([*command, *flags], input=input, cwd=cwd)
+    dumped = re.compile(rf"^{re.escape(folder)}/[^:\n]+:\d+:\d+: error: ", re.MULTILINE)
+    if done.returncode > 0 and dumped.search(done.stderr.decode(errors="replace")):
+        plain = run_child(command, input=input, cwd=cwd)
+        return plain if plain.returncode else done
+    return done
 
 
 def explain(code: int, log: str, source: str) -> str:

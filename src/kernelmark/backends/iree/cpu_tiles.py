@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.backends.iree.spec import Lowering, Root
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 
 _TILES: Mapping[str, tuple[int, ...]] = {
@@ -74,7 +76,7 @@ class CpuTiles:
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
         if root.kind != "contraction":  # a named convolution has other loops
-            return {}
+            raise Unsupported(Reason("lowering-named-conv"))
         lanes = self._lanes(root)
         listed: dict[str, tuple[int, ...]] = {}
         for name in ("tile_m", "tile_n"):
@@ -198,7 +200,7 @@ def _bits(root: Root) -> int:
 
 def _along_k(root: Root) -> bool:
     """Whether B is read along k, and so transposed in registers."""
-    return root.maps[1].endswith("j, k)>")
+    return root.reads[1].endswith("j, k")
 
 
 def _size(root: Root, name: str) -> int:

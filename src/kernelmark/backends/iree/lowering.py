@@ -10,22 +10,23 @@ from kernelmark.backends.iree.amd_tiles import FREE, AmdTiles
 from kernelmark.backends.iree.cpu_tiles import CpuTiles
 from kernelmark.backends.iree.spec import Entry, Lowering, Root
 from kernelmark.backends.iree.targets import Target
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
-from kernelmark.kernels.mlir.base import Form, affine_map, element_type
+from kernelmark.kernels.mlir.base import Form, element_type
 from kernelmark.ops.conv import output_size
 
 _CONV_LOOPS = "n, p, q, f, r, s, c"
-_ATTENTION_LOOPS = "b, m, n, c, d"
 
 
 class Tiles(Protocol):
     """The lowerings of one kind of device."""
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
-        """Parameters with their values; empty if there is nothing to try."""
+        """Parameters with their values; raise Unsupported if there is nothing to try."""
 
     def seeds(self, root: Root) -> Sequence[Config]:
         """Combinations to begin with, one that is rarely bad first; their sizes need not be among
@@ -38,13 +39,11 @@ class Tiles(Protocol):
         """IREE's attributes for a combination."""
 
 
-def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) -> Space | None:
-    """What can be tried; None where a spec cannot match the problem's root ops. Without seeds it
-    has no default either, and is made in half the time: checking a config needs none."""
+def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) -> Space:
+    """What can be tried; raise Unsupported if there is nothing. Without seeds it has no default
+    either, and is made in half the time: checking a config needs none."""
     tiles, found = _tiles(target), roots(problem, form)
-    listed = {root.prefix: tiles.values(root) for root in found} if tiles else {}
-    if tiles is None or not listed or not all(one and all(one.values()) for one in listed.values()):
-        return None
+    listed = {root.prefix: tiles.values(root) for root in found}
     parameters = {p + name: v for p, one in listed.items() for name, v in one.items()}
     known: dict[tuple[ConfigValue, ...], str | None] = {}
 
@@ -91,18 +90,19 @@ def _seeds(
 def entries(problem: Problem, form: Form, target: Target, config: Config) -> tuple[Entry, ...]:
     """The spec's entries for a config of the space."""
     tiles = _tiles(target)
-    assert tiles is not None
     return tuple(
         Entry(root=root, lowering=tiles.lowering(root, _own(config, root)))
         for root in roots(problem, form)
     )
 
 
-def _tiles(target: Target) -> Tiles | None:
+def _tiles(target: Target) -> Tiles:
     if not target.gpu:
         return CpuTiles(vector_bytes=target.vector_bytes, registers=target.registers)
     arch = target.name.removeprefix("rocm ")
-    return AmdTiles(arch=arch) if arch in AmdTiles.archs() else None
+    if arch not in AmdTiles.archs():
+        raise Unsupported(Reason("lowering-arch", known=AmdTiles.archs()))
+    return AmdTiles(arch=arch)
 
 
 def _own(config: Config, root: Root) -> dict[str, ConfigValue]:
@@ -121,7 +121,7 @@ def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue
 
 
 def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
-    """The ops that decide a problem's time; none where IREE's form of them is not known.
+    """The ops that decide a problem's time; raise Unsupported if IREE's form of them is not known.
 
     A loop of one iteration is folded away by IREE, and with it the op as it is matched here."""
     if problem.op in ("gemm", "batched_gemm"):
@@ -133,9 +133,12 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
     elif problem.op == "attention":
         found = _attention_roots(problem)
     else:
-        found = ()
-    small = any(size == 1 for root in found for sizes in root.sizes.values() for size in sizes)
-    return () if small else found
+        raise Unsupported(Reason("lowering-op", op=problem.op))
+    for root in found:
+        for loop, sizes in root.sizes.items():
+            if 1 in sizes:
+                raise Unsupported(Reason("lowering-unit-loop", loop=root.prefix + loop))
+    return found
 
 
 def _product_roots(problem: Problem) -> tuple[Root, ...]:
@@ -154,7 +157,7 @@ def _column_roots(problem: Problem) -> tuple[Root, ...]:
         return (_contraction((0, d["n"] * spots, d["k"], terms), (x, x, acc), tb=True),)
     if d["n"] == 1:
         return (_contraction((0, d["k"], spots, terms), (x, x, acc)),)
-    return ()
+    raise Unsupported(Reason("lowering-layout", op=problem.op, layout="nchw", several=True))
 
 
 def _step_roots(problem: Problem) -> tuple[Root, ...]:
@@ -164,7 +167,7 @@ def _step_roots(problem: Problem) -> tuple[Root, ...]:
     rows = d["seq_q"] * d["heads_q"] // d["heads_kv"]
     q, kv, acc = (_type(problem, name) for name in ("q", "kv", "acc"))
     if q != kv:
-        return ()
+        raise Unsupported(Reason("lowering-mixed", q=q, kv=kv))
     qk, pv = (heads, rows, d["seq_kv"], d["dim_qk"]), (heads, rows, d["dim_v"], d["seq_kv"])
     return (
         _contraction(qk, (q, kv, acc), tb=True, prefix="qk_"),
@@ -187,17 +190,25 @@ def _contraction(
     return Root(
         kind="contraction",
         types=dict(zip(("lhs_type", "rhs_type", "output_type"), types, strict=True)),
-        maps=tuple(affine_map(f"{lead}i, j, k", read) for read in reads),
+        loops=f"{lead}i, j, k",
+        reads=reads,
         sizes={"batch": (batch,) if batch else (), "m": (m,), "n": (n,), "k": (k,)},
         prefix=prefix,
     )
 
 
 def _conv_roots(problem: Problem) -> tuple[Root, ...]:
-    """A convolution of nhwc with several taps; one tap is a product to IREE."""
-    d = problem.dims
-    if problem.options["layout"] != "nhwc" or d["groups"] > 1 or d["r"] * d["s"] == 1:
-        return ()
+    """A convolution of nhwc. One of a single tap is a product to IREE: that of im2col, unless its
+    taps are strided or padded."""
+    d, layout = problem.dims, problem.options["layout"]
+    if d["groups"] > 1:
+        raise Unsupported(Reason("lowering-groups"))
+    if layout != "nhwc":
+        raise Unsupported(Reason("lowering-layout", op=problem.op, layout=layout))
+    if d["r"] * d["s"] == 1:
+        if output_size(problem) != (d["h"], d["w"]) or d["pad_h"] or d["pad_w"]:
+            raise Unsupported(Reason("lowering-pointwise"))
+        return _column_roots(problem)
     row = _tap("p", "r", d["stride_h"], d["dilation_h"])
     column = _tap("q", "s", d["stride_w"], d["dilation_w"])
     reads = (f"n, {row}, {column}, c", "f, r, s, c", "n, p, q, f")
@@ -206,7 +217,8 @@ def _conv_roots(problem: Problem) -> tuple[Root, ...]:
         Root(
             kind="convolution",
             types={"lhs_type": x, "rhs_type": x, "output_type": acc},
-            maps=tuple(affine_map(_CONV_LOOPS, read) for read in reads),
+            loops=_CONV_LOOPS,
+            reads=reads,
             sizes={
                 "batch": (d["n"],),
                 "image": output_size(problem),
@@ -226,31 +238,56 @@ def _tap(out: str, filter_loop: str, stride: int, dilation: int) -> str:
 
 
 def _attention_roots(problem: Problem) -> tuple[Root, ...]:
+    """The attention op. Loops: those of the batch, of rows (m), n, the dim of Q and K (c), and
+    positions of K and V (d)."""
     d = problem.dims
-    q, kv = _type(problem, "q"), _type(problem, "kv")
-    # IREE folds the transposes of bshd into other maps, which depend on batch and heads.
-    if problem.dtypes["acc"] != "f32" or problem.options["layout"] == "bshd":
-        return ()
+    if problem.dtypes["acc"] != "f32":
+        raise Unsupported(Reason("lowering-acc", acc=problem.dtypes["acc"]))
+    batch, rows, q, kv = _attention_loops(problem)
     # IREE stores the truth values of a mask as bytes.
     mask = {"mask_type": "i8"} if problem.options["causal"] else {}
-    operands = ("b, m, c", "b, d, c", "b, d, n", "", *(["m, d"] * len(mask)))
-    reads = (*operands, "b, m, n", "b, m", "b, m")
-    types = {"query_type": q, "key_type": kv, "value_type": kv, **mask}
-    sums = ("scale_type", "output_type", "max_type", "sum_type")
+    sums = [*batch, *rows]
+    reads = [[*q, "c"], [*kv, "c"], [*kv, "n"], [], *([[*rows, "d"]] * len(mask))]
+    reads += [[*sums, "n"], sums, sums]
+    key = _type(problem, "kv")
+    types = {"query_type": _type(problem, "q"), "key_type": key, "value_type": key, **mask}
+    wide = ("scale_type", "output_type", "max_type", "sum_type")
     return (
         Root(
             kind="attention",
-            types=types | dict.fromkeys(sums, "f32"),
-            maps=tuple(affine_map(_ATTENTION_LOOPS, read) for read in reads),
+            types=types | dict.fromkeys(wide, "f32"),
+            loops=", ".join([*sums, "n", "c", "d"]),
+            reads=tuple(map(", ".join, reads)),
             sizes={
-                "batch": (d["batch"] * d["heads_kv"],),
-                "m": (d["seq_q"] * d["heads_q"] // d["heads_kv"],),
+                "batch": tuple(batch.values()),
+                "m": tuple(rows.values()),
                 "n": (d["dim_v"],),
                 "k1": (d["dim_qk"],),
                 "k2": (d["seq_kv"],),
             },
         ),
     )
+
+
+def _attention_loops(
+    problem: Problem,
+) -> tuple[dict[str, int], dict[str, int], list[str], list[str]]:
+    """The loops of the batch and of rows with their sizes, and how Q and K are read by them.
+
+    IREE folds the transposes of bshd into the reads. If Q's heads share those of K, it does not,
+    and transposes Q before; but if K has a single head, Q's become a loop of their own. A loop of
+    one iteration over the batch is folded away."""
+    d = problem.dims
+    batch, heads, group = d["batch"], d["heads_kv"], d["heads_q"] // d["heads_kv"]
+    lead = {"b": batch} if batch > 1 else {}
+    rows = {"m": d["seq_q"] * group}
+    if problem.options["layout"] == "bshd" and heads > 1:
+        query = ["m", "h"] if group == 1 else ["h", "m"]
+        return {**lead, "h": heads}, rows, [*lead, *query], [*lead, "d", "h"]
+    if problem.options["layout"] == "bshd" and group > 1 and d["seq_q"] > 1:
+        return lead, {"h": group, "m": d["seq_q"]}, [*lead, "m", "h"], [*lead, "d"]
+    flat = {"b": batch * heads} if batch * heads > 1 else {}
+    return flat, rows, [*flat, "m"], [*flat, "d"]
 
 
 def _type(problem: Problem, name: str) -> str:

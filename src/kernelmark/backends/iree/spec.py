@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelmark.core.errors import UsageError
+from kernelmark.kernels.mlir.base import affine_map
 
 _ANY = "!transform.any_op"
 _PARAM = "!transform.any_param"
@@ -30,6 +31,18 @@ _MATCHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     # The attention op has become this one when specs are applied. A masked one has no such matcher.
     "attention": ("online_attention", ("batch", "m", "n", "k1", "k2")),
 }
+# Of a masked attention, in order: how they are called in the matcher, and whose type they have. The
+# last three are the results.
+_MASKED_OPERANDS: Mapping[str, str] = {
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "scale": "scale",
+    "mask": "mask",
+    "out": "output",
+    "max": "max",
+    "sum": "sum",
+}
 _ACTIONS = {1: "apply_config", 2: "apply_attention_config"}
 _NOTE = "// kernelmark "
 _SEQUENCE = re.compile(r"^ *transform\.named_sequence\s+@([\w$.-]+)", re.MULTILINE)
@@ -41,14 +54,20 @@ class Root:
     """The op of a dispatch that a lowering belongs to, as a spec recognises it.
 
     `types` and `maps` are attributes of the matcher; `sizes` are the loop sizes that it must
-    return. An attention with a `mask_type` is matched as a whole op. `prefix` begins the config
-    names of this root where a problem has several."""
+    return. `loops` are named, and each of `reads` has those that an operand is indexed by, both
+    separated by commas. An attention with a `mask_type` is matched as a whole op. `prefix` begins
+    the config names of this root where a problem has several."""
 
     kind: str
     types: Mapping[str, str]
-    maps: tuple[str, ...]
+    loops: str
+    reads: tuple[str, ...]
     sizes: Mapping[str, tuple[int, ...]]
     prefix: str = ""
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        return tuple(affine_map(self.loops, read) for read in self.reads)
 
     @property
     def name(self) -> str:
@@ -74,23 +93,20 @@ class Root:
     @property
     def _masked(self) -> str:
         """A masked attention, compared with the op as it is."""
-        batch, m, n, k1, k2 = (self.sizes[name][0] for name in _MATCHERS["attention"][1])
+        counts = (size for name in _MATCHERS["attention"][1] for size in self.sizes[name])
+        size = dict(zip(self.loops.split(", "), counts, strict=True))
 
-        def tensor(sizes: tuple[int, ...], of: str) -> str:
-            return f"tensor<{'x'.join(map(str, sizes))}x{self.types[f'{of}_type']}>"
+        def operand(of: str, read: str) -> str:
+            dims = "".join(f"{size[loop]}x" for loop in read.split(", ") if loop)
+            element = self.types[f"{of}_type"]
+            return f"tensor<{dims}{element}>" if dims else element
 
-        ins = {
-            "q": tensor((batch, m, k1), "query"),
-            "k": tensor((batch, k2, k1), "key"),
-            "v": tensor((batch, k2, n), "value"),
-            "scale": self.types["scale_type"],
-            "mask": tensor((m, k2), "mask"),
+        kinds = {
+            name: operand(of, read)
+            for (name, of), read in zip(_MASKED_OPERANDS.items(), self.reads, strict=True)
         }
-        outs = {
-            "out": tensor((batch, m, n), "output"),
-            "max": tensor((batch, m), "max"),
-            "sum": tensor((batch, m), "sum"),
-        }
+        ins = dict(list(kinds.items())[:-3])
+        outs = dict(list(kinds.items())[-3:])
         arguments = ", ".join(f"%{name}: {kind}" for name, kind in (ins | outs).items())
         operands = [
             f"{', '.join(f'%{x}' for x in y)} : {', '.join(y.values())}" for y in (ins, outs)

@@ -9,6 +9,7 @@ from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.tune.plans.plan import TunePlan
@@ -20,10 +21,13 @@ _SHOWN = 12  # values of a parameter that a hint lists
 def space_of(plan: TunePlan, info: DeviceInfo, place: str = "") -> Space:
     """What may be tried for `plan` on a device; `place` is the plan's file, for errors."""
     place = place or plan.name
-    whole = backends.find(plan.backend).space(plan.problem, info)
+    backend = backends.find(plan.backend)
+    whole = backend.space(plan.problem, info)
     if whole is None:
+        reason = Reason("plan-nothing-to-tune", place=place, backend=plan.backend, device=info.name)
+        cause = backend.untunable(plan.problem, info)
         raise UsageError(
-            f"{place}: {plan.backend} has nothing to tune for this problem on {info.name}",
+            reason.having(cause=cause) if cause else reason,
             hint="kmark list backends says what there is",
         )
     if plan.reference_config:

@@ -222,8 +222,8 @@ def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
         try:
             backend = backends.find(name)
             able = info.kind in backend.device_kinds and not _refusal(backend, problem, info)
-            if able and (name != "fake" or info.kind == "fake") and backend.space(problem, info):
-                names.append(name)
+            if able and (name != "fake" or info.kind == "fake"):
+                names += [name] if _space(backend, problem, info)[0] else []
         except KernelmarkError:
             continue
     return names
@@ -236,8 +236,10 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
         if _is_here(info) or backends.is_file(backend.name):
             return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
         return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
-    if space is None or not space.size:
-        return None, Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+    if space is None or next(iter(space), None) is None:
+        reason = Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+        cause = backend.untunable(problem, info)
+        return None, reason.having(cause=cause) if cause else reason
     return space, NO_REASON
 
 

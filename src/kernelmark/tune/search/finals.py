@@ -119,7 +119,12 @@ def timings(plan: TunePlan, candidates: int) -> int:
     asked = plan.acceptance
     finalists = min(asked.finalists, candidates)
     screenings = _SCREENINGS * (1 + finalists) if finalists > 1 else 0
-    return screenings + 2 * _even(asked.rounds)
+    return screenings + set_timings(plan)
+
+
+def set_timings(plan: TunePlan) -> int:
+    """How many timings a set of a final's rounds takes: the reference's and the favourite's."""
+    return 2 * _even(plan.acceptance.rounds)
 
 
 def _even(rounds: int) -> int:

@@ -13,7 +13,7 @@ from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.outcome import Outcome
 from kernelmark.tune.search.evaluate import final_timing, ladder
 from kernelmark.tune.search.events import Progress
-from kernelmark.tune.search.finals import timings
+from kernelmark.tune.search.finals import set_timings, timings
 
 # Timings a candidate takes, those that climb included.
 _TIMINGS = 1.3
@@ -103,11 +103,16 @@ class Tally:
     def progress(self) -> Progress:
         going = self._plans.keys() - self._retired
         total = sum(self._ended.get(n, self._asked(n)) for n in going)
-        left_s = sum(map(self._left, going - self._ended.keys())) * self._pace
+        open_plans = going - self._ended.keys()
+        pace = self._pace
+        finals_s = {name: self._final_left(name) * pace for name in open_plans}
+        left_s = sum(map(self._search_left, open_plans)) * pace + sum(finals_s.values())
         if not self._expected:
             left_s += self._forecast.load_s(self._backends)
         if self._deadline is not None:
-            left_s = min(left_s, max(0.0, self._deadline - time.monotonic()))
+            # It ends searches; the plans that are begun then have their finals.
+            begun_s = sum(finals_s[name] for name in open_plans & self._limits.keys())
+            left_s = min(left_s, max(0.0, self._deadline - time.monotonic()) + begun_s)
         return Progress(
             plans_done=len(self._ended) + len(self._retired),
             plans=len(self._plans),
@@ -129,15 +134,23 @@ class Tally:
             return min(asked, self._limits[name])
         return min(asked, max(self._limits.values(), default=asked))
 
-    def _left(self, name: str) -> float:
-        """Seconds expected of the timings that a plan still needs."""
-        plan, limit = self._plans[name], self._limit(name)
-        search = max(0.0, _TIMINGS * (limit - self._candidates[name]))
+    def _search_left(self, name: str) -> float:
+        """Seconds expected of the timings that a plan's search still needs."""
+        if self._finals[name]:  # also one that did not try all of its candidates
+            return 0.0
+        tries = _TIMINGS * max(0, self._limit(name) - self._candidates[name])
+        return tries * self._searching[name]
+
+    def _final_left(self, name: str) -> float:
+        """Seconds expected of the timings that a plan's final still needs."""
+        plan, done = self._plans[name], self._finals[name]
+        once, rounds = timings(plan, self._limit(name)), set_timings(plan)
         # A final that leaves the winner open goes on: a factor that earlier ones have shown.
         known = self._forecast.means.get(*(f"{name}/finals" for name in self._names))
-        sets = 1.0 if known is None else known
-        finals = max(0.0, sets * timings(plan, limit) - self._finals[name])
-        return search * self._searching[name] + finals * self._finishing[name]
+        expected = once * (1.0 if known is None else known) - done
+        # One that takes longer than that still has the rest of its set of rounds.
+        rest = once - done if done < once else rounds - (done - once) % rounds
+        return max(expected, rest) * self._finishing[name]
 
 
 def _case(plan: TunePlan, timing: Timing) -> Case:

@@ -21,11 +21,10 @@ from kernelmark.backends.iree.spec import EMPTY, Spec, parse_spec
 from kernelmark.backends.iree.spec import Entry as SpecEntry
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     Change,
@@ -110,9 +109,10 @@ class IreeSpec(Emitter):
 def _question(outcome: Outcome) -> Fields:
     """What the file is asked for a problem: the names of its root ops' matchers."""
     goal = _target(outcome.arch)
-    roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
-    if not roots:
-        raise Unfit(Reason("format-op", format="a tuning spec", op=outcome.problem.op))
+    try:
+        roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
+    except Unsupported as error:
+        raise Unfit(error.message) from None
     return _fields(outcome.arch, [root.name for root in roots])
 
 

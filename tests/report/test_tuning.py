@@ -1,0 +1,29 @@
+"""Tables and lines of a tuning folder."""
+
+from __future__ import annotations
+
+from kernelmark import ops
+from kernelmark.core.reason import Reason
+from kernelmark.report.tuning import reasons
+from kernelmark.tune.plans.planner import Refused
+from kernelmark.tune.plans.summary import Cost
+
+
+def refused(size: int, reason: Reason) -> Refused:
+    problem = ops.parse(f"gemm m={size} n=64 k=64 dtype=f32")
+    return Refused(cost=Cost(problem=problem, count=1), reason=reason)
+
+
+def test_one_line_for_each_kind_of_cause() -> None:
+    def bare(cause: Reason) -> Reason:
+        return Reason("nothing-to-tune", backend="iree", arch="gfx942", cause=cause)
+
+    odd = [
+        refused(m, bare(Reason("lowering-tile", dim="m", size=m, least=16))) for m in (63, 65, 67)
+    ]
+    column = refused(1, bare(Reason("lowering-unit-loop", loop="m")))
+    assert len(reasons([*odd, column])) == 2
+    others = [
+        refused(m, Reason("backend-refuses", backend="iree", cause=f"{m} is odd")) for m in (3, 5)
+    ]
+    assert len(reasons(others)) == 2

@@ -203,7 +203,9 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
     """A figure, or nothing where there is nothing to draw."""
     try:
         spec = {name: part for name, part in make().items() if name not in _OWN}
-        return [{"title": title, "spec": figures.themed(_fitted(spec), inline=True)}]
+        words = str(spec.pop("description", ""))
+        themed = figures.themed(_fitted(spec), inline=True)
+        return [{"title": title, "words": words, "spec": themed}]
     except KernelmarkError:
         return []
 

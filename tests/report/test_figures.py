@@ -298,6 +298,13 @@ def of(row, **changed):
     return dataclasses.replace(row, result=dataclasses.replace(row.result, **changed))
 
 
+def test_where_everything_failed_there_is_nothing_to_draw(made):
+    failed = [of(row, status=Status.CRASHED, measurement=None) for row in made]
+    for kind, draw in figures.RESULT_KINDS.items():
+        with pytest.raises(NothingToDo):
+            draw(failed, **({"roofs": ROOFS} if kind == "roofline" else {}))
+
+
 def test_what_failed_is_named_among_the_bars_and_has_no_time(made):
     first, second, *rest = made
     third = dataclasses.replace(second, backend="three")

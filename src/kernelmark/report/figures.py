@@ -219,7 +219,9 @@ def bars(rows: Sequence[Row]) -> Spec:
             best[key] = min(_measurement(row).median_s, best.get(key, math.inf))
     compared = [key for key in best if len(tried[key]) > 1]
     if not compared:
-        raise NothingToDo("no problem was measured by two backends", hint="'kmark plot sweep'")
+        raise NothingToDo(
+            "no problem was measured by two backends", hint="'kmark plot sweep' draws one"
+        )
     shown = set(compared[:_MOST_BARS])
     values: Values = []
     failed: Values = []
@@ -273,8 +275,8 @@ def bars(rows: Sequence[Row]) -> Spec:
 
 def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
     """The share of problems at which a backend is at most so many times as fast as `base`."""
-    times = _by_backend(rows)
-    base = base or max(times, key=lambda name: len(times[name]), default="")
+    times = _by_backend(_some(_timed(rows)))
+    base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
         raise UsageError(f"{base!r} measured nothing here", hint=f"backends: {', '.join(times)}")
     values: Values = []
@@ -320,7 +322,8 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
 
 def sweep(rows: Sequence[Row], x: str = "") -> Spec:
     """Rates over a dim, FLOP/s and bytes/s beneath each other, with intervals."""
-    timed, words = (_timed(rows), "") if x else _of_main_op(_timed(rows))
+    some = _some(_timed(rows))
+    timed, words = (some, "") if x else _of_main_op(some)
     x = x or _varying(timed, 1)[0]
     found = [row for row in timed if x in row.result.case.problem.dims]
     if not found:
@@ -383,7 +386,8 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
 
 def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
     """The speed of one backend over another's for two dims: above 1 `head` is faster."""
-    timed, words = (_timed(rows), "") if x and y else _of_main_op(_timed(rows))
+    some = _some(_timed(rows))
+    timed, words = (some, "") if x and y else _of_main_op(some)
     times = _by_backend(timed)
     for name in filter(None, (base, head)):
         if name not in times:
@@ -407,7 +411,9 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
         for (a, b), found in cells.items()
     ]
     if not values:
-        raise NothingToDo(f"{base} and {head} share no problem with {x} and {y}")
+        raise NothingToDo(
+            f"{base} and {head} share no problem with {x} and {y}", hint=_dims_hint(timed)
+        )
     most = max(max(value["ratio"], 1 / value["ratio"]) for value in values)
     most = min(_MOST_SHADED, max(_LEAST_SHADED, most))
     ticks = [most**power for power in (-1, -0.5, 0, 0.5, 1)]
@@ -517,7 +523,7 @@ def history(stories: Sequence[Story]) -> Spec:
             if point.status.failed
         ]
         along = _over_time(story.points[0].started, newest.started)
-        y = {"field": "value", "type": "quantitative", "title": unit}
+        y: Spec = {"field": "value", "type": "quantitative", "title": unit}
         y["scale"] = {"zero": False, "domain": _domain(values, story.screen, scale)}
         tips = _tips("run", "shown", "environment")
         layers: list[Spec] = [
@@ -688,6 +694,12 @@ def _timed(rows: Sequence[Row]) -> list[Row]:
     """Rows with a time, without canaries, which nobody asked for, unless there is nothing else."""
     timed = [row for row in rows if row.timed]
     return [row for row in timed if not row.sentinel] or timed
+
+
+def _some(rows: list[Row]) -> list[Row]:
+    if not rows:
+        raise NothingToDo("no result has a time to draw")
+    return rows
 
 
 def _time_unit(typical_s: float) -> tuple[str, float]:

@@ -174,6 +174,9 @@ def kernels(source: Source, urls: Urls, asked: Asked) -> Page:
     shown = parts.paged(
         _kernel_table(summary, found), asked, urls, "kernels", first="rank", finish=_finish(urls)
     )
+    # Rows without a metric come first: a column without a value only takes room.
+    if asked.get("sort") != "metric" and not any(row["metric"] for row in shown["rows"]):
+        shown["columns"] = [one for one in shown["columns"] if one["key"] != "metric"]
     return {
         "title": "Kernels",
         "lead": "Each problem by each backend, as last measured, against its own history.",

@@ -436,8 +436,8 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     ]
     if len(values) <= 400:
         layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": {**place, **text}})
-    step = {"step": 46}
-    made: Spec = {"data": {"values": values}, "width": step, "height": {"step": 26}}
+    step = {"step": 64}
+    made: Spec = {"data": {"values": values}, "width": step, "height": {"step": 36}}
     shared = any(value["count"] > 1 for value in values)
     told = [words, f"time of {base} over that of {head}"]
     told.append("geometric means where problems share a cell" if shared else "")

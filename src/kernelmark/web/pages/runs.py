@@ -496,7 +496,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
             ),
             *_row_filters(every, asked),
             parts.choice("dtype", asked, sorted(dtypes)),
-            *(parts.choice(name, asked, values[name]) for name in known),
+            *(parts.choice(name, asked, values[name], unset="Automatic") for name in known),
             parts.search_box(asked),
         ],
         "figures": parts.figure(figures.TITLES[kind], lambda: spec) if spec else [],

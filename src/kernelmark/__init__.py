@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
     from kernelmark.api import tuning
     from kernelmark.api.bench import bench, compare_kernels
+    from kernelmark.api.plotting import plot
     from kernelmark.api.results import Results
     from kernelmark.api.run import load, run, suite, suites
     from kernelmark.core.errors import KernelmarkError
@@ -48,6 +49,7 @@ __all__ = [
     "open_store",
     "ops",
     "parse",
+    "plot",
     "run",
     "suite",
     "suites",
@@ -69,6 +71,7 @@ _HOMES = {
     "load": "kernelmark.api.run",
     "open_store": "kernelmark.stores",
     "parse": "kernelmark.ops",
+    "plot": "kernelmark.api.plotting",
     "run": "kernelmark.api.run",
     "suite": "kernelmark.api.run",
     "suites": "kernelmark.api.run",

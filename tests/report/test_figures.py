@@ -292,3 +292,98 @@ def test_new_figures_can_be_drawn(tmp_path):
             figures.themed(spec, title=figures.TITLES[name]), tmp_path / f"{name}.svg"
         ).read_text(encoding="utf-8")
         assert "NaN" not in drawn
+
+
+def of(row, **changed):
+    return dataclasses.replace(row, result=dataclasses.replace(row.result, **changed))
+
+
+def test_where_everything_failed_there_is_nothing_to_draw(made):
+    failed = [of(row, status=Status.CRASHED, measurement=None) for row in made]
+    for kind, draw in figures.RESULT_KINDS.items():
+        with pytest.raises(NothingToDo):
+            draw(failed, **({"roofs": ROOFS} if kind == "roofline" else {}))
+
+
+def test_what_failed_is_named_among_the_bars_and_has_no_time(made):
+    first, second, *rest = made
+    third = dataclasses.replace(second, backend="three")
+    crashed = of(third, status=Status.CRASHED, measurement=None)
+    spec = figures.bars([first, second, crashed, *rest])
+    assert {value["backend"] for value in spec["data"]["values"]} == {"one", "two"}
+    (failed,) = [layer["data"]["values"] for layer in spec["layer"] if "data" in layer]
+    assert [(value["problem"], value["backend"]) for value in failed] == [(first.problem, "three")]
+    assert len(figures.bars(made)["layer"]) == len(spec["layer"]) - 1
+
+
+def test_bars_of_several_runs_are_over_the_fastest_of_all(made):
+    slow = [row for row in made if row.backend == "one"]
+    again = [dataclasses.replace(row, backend="one (b)", times_best=1.0) for row in slow]
+    fast = [row for row in made if row.backend == "two"]
+    found = figures.bars([*slow, *again, *fast])["data"]["values"]
+    ratios = {value["backend"]: value["ratio"] for value in found}
+    assert ratios == {"one": 2.0, "one (b)": 2.0, "two": 1.0}
+
+
+def test_ratios_are_found_by_the_names_that_are_shown(made):
+    named = [dataclasses.replace(row, backend=f"{row.backend} [tile=8]") for row in made]
+    spec = figures.heatmap(named, "m", "n", "one [tile=8]", "two [tile=8]")
+    assert len(spec["data"]["values"]) == 6
+
+
+def test_a_small_difference_is_not_shaded_like_a_large_one(make_result, make_set):
+    found = [
+        make_result(f"gemm m={m} n=8 k={k} dtype=f32", backend=backend, median_s=time_s)
+        for m in (8, 16)
+        for k in (8, 16)
+        for backend, time_s in (("one", 1e-3), ("two", 1.02e-3))
+    ]
+    rect, *_ = figures.heatmap(rows(make_set(*found)))["layer"]
+    assert rect["encoding"]["color"]["scale"]["domain"] == [1 / 1.25, 1.25]
+
+
+def test_a_dim_of_two_ops_is_not_one_axis(make_result, make_set):
+    found = [make_result(f"gemm m={m} n=8 k=8 dtype=f32", median_s=1e-3) for m in (8, 16, 32)]
+    found += [make_result(f"copy n={n} dtype=f32", median_s=1e-3) for n in (8, 64)]
+    made = rows(make_set(*found))
+    assert {value["op"] for value in figures.sweep(made)["data"]["values"]} == {"gemm"}
+    assert {value["op"] for value in figures.sweep(made, "n")["data"]["values"]} == {"gemm", "copy"}
+
+
+def test_lines_of_one_backend_are_told_apart_by_what_varies(made):
+    values = figures.sweep(made, "m")["data"]["values"]
+    assert {value["rest"] for value in values} == {"n=32", "n=64"}
+
+
+def point(at: int, median_s: float = 1e-3, **more) -> SeriesPoint:
+    given = {"status": Status.OK, "device": "cpu", "fingerprint": "old", **more}
+    series = "gemm m=8 n=8 k=8 dtype=f32 | numpy | {} | t | x"
+    return SeriesPoint(
+        series=series, run_id=f"r{at}", started=60.0 * at, median_s=median_s, **given
+    )
+
+
+def test_the_time_of_a_wrong_result_is_not_drawn():
+    (panel,) = figures.history([story([point(1), point(2, 9.0, status=Status.WRONG)])])["vconcat"]
+    assert [value["run"] for value in panel["data"]["values"]] == ["r1"]
+
+
+def test_noise_does_not_fill_the_axis_of_a_history():
+    (panel,) = figures.history([story([point(1), point(2, 1.001e-3)])])["vconcat"]
+    low, high = panel["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert high / low > 1.05
+
+
+def test_environments_are_lanes_beneath_a_history():
+    points = [point(1), point(2), point(3, fingerprint="new"), point(4)]
+    (panel,) = figures.history([story(points)])["vconcat"]
+    (lanes,) = [
+        layer["data"]["values"]
+        for layer in panel["layer"]
+        if "environment" in layer.get("data", {}).get("values", [{}])[0]
+    ]
+    assert [lane["environment"] for lane in lanes] == ["old", "new", "old"]
+    assert [lane["since"] for lane in lanes] == [60e3, 180e3, 240e3]
+    assert [lane["until"] for lane in lanes[:-1]] == [180e3, 240e3]
+    (plain,) = figures.history([story(points[:2])])["vconcat"]
+    assert len(plain["layer"]) == len(panel["layer"]) - 1

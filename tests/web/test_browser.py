@@ -32,6 +32,7 @@ PAGES = {
     "run": f"/run/{LAST}",
     "compare": "/compare",
     "roofline": "/roofline",
+    "charts": "/charts",
     "micro": "/micro",
     "tuning": "/tuning",
     "devices": "/devices",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import random
 import subprocess
 import sys
 from html import escape
@@ -15,15 +16,18 @@ from fastapi.testclient import TestClient
 from kernelmark.cli.main import main
 from kernelmark.core import reason
 from kernelmark.core.errors import StoreError
-from kernelmark.core.result import RunState
+from kernelmark.core.metric import Metric
+from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.result import ResultSet, RunState
 from kernelmark.stores import open_store
+from kernelmark.testing.micro import micro_result
 from kernelmark.web import cells
 from kernelmark.web.app import create_app
 from kernelmark.web.pages import kernels
 from kernelmark.web.rendering import VIEWS, server_url
 from kernelmark.web.source import Source
 
-from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_run, fill, fill_long, results_of
+from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_result, a_run, fill, fill_long, results_of
 
 LAST = f"run-{RUNS - 1:03}"
 
@@ -245,7 +249,7 @@ def test_a_figure_is_an_image_of_its_own(client, addresses):
         drawn += 1
         (figure,) = [a for tag, a in Tags(client.get(address).text).found if tag == "figure"]
         assert client.get(figure["data-figure"]).content == answer.content, name
-    assert drawn == 3  # series, result, roofline
+    assert drawn == 4  # series, result, roofline, charts
 
 
 def test_a_page_is_built_once_for_all_its_forms(serve, monkeypatch):
@@ -463,3 +467,63 @@ def test_a_comparison_words_only_the_verdicts_that_it_shows(client, monkeypatch)
     assert len(every) == len(PROBLEMS) * 2
     assert all(row["why"] for row in every)
     assert made
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        ("kind=bars", {"torch", "numpy"}),
+        ("kind=sweep&x=m&backend=numpy", {"numpy"}),
+        ("kind=bars&op=copy", None),
+        ("kind=heatmap", None),  # only one dim varies
+        ("kind=ecdf&base=nosuch", None),
+    ],
+)
+def test_charts_are_drawn_or_say_why_not(client, query, values):
+    page = twin(client, f"/charts?run=run-000&{query}")
+    assert bool(page["figures"]) is (values is not None)
+    assert bool(page["notes"]) is (values is None)
+    if values:
+        data = page["figures"][0]["spec"]["data"]["values"]
+        assert {value["backend"] for value in data} == values
+
+
+def test_a_failure_is_in_the_chart_of_its_run(client):
+    spec = twin(client, f"/charts?run={LAST}")["figures"][0]["spec"]
+    (failed,) = [layer["data"]["values"] for layer in spec["layer"] if "data" in layer]
+    assert [(value["problem"], value["backend"]) for value in failed] == [
+        ("gemm m=128 n=512 k=512 dtype=f32", "torch")
+    ]
+
+
+def test_pages_of_one_run_begin_with_the_newest_that_timed_kernels(store, client):
+    micro = a_run(RUNS, suite=MICRO_SUITE, cases=0)
+    store.add_run(micro)
+    for address in ("/roofline", "/charts"):
+        chosen = {field["name"]: field["value"] for field in twin(client, address)["filters"]}
+        assert chosen["run"] == LAST, address
+    chosen = {field["name"]: field["value"] for field in twin(client, "/compare")["filters"]}
+    assert chosen["head"] == LAST
+
+
+def test_a_roofline_has_the_memory_levels_of_its_machine(store, client):
+    run = a_run(RUNS, suite=MICRO_SUITE, cases=1)
+    metric = Metric(name="l1", value=1e12, unit="B/s", roof="bytes l1")
+    result = micro_result("cache", metrics=(metric,), device="cpu", arch="x86_64")
+    store.add_result_set(ResultSet(run=run, results=(result,)))
+    layers = twin(client, f"/roofline?run={LAST}")["figures"][0]["spec"]["layer"]
+    lines = layers[0]["data"]["values"]
+    assert {value["roof"].split()[0] for value in lines} == {"dram", "f32", "l1"}
+
+
+def test_canaries_are_not_in_the_means_of_the_overview(store, source, client):
+    source_of = random.Random(1)
+    copies = ("copy n=1 dtype=f32", "copy n=1000000 dtype=f32")
+    found = [a_result(problem, "numpy", 1e-3, source_of) for problem in copies]
+    store.add_run(a_run(RUNS, cases=2, suite="demo,sentinels"))
+    store.add_results(f"run-{RUNS:03}", found)
+    source.refresh()
+    row = next(r for r in client.get("/index.json").json()["grid"]["rows"] if r["op"] == "copy")
+    assert sum(cell["cases"] for cell in row["cells"]) == 1
+    problems = [r["problem"] for r in rows(client, f"/roofline.json?run=run-{RUNS:03}")]
+    assert problems == [copies[1]]

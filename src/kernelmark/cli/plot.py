@@ -10,15 +10,12 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable, draw
+from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.output import put
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelmark.report.vega import Spec
-
-
-Drawn = tuple["Spec", str]  # a figure and its subtitle
+    from kernelmark.api.plotting import Figure
 
 
 class Kind(StrEnum):
@@ -86,38 +83,22 @@ def plot(
 
     Or: kmark plot sweep golden nightly --x m -f sweep.html
     """
-    from kernelmark.report import figures
+    from kernelmark.api.plotting import check_options
 
     given = {"x": x, "y": y, "base": base, "head": head}
-    wrong = [name for name, value in given.items() if value and name not in _OPTIONS[kind]]
-    if wrong:
-        raise UsageError(f"{kind} has no --{wrong[0]}", hint=_options_hint(kind))
-    path = check_drawable(figure)
     asked = _Asked(
         kind=kind,
         refs=tuple(refs or ()),
         store=store,
         picked={"ops": o.comma_list(ops), "backends": o.comma_list(backends), "regex": filter},
-        given={name: value for name, value in given.items() if value},
+        given=check_options(kind.value, {name: value for name, value in given.items() if value}),
+        dark=dark,
     )
-    spec, subtitle = _SPECS[kind](asked)
-    draw(spec, path, figures.TITLES[kind], subtitle, dark=dark)
+    path = check_drawable(figure)
+    _FIGURES[kind](asked).save(path)
     if not quiet:
         put(f"{path}\n")
     return 0
-
-
-_OPTIONS: dict[Kind, tuple[str, ...]] = {
-    **dict.fromkeys(Kind, ()),
-    Kind.ECDF: ("base",),
-    Kind.SWEEP: ("x",),
-    Kind.HEATMAP: ("x", "y", "base", "head"),
-}
-
-
-def _options_hint(kind: Kind) -> str:
-    known = ", ".join(f"--{name}" for name in _OPTIONS[kind])
-    return f"it has: {known}" if known else "it has no options of its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,33 +110,28 @@ class _Asked:
     store: str | None
     picked: dict[str, Any]
     given: dict[str, str]
+    dark: bool
 
 
-def _of_results(asked: _Asked) -> Drawn:
+def _of_results(asked: _Asked) -> Figure:
+    from kernelmark.api import plotting
     from kernelmark.api.roofs import memory_roofs
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.showing import chosen
-    from kernelmark.report import figures
 
-    rows, roofs, names = [], [], []
+    found = []
     for ref in asked.refs or ("latest",):
         with loaded(ref, asked.store) as (results, store):
-            found = chosen(results, statuses=(), case=None, place=(), **asked.picked)
-            rows += found.timed
-            roofs += list(found.roofs)
-            if store is not None and asked.kind is Kind.ROOFLINE:
-                roofs += memory_roofs(store, found.result_set)
-            names.append(found.run.label or found.run.id)
-    more: dict[str, Any] = {"roofs": roofs} if asked.kind is Kind.ROOFLINE else {}
-    spec = figures.RESULT_KINDS[asked.kind](rows, **more, **asked.given)
-    devices = ", ".join(dict.fromkeys(row.result.device for row in rows))
-    return spec, f"{', '.join(names)}; {devices}"
+            kept = chosen(results, statuses=(), case=None, place=(), **asked.picked)
+            levels = () if store is None else memory_roofs(store, kept.result_set)
+            found.append((kept, levels))
+    return plotting.of_results(asked.kind.value, found, asked.given, dark=asked.dark)
 
 
-def _of_history(asked: _Asked) -> Drawn:
+def _of_history(asked: _Asked) -> Figure:
+    from kernelmark.api import plotting
     from kernelmark.api.comparing import history
     from kernelmark.cli.history import chosen
-    from kernelmark.report import figures
     from kernelmark.report.history import by_worry
     from kernelmark.stores import open_store
 
@@ -164,21 +140,18 @@ def _of_history(asked: _Asked) -> Drawn:
     with open_store(asked.store, readonly=True) as opened:
         found = history(opened)
     stories = by_worry(chosen(found, *asked.picked.values()))
-    spec = figures.history(stories)
-    return spec, f"{len(found.runs)} runs; the band is where the newest point was expected"
+    return plotting.of_history(stories, len(found.runs), dark=asked.dark)
 
 
-def _of_tuning(asked: _Asked) -> Drawn:
-    from kernelmark.report import tuning_figure
-    from kernelmark.tune.folder import TuningFolder
+def _of_tuning(asked: _Asked) -> Figure:
+    from kernelmark.api import plotting
 
     if len(asked.refs) != 1:
         raise UsageError("tuning takes one folder", hint="for example: kmark plot tuning DIR")
-    folder = TuningFolder.open(asked.refs[0])
-    return tuning_figure.of_folder(folder), str(folder.path)
+    return plotting.of_tuning(asked.refs[0], dark=asked.dark)
 
 
-_SPECS = {
+_FIGURES = {
     **dict.fromkeys(Kind, _of_results),
     Kind.HISTORY: _of_history,
     Kind.TUNING: _of_tuning,

@@ -50,6 +50,7 @@ def report(
     commands that repeat it. With several runs it begins with what changed from the
     first to the last. Figures need: pip install "kernelmark[plots]"
     """
+    from kernelmark.api.roofs import memory_roofs
     from kernelmark.cli.loading import loaded
     from kernelmark.report import page, vega
 
@@ -58,12 +59,13 @@ def report(
         raise UsageError(f"{file}: a report's file name ends in .html or .md")
     parts = []
     for ref in refs or ("latest",):
-        with loaded(ref, store) as (results, _):
+        with loaded(ref, store) as (results, opened):
             parts.append(
                 page.Part(
                     results=results.result_set,
                     rows=results.rows,
                     roofs=results.roofs,
+                    levels=() if opened is None else memory_roofs(opened, results.result_set),
                     notes=results.notes,
                 )
             )

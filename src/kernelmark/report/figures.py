@@ -11,17 +11,19 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kernelmark.compare.history import Story
+from kernelmark.compare.history import Point, Screen, Story, judged_s
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Measurement, Status
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import time_text, value_text
+from kernelmark.core.units import counted, time_text, value_text
 from kernelmark.report.changes import Change, ranked
+from kernelmark.report.history import parts as series_parts
 from kernelmark.report.names import rerun
 from kernelmark.report.tables import Row, rate, share_text
 from kernelmark.report.vega import SCHEMA, Spec
 
 WIDTH, HEIGHT = 620, 360
+_BARS_WIDTH = 640  # never stretched to a page's: long names stand beside bars
 # Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 # The dark blue is hard to see on a dark ground.
@@ -29,10 +31,14 @@ _DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
 _INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
+_MOST_DASHES = 5  # that the lines of one backend are told apart by
 _MOST_SAMPLES = 6  # results whose samples are drawn
+_MOST_SERIES = 12
+_LEAST_RANGE = 0.03  # of an axis of history, to both sides of its middle
 _DAY_S = 86400.0
 _FAR = 10.0  # ratios above need a logarithmic axis
 _MOST_SHADED = 4.0  # ratios beyond have the colour of this one
+_LEAST_SHADED = 1.25  # the darkest colour is at least this ratio: 3 % is not a large difference
 _INTENSITIES = (0.125, 2048.0)  # FLOP per byte that roofs alone are drawn over
 # Verdicts with the palette's colours: what is worse is warm.
 _VERDICTS = {
@@ -45,7 +51,13 @@ _VERDICTS = {
     "unsure": "#E69F00",
     "same": "#999999",
 }
-_TIP = {"problem": "problem", "backend": "backend", "time": "median", "share": "of roof"}
+_TIP = {
+    "shown": "value",
+    "problem": "problem",
+    "backend": "backend",
+    "time": "median",
+    "share": "of roof",
+}
 
 Values = list[dict[str, Any]]
 
@@ -54,16 +66,18 @@ def themed(
     spec: Spec, *, title: str = "", subtitle: str = "", dark: bool = False, inline: bool = False
 ) -> Spec:
     """A figure with its title, in the colours of a light or a dark page, or `inline` in those of
-    the page that it is part of."""
+    the page that it is part of. The subtitle ends with the figure's description."""
     paper, ink, grid = _PAGE_INK if inline else _INK[dark]
+    lines = [line for line in (subtitle, spec.get("description", "")) if line]
     words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
     return {
         "$schema": SCHEMA,
         "background": paper,
-        "title": {"text": title, "subtitle": subtitle},
+        "title": {"text": title, "subtitle": lines},
         "config": {
             "font": "sans-serif",
-            "title": {"color": ink, "subtitleColor": ink, "fontSize": 14, "anchor": "start"},
+            "title": {"color": ink, "subtitleColor": ink, "fontSize": 14, "anchor": "start"}
+            | {"offset": 12},
             "axis": {**words, "gridColor": grid, "domainColor": ink, "tickColor": ink},
             "legend": {**words, "symbolLimit": 60, "labelLimit": 320},
             "header": words,
@@ -157,10 +171,11 @@ def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Val
     first, last = min(at) / 2, max(at) * 2
     top = max((roof.value for roof in compute), default=math.inf)
     if math.isfinite(top):
-        # Where the slowest memory meets the highest roof is drawn too: without it, a point does not
-        # show which of both bounds it.
+        # Where each memory level meets the highest roof is drawn too: without it, a point does not
+        # show which of them bounds it.
         ridge = top / min(roof.value for roof in memory)
-        first, last = min(first, ridge / 4), max(last, ridge * 2)
+        nearest = top / max(roof.value for roof in memory)
+        first, last = min(first, ridge / 4, nearest / 2), max(last, ridge * 2)
     lines: Values = []
     labels: Values = []
     for roof in memory:
@@ -193,45 +208,75 @@ def _highest(roofs: Iterable[Roof]) -> list[Roof]:
 
 
 def bars(rows: Sequence[Row]) -> Spec:
-    """Time of each backend over that of the fastest, problem by problem."""
-    timed = [row for row in _timed(rows) if row.times_best is not None]
-    if len({row.backend for row in timed}) < 2:
-        raise NothingToDo("no problem was measured by two backends", hint="'kmark plot sweep'")
-    problems = list(dict.fromkeys(row.problem for row in timed))
-    shown = set(problems[:_MOST_BARS])
-    values = [
-        _point(row) | {"ratio": row.times_best, "low": low, "high": high}
-        for row in timed
-        if row.problem in shown
-        for low, high in [_relative(row)]
-    ]
-    left = len(problems) - len(shown)
+    """Time of each backend over that of the fastest, problem by problem, with the time itself; what
+    failed is named where its bar would be."""
+    tried: dict[str, set[str]] = {}
+    best: dict[str, float] = {}
+    for row in [*_timed(rows), *(row for row in rows if row.result.status.failed)]:
+        key = row.result.case.problem.key
+        tried.setdefault(key, set()).add(row.backend)
+        if row.timed:
+            best[key] = min(_measurement(row).median_s, best.get(key, math.inf))
+    compared = [key for key in best if len(tried[key]) > 1]
+    if not compared:
+        raise NothingToDo(
+            "no problem was measured by two backends", hint="'kmark plot sweep' draws one"
+        )
+    shown = set(compared[:_MOST_BARS])
+    values: Values = []
+    failed: Values = []
+    for row in rows:
+        key = row.result.case.problem.key
+        if key in shown and row.timed:
+            low_s, high_s = _interval(_measurement(row))
+            ratio = _measurement(row).median_s / best[key]
+            ends = {"low": low_s / best[key], "high": high_s / best[key]}
+            values.append(_point(row) | {"ratio": ratio, "end": max(ratio, ends["high"])} | ends)
+        elif key in shown and row.result.status.failed:
+            named = {"problem": row.problem, "backend": row.backend, "again": rerun(row.result)}
+            failed.append(named | {"failed": f"✕ {row.result.status.value.replace('_', ' ')}"})
     y: Spec = {"field": "problem", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": 320}}
     offset = {"yOffset": {"field": "backend", "type": "nominal"}}
     colour = {"color": by_field("backend")}
     title = "time over that of the fastest (1 is best)"
-    far = max(row.times_best or 1.0 for row in timed) > _FAR
-    scale: Spec = {"type": "log", "domainMin": 0.5} if far else {"zero": True}
+    farthest = max(value["end"] for value in values)
+    scale: Spec = {"zero": True, "domainMax": 1.15 * farthest}  # with room for labels
+    if farthest > _FAR:
+        scale = {"type": "log", "domainMin": 0.5, "domainMax": 3 * farthest, "nice": False}
     x = {"field": "ratio", "type": "quantitative", "title": title, "scale": scale}
     tips = {"tooltip": _tips("problem", "backend", "time", "ratio", "share", "again")}
     error = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    label: Spec = {"type": "text", "align": "left", "dx": 4, "fontSize": 9}
+    at_end = {"x": {"field": "end", "type": "quantitative"}, "text": {"field": "time"}}
+    at_start = {"x": {"value": 0}, "text": {"field": "failed"}}
+    left = len(compared) - len(shown)
+    words = "labels are medians, lines their 95 % intervals"
+    if left:
+        words += f"; {counted(left, 'more problem')} not shown"
+    layers: list[Spec] = [
+        {"mark": "bar", "encoding": {"y": y, "x": x, **offset, **colour, **tips}},
+        {"mark": {"type": "rule"}, "encoding": {"y": y, **error, **offset}},
+        {"mark": label, "encoding": {"y": y, **at_end, **offset}},
+    ]
+    if failed:
+        why = {"tooltip": _tips("problem", "backend", "failed", "again")}
+        shape = {"y": y, **at_start, **offset, **why}
+        data = {"data": {"values": failed}}
+        layers.append({**data, "mark": {**label, "color": PALETTE[5]}, "encoding": shape})
     return {
-        "width": WIDTH,
+        "width": _BARS_WIDTH,
         "height": {"step": 14},
+        "description": words,
         "data": {"values": values},
-        **({"description": f"{left} more problems are not shown"} if left else {}),
-        "layer": [
-            {"mark": "bar", "encoding": {"y": y, "x": x, **offset, **colour, **tips}},
-            {"mark": {"type": "rule"}, "encoding": {"y": y, **error, **offset}},
-        ],
+        "layer": layers,
     }
 
 
 def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
-    """The share of problems at which a backend is at least so many times as fast as `base`."""
-    times = _by_backend(rows)
-    base = base or max(times, key=lambda name: len(times[name]), default="")
+    """The share of problems at which a backend is at most so many times as fast as `base`."""
+    times = _by_backend(_some(_timed(rows)))
+    base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
         raise UsageError(f"{base!r} measured nothing here", hint=f"backends: {', '.join(times)}")
     values: Values = []
@@ -240,22 +285,29 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
         if name == base or not ratios:
             continue
         label = f"{name}: {statistics.geometric_mean(ratios):.3g} ×"
+        values.append({"ratio": ratios[0], "share": 0.0, "backend": label})
         for at, ratio in enumerate(ratios, 1):
             values.append({"ratio": ratio, "share": at / len(ratios), "backend": label})
     if not values:
         raise NothingToDo(f"no other backend measured a problem of {base}")
-    title = f"speed-up over {base} (geomean in the legend)"
+    title = f"speed-up over {base} (above 1: faster than {base})"
+    ratios = [value["ratio"] for value in values]
+    x = log_axis("ratio", title)
+    x["scale"] |= {"padding": 10}
+    if max(ratios) / min(ratios) < _FAR:  # Vega labels only some ticks of a logarithmic axis
+        x["axis"] |= {"labelExpr": "format(datum.value, '~g')", "labelOverlap": "greedy"}
     return {
         "width": WIDTH,
         "height": HEIGHT,
+        "description": "the legend has geometric means",
         "layer": [
             {
                 "data": {"values": values},
                 "mark": {"type": "line", "interpolate": "step-after", "point": len(values) < 200},
                 "encoding": {
-                    "x": log_axis("ratio", title),
-                    "y": {"field": "share", "type": "quantitative", "title": "share of problems"}
-                    | {"axis": {"format": "%"}},
+                    "x": x,
+                    "y": {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
+                    | {"title": "problems with at most this speed-up"},
                     "color": by_field("backend"),
                 },
             },
@@ -270,34 +322,45 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
 
 def sweep(rows: Sequence[Row], x: str = "") -> Spec:
     """Rates over a dim, FLOP/s and bytes/s beneath each other, with intervals."""
-    timed = _timed(rows)
+    some = _some(_timed(rows))
+    timed, words = (some, "") if x else _of_main_op(some)
     x = x or _varying(timed, 1)[0]
+    found = [row for row in timed if x in row.result.case.problem.dims]
+    if not found:
+        raise NothingToDo(f"no result has a dim {x!r}", hint=_dims_hint(timed))
     values: Values = []
-    for row in timed:
-        if x not in row.result.case.problem.dims:
-            continue
+    for row, rest in zip(found, _rests(found, x), strict=True):
         measured = _measurement(row)
-        point = _point(row) | {"x": row.result.case.problem.dims[x], "rest": _rest(row, (x,))}
+        point = _point(row) | {"x": row.result.case.problem.dims[x], "rest": rest}
         for name, work in (("flops", row.result.flops), ("bytes", row.result.bytes)):
             if work:
                 low_s, high_s = _interval(measured)
                 point |= {name: work / measured.median_s, f"{name}_low": work / high_s}
                 point[f"{name}_high"] = work / low_s
         values.append(point)
-    if not values:
-        raise NothingToDo(f"no result has a dim {x!r}", hint=_dims_hint(timed))
+    lines = len({value["rest"] for value in values})
     panels = []
-    for name, title in (("flops", "FLOP/s"), ("bytes", "bytes/s")):
-        if not any(name in value for value in values):
+    for name, unit in (("flops", "FLOP/s"), ("bytes", "B/s")):
+        rates = [value[name] for value in values if name in value]
+        if not rates:
             continue
         along: Spec = {"x": {"field": "x", "type": "quantitative", "title": x}}
+        along["x"]["axis"] = {"format": "d"}
         if _spans_octaves([value["x"] for value in values]):
             along["x"]["scale"] = {"type": "log", "base": 2, "nice": False}
         # The legend's symbols would be as faint as the band.
         opaque = by_field("backend") | {"legend": {"symbolOpacity": 1}}
-        colour = {"color": opaque, "detail": {"field": "rest"}}
-        y = {"field": name, "type": "quantitative", "title": title, "axis": {"format": "~s"}}
-        band = {"field": f"{name}_low", "type": "quantitative", "title": title}
+        colour: Spec = {"color": opaque, "detail": {"field": "rest"}}
+        dashes: Spec = {}
+        if 1 < lines <= _MOST_DASHES:
+            grey = {"symbolStrokeColor": "#888888", "symbolFillColor": "transparent"}
+            stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolSize": 300}
+            dashes = {"strokeDash": by_field("rest") | {"legend": grey | stroke}}
+        factor, prefix = _prefix(max(rates))
+        title = f"{prefix}{unit}"
+        axis = {"labelExpr": f"format(datum.value / {factor:g}, '~g')"}
+        y = {"field": name, "type": "quantitative", "title": title, "axis": axis}
+        band = {"field": f"{name}_low", "type": "quantitative", "title": title, "axis": axis}
         band_to = {"field": f"{name}_high"}
         tips = {"tooltip": _tips("problem", "backend", "time", "rate", "share", "again")}
         panels.append(
@@ -309,20 +372,23 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
                         "mark": {"type": "area", "opacity": 0.2},
                         "encoding": {**along, **colour, "y": band, "y2": band_to},
                     },
+                    {"mark": "line", "encoding": {**along, **colour, **dashes, "y": y}},
                     {
-                        "mark": {"type": "line", "point": len(values) < 400},
+                        "mark": _dots(len(values)),
                         "encoding": {**along, **colour, "y": y, **tips},
                     },
                 ],
             }
         )
-    return {"data": {"values": values}, "vconcat": panels}
+    told = "; ".join(filter(None, (words, "bands are 95 % intervals")))
+    return {"description": told, "data": {"values": values}, "vconcat": panels}
 
 
 def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
     """The speed of one backend over another's for two dims: above 1 `head` is faster."""
-    timed = _timed(rows)
-    times = _by_backend(rows)
+    some = _some(_timed(rows))
+    timed, words = (some, "") if x and y else _of_main_op(some)
+    times = _by_backend(timed)
     for name in filter(None, (base, head)):
         if name not in times:
             known = ", ".join(times)
@@ -337,7 +403,7 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     for row in timed:
         key, dims = row.result.case.problem.key, row.result.case.problem.dims
         both = key in times[base] and key in times[head]
-        if row.result.case.backend == head and both and x in dims and y in dims:
+        if row.backend == head and both and x in dims and y in dims:
             ratio = times[base][key] / times[head][key]
             cells.setdefault((dims[x], dims[y]), []).append(ratio)
     values = [
@@ -345,11 +411,14 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
         for (a, b), found in cells.items()
     ]
     if not values:
-        raise NothingToDo(f"{base} and {head} share no problem with {x} and {y}")
-    most = min(_MOST_SHADED, max(max(value["ratio"], 1 / value["ratio"]) for value in values))
+        raise NothingToDo(
+            f"{base} and {head} share no problem with {x} and {y}", hint=_dims_hint(timed)
+        )
+    most = max(max(value["ratio"], 1 / value["ratio"]) for value in values)
+    most = min(_MOST_SHADED, max(_LEAST_SHADED, most))
     ticks = [most**power for power in (-1, -0.5, 0, 0.5, 1)]
     legend = {"format": ".2f", "titleLimit": 320, "values": ticks}
-    title = f"speed of {head} over {base}"
+    title = ["above 1:", f"{head} is faster", f"than {base}"]
     colour = {"field": "ratio", "type": "quantitative", "title": title, "legend": legend}
     # purpleorange: readable with every colour blindness, and its middle is no difference
     scale: Spec = {"scheme": "purpleorange", "type": "log", "domainMid": 1, "clamp": True}
@@ -367,15 +436,24 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     ]
     if len(values) <= 400:
         layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": {**place, **text}})
-    step = {"step": 46}
-    return {"data": {"values": values}, "width": step, "height": {"step": 26}, "layer": layers}
+    step = {"step": 64}
+    made: Spec = {"data": {"values": values}, "width": step, "height": {"step": 36}}
+    shared = any(value["count"] > 1 for value in values)
+    told = [words, f"time of {base} over that of {head}"]
+    told.append("geometric means where problems share a cell" if shared else "")
+    made["description"] = "; ".join(filter(None, told))
+    return {**made, "layer": layers}
 
 
 def samples(rows: Sequence[Row]) -> Spec:
     """Every sample of some results, block by block in the order taken; the clock beneath."""
-    timed = _timed(rows)[:_MOST_SAMPLES]
+    every = _timed(rows)
+    timed = every[:_MOST_SAMPLES]
     if not timed:
         raise NothingToDo("no result has samples")
+    words = "colours are blocks; the band is the 95 % interval of the median"
+    if left := len(every) - len(timed):
+        words += f"; {counted(left, 'more result')} not shown"
     panels = []
     for row in timed:
         values: Values = []
@@ -387,7 +465,8 @@ def samples(rows: Sequence[Row]) -> Spec:
                 point = {"at": next(count), "time": sample * scale, "block": f"block {number}"}
                 values.append(point if clock is None else point | {"MHz": clock})
         measured = _measurement(row)
-        times = {"field": "time", "type": "quantitative", "title": unit, "scale": {"zero": False}}
+        times = {"field": "time", "type": "quantitative", "scale": {"zero": False}}
+        times["title"] = f"time, {unit}"
         along: Spec = {"field": "at", "type": "quantitative", "axis": {"tickMinStep": 1}}
         along["scale"] = {"padding": 8, "nice": False}
         along["title"] = "sample, in the order taken"
@@ -408,12 +487,13 @@ def samples(rows: Sequence[Row]) -> Spec:
         parts: list[Spec] = [{"title": title, "data": {"values": values}, **one}]
         if any("MHz" in value for value in values):
             clock_y = {"field": "MHz", "type": "quantitative", "scale": {"zero": False}}
+            clock_y["title"] = "clock, MHz"
             strip = {"x": along, "y": clock_y}
             line = {"type": "line", "color": "#888888"}
             data = {"data": {"values": values}, "width": WIDTH, "height": 50}
             parts.append({**data, "mark": line, "encoding": strip})
         panels.append({"vconcat": parts})
-    return {"vconcat": panels}
+    return {"description": words, "vconcat": panels}
 
 
 def history(stories: Sequence[Story]) -> Spec:
@@ -422,7 +502,7 @@ def history(stories: Sequence[Story]) -> Spec:
     if not stories:
         raise NothingToDo("no series to draw")
     panels = []
-    for story in stories[:12]:
+    for story in stories[:_MOST_SERIES]:
         newest = story.newest
         unit, scale = newest.unit, 1.0
         if not newest.metric:
@@ -430,10 +510,10 @@ def history(stories: Sequence[Story]) -> Spec:
             unit, scale = _time_unit(statistics.median(known) if known else 0.0)
         values: Values = [
             {"at": point.started * 1000, "value": value * scale, "run": point.run_id}
-            | {"state": "ok" if point.status is Status.OK else point.status.value}
+            | {"shown": value_text(value, point.unit or "s")}
             | {"environment": point.fingerprint[:8]}
             for point in story.points
-            if (value := point.value if point.metric else point.median_s)
+            if point.status is Status.OK and (value := judged_s(point))
         ]
         if not values:
             continue
@@ -443,26 +523,20 @@ def history(stories: Sequence[Story]) -> Spec:
             if point.status.failed
         ]
         along = _over_time(story.points[0].started, newest.started)
-        y = {"field": "value", "type": "quantitative", "title": unit, "scale": {"zero": False}}
-        tips = [
-            {"field": name, "type": "nominal"} for name in ("run", "value", "state", "environment")
-        ]
-        # Colours tell environments apart only while there are as many as colours.
-        several = 1 < len({value["environment"] for value in values}) <= len(PALETTE)
-        coloured: Spec = {"value": PALETTE[0]}
-        if several:
-            legend = {"orient": "top", "title": "environment"}
-            coloured = {"field": "environment", "type": "nominal", "legend": legend}
+        y: Spec = {"field": "value", "type": "quantitative", "title": unit}
+        y["scale"] = {"zero": False, "domain": _domain(values, story.screen, scale)}
+        tips = _tips("run", "shown", "environment")
         layers: list[Spec] = [
             {
                 "mark": {"type": "line", "color": PALETTE[0], "opacity": 0.6},
                 "encoding": {"x": along, "y": y},
             },
             {
-                "mark": {"type": "point", "filled": True, "size": 45},
-                "encoding": {"x": along, "y": y, "color": coloured, "tooltip": tips},
+                "mark": {"type": "point", "filled": True, "size": 45, "color": PALETTE[0]},
+                "encoding": {"x": along, "y": y, "tooltip": tips},
             },
         ]
+        layers += _lanes(story.points, along)
         screen = story.screen
         if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
             # From the last step on: before it another level was expected.
@@ -488,14 +562,56 @@ def history(stories: Sequence[Story]) -> Spec:
         if failed:
             cross: Spec = {"type": "point", "shape": "cross", "angle": 45, "size": 70}
             cross |= {"filled": True, "color": PALETTE[5]}
-            low = {"x": along, "y": {"value": HEIGHT // 3 - 8}, "tooltip": _tips("run", "state")}
+            low = {"x": along, "y": {"value": HEIGHT // 3 - 18}, "tooltip": _tips("run", "state")}
             layers.append({"data": {"values": failed}, "mark": cross, "encoding": low})
-        title = f"{story.series.split(' | ')[1]}  {story.problem}  {newest.metric}".rstrip()
+        named = series_parts(story)
+        title = f"{named['problem']}, {named['backend']}  {newest.metric}".rstrip()
         data = {"title": title, "data": {"values": values}}
         panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
     if not panels:
         raise NothingToDo("no series has a time to draw")
-    return {"vconcat": panels}
+    words = "band: where the newest point was expected; dashed lines: change points"
+    if left := len(stories) - _MOST_SERIES:
+        words += f"; {left} more series not shown" if left > 0 else ""
+    return {"description": words, "vconcat": panels}
+
+
+def _domain(values: Values, screen: Screen, scale: float) -> list[float]:
+    """The range of a history's axis, never so narrow that noise looks like news."""
+    found = [value["value"] for value in values]
+    if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
+        found += [screen.low_s * scale, screen.high_s * scale]
+    low, high = min(found), max(found)
+    middle = (low + high) / 2
+    half = max(0.6 * (high - low), _LEAST_RANGE * middle)
+    return [middle - half, middle + half]
+
+
+def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
+    """A strip beneath a history, one colour for each environment; none where it never changed."""
+    lanes: Values = []
+    for point in points:
+        if not lanes or lanes[-1]["environment"] != point.fingerprint[:8]:
+            lanes.append({"environment": point.fingerprint[:8], "since": point.started * 1000})
+    if len(lanes) < 2:
+        return []
+    last = points[-1].started * 1000
+    # The newest environment has a width too if it has one point only.
+    ends = [*(lane["since"] for lane in lanes[1:]), last + (last - lanes[0]["since"]) / 50]
+    for lane, until in zip(lanes, ends, strict=True):
+        lane["until"] = until
+    few = len({lane["environment"] for lane in lanes}) <= len(PALETTE)
+    legend = {"orient": "top", "title": "environment", "symbolType": "square"} if few else None
+    bottom = HEIGHT // 3
+    drawn = {
+        "x": along | {"field": "since"},
+        "x2": {"field": "until"},
+        "y": {"value": bottom - 7},
+        "y2": {"value": bottom},
+        "color": {"field": "environment", "type": "nominal", "legend": legend},
+        "tooltip": _tips("environment"),
+    }
+    return [{"data": {"values": lanes}, "mark": {"type": "rect"}, "encoding": drawn}]
 
 
 def _over_time(first_s: float, last_s: float) -> Spec:
@@ -580,6 +696,12 @@ def _timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in timed if not row.sentinel] or timed
 
 
+def _some(rows: list[Row]) -> list[Row]:
+    if not rows:
+        raise NothingToDo("no result has a time to draw")
+    return rows
+
+
 def _time_unit(typical_s: float) -> tuple[str, float]:
     """The unit that a time of this size is read in, and how many of it a second has."""
     if typical_s >= 1:
@@ -602,14 +724,6 @@ def _point(row: Row) -> dict[str, Any]:
         "share": share_text(row.share),
         "again": rerun(row.result),
     }
-
-
-def _relative(row: Row) -> tuple[float, float]:
-    """A row's interval in units of the best time."""
-    measured = _measurement(row)
-    best = measured.median_s / (row.times_best or 1.0)
-    low_s, high_s = _interval(measured)
-    return low_s / best, high_s / best
 
 
 def _interval(measured: Measurement) -> tuple[float, float]:
@@ -648,11 +762,28 @@ def _dims_hint(rows: Sequence[Row]) -> str:
     return f"dims: {', '.join(names)}"
 
 
-def _rest(row: Row, without: Sequence[str]) -> str:
-    """What tells the lines of one backend apart."""
-    problem = row.result.case.problem
-    words = {**problem.dims, **problem.dtypes, **problem.options}
-    return " ".join(f"{name}={value}" for name, value in words.items() if name not in without)
+def _of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
+    """The rows of the op with the most results, and a word about the others: a dim of two ops, such
+    as n of gemm and copy, is not one axis."""
+    ops = [row.result.case.problem.op for row in rows]
+    if len(set(ops)) < 2:
+        return rows, ""
+    main = max(dict.fromkeys(ops), key=ops.count)
+    return [row for row in rows if row.result.case.problem.op == main], f"only {main}"
+
+
+def _rests(rows: Sequence[Row], without: str) -> list[str]:
+    """What tells the lines of one backend apart: op, dims, dtypes and options that vary."""
+    words = []
+    for row in rows:
+        problem = row.result.case.problem
+        words.append({"": problem.op, **problem.dims, **problem.dtypes, **problem.options})
+    names = dict.fromkeys(name for own in words for name in own if name != without)
+    vary = [name for name in names if len({str(own.get(name)) for own in words}) > 1]
+    return [
+        " ".join(f"{name}={own[name]}" if name else str(own[name]) for name in vary if name in own)
+        for own in words
+    ]
 
 
 def _spans_octaves(values: Sequence[float]) -> bool:
@@ -680,11 +811,16 @@ def _dots(count: int) -> Spec:
     return {"type": "point", "filled": True, "size": size, "opacity": opacity}
 
 
-def _si(value: float) -> str:
+def _prefix(value: float) -> tuple[float, str]:
     for limit, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= limit:
-            return f"{value / limit:.3g} {prefix}"
-    return f"{value:.3g} "
+            return limit, prefix
+    return 1.0, ""
+
+
+def _si(value: float) -> str:
+    factor, prefix = _prefix(value)
+    return f"{value / factor:.3g} {prefix}"
 
 
 RESULT_KINDS: dict[str, Callable[..., Spec]] = {
@@ -694,6 +830,12 @@ RESULT_KINDS: dict[str, Callable[..., Spec]] = {
     "sweep": sweep,
     "heatmap": heatmap,
     "samples": samples,
+}
+# What each kind can be given beside its rows.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "ecdf": ("base",),
+    "sweep": ("x",),
+    "heatmap": ("x", "y", "base", "head"),
 }
 TITLES = {
     "roofline": "Roofline, with measured roofs",

@@ -65,6 +65,7 @@ class Part:
     results: ResultSet
     rows: Sequence[tables.Row]
     roofs: Sequence[Roof] = ()
+    levels: Sequence[Roof] = ()  # of memory, which no percentage is of: lines of the roofline
     notes: Sequence[str] = ()
 
     @property
@@ -201,7 +202,7 @@ def figure_specs(part: Part, *, inline: bool = False) -> dict[str, vega.Spec]:
     """The figures of a run that there is something to draw for."""
     found = {}
     for kind in _KINDS:
-        more = {"roofs": part.roofs} if kind == "roofline" else {}
+        more = {"roofs": [*part.roofs, *part.levels]} if kind == "roofline" else {}
         try:
             spec = figures.RESULT_KINDS[kind](part.timed, **more)
         except NothingToDo:

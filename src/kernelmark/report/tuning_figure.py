@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.result import Status
 from kernelmark.core.units import time_text
-from kernelmark.report.figures import HEIGHT, PALETTE, WIDTH, Values, by_field, log_axis
+from kernelmark.report.figures import HEIGHT, PALETTE, WIDTH, Values, by_field
 from kernelmark.report.vega import Spec
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import journal
@@ -33,18 +33,23 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
     matter: Values = []
     for name, found in trials.items():
         timed = _timed(found)
+        final = min((trial.seconds or math.inf for trial in timed), default=math.inf)
         best = math.inf
         for at, trial in enumerate(timed, 1):
             best = min(best, trial.seconds or math.inf)
-            progress.append({"plan": name, "at": at, "us": best * 1e6})
+            point = {"plan": name, "at": at, "us": best * 1e6, "ratio": best / final}
+            progress.append(point | {"time": time_text(best)})
         for parameter, share in importance(timed).items():
             matter.append({"plan": name, "parameter": parameter, "share": share})
     if not progress:
         raise NothingToDo("no candidate has been timed yet")
     line = {
         "x": {"field": "at", "type": "quantitative", "title": "timings"},
-        "y": log_axis("us", "best so far, µs"),
+        # Plans of small and large problems share the axis: each over its own best.
+        "y": {"field": "ratio", "type": "quantitative", "scale": {"zero": False}}
+        | {"title": "best so far over the best found"},
         "color": by_field("plan"),
+        "tooltip": [{"field": one, "type": "nominal"} for one in ("plan", "at", "time")],
     }
     share_x = {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
     share_x["title"] = "share of the variance of log time that the parameter explains alone"
@@ -54,7 +59,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
         "color": by_field("plan", legend=False),
         "yOffset": {"field": "plan", "type": "nominal"},
     }
-    first = {"width": WIDTH, "height": HEIGHT, "data": {"values": progress}}
+    first = {"width": WIDTH, "height": HEIGHT // 2, "data": {"values": progress}}
     panels: list[Spec] = [
         {**first, "mark": {"type": "line", "interpolate": "step-after"}, "encoding": line}
     ]
@@ -129,17 +134,18 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
     labels += [{"axis": _TIME, "y": y, "value": time_text(math.exp(at))} for y, at in ends]
     axis = {"title": None, "labelAngle": 0, "domain": False, "ticks": False, "grid": True}
     x: Spec = {"field": "axis", "type": "nominal", "sort": [*parameters, _TIME], "axis": axis}
-    y: Spec = {"field": "y", "type": "quantitative", "axis": None}
+    # The name as an axis title: a page leaves titles of panels out.
+    bare = {"labels": False, "ticks": False, "domain": False, "grid": False, "title": name}
+    y: Spec = {"field": "y", "type": "quantitative", "axis": bare}
     # The fastest stand out on light and on dark ground; the ends of viridis fade on one of them.
     fading = [PALETTE[5], PALETTE[1], PALETTE[7]]
     scale = {"type": "log", "range": fading, "interpolate": "rgb", "nice": False}
     colour: Spec = {"field": "us", "type": "quantitative", "title": "µs", "scale": scale}
     tips = [{"field": one, "type": "nominal"} for one in ("time", "config")]
     drawn = {"x": x, "y": y, "detail": {"field": "line"}, "color": colour, "tooltip": tips}
-    text = {"type": "text", "align": "left", "dx": 5, "fontSize": 10}
+    text = {"type": "text", "align": "left", "dx": 5, "dy": -7, "fontSize": 10}
     thin = {"type": "line", "strokeWidth": 1.2, "opacity": 0.55}
     return {
-        "title": name,
         "width": max(WIDTH, 90 * (len(parameters) + 1)),
         "height": HEIGHT * 2 // 3,
         "layer": [

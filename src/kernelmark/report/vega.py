@@ -12,7 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.printable import printable
 
 Spec = dict[str, Any]
-SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _LESS = "\ue000less\ue000"  # no text of ours or of the libraries
 KINDS = (".png", ".svg", ".html", ".json")
 _INSTALL = 'pip install "kernelmark[plots]"'

@@ -47,6 +47,7 @@ def _field(name: str, help: str) -> Field:
 
 
 _ARCH = _field("arch", "Architecture")
+_RUN = _field("run", "A run: id, label, pinned name or latest")
 _METRIC = _field("metric", "Metric of a microbenchmark")
 _DEVICE = _field("device", "Device")
 _STATE = Field(name="state", help="State", choices=("changed", *kernels.STATES))
@@ -91,10 +92,21 @@ VIEWS: Mapping[str, View] = {
         path="/roofline",
         build=runs.roofline,
         fields=(
-            *(_field("run", "A run: id, label, pinned name or latest"), OP, BACKEND),
+            *(_RUN, OP, BACKEND),
             *(_field("dtype", "Dtype"), Q, *TABLE_FIELDS),
         ),
         menu="Roofline",
+    ),
+    "charts": View(
+        path="/charts",
+        build=runs.charts,
+        fields=(
+            *(_RUN, Field(name="kind", help="Kind of chart", choices=runs.CHARTS), OP, BACKEND),
+            *(_field("dtype", "Dtype"), _field("x", "Dim of the x axis")),
+            *(_field("y", "Dim of the y axis"), _field("base", "Backend to compare with")),
+            *(_field("head", "Backend that is compared"), Q, *TABLE_FIELDS),
+        ),
+        menu="Charts",
     ),
     "micro": View(
         path="/micro",

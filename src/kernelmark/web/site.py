@@ -11,6 +11,7 @@ from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.web import rendering
 from kernelmark.web.pages.parts import Urls
+from kernelmark.web.pages.runs import CHARTS
 from kernelmark.web.rendering import VIEWS
 from kernelmark.web.source import Source
 
@@ -21,6 +22,7 @@ _FIXED = {
     "runs": "runs",
     "compare": "compare",
     "roofline": "roofline",
+    "charts": "charts",
     "micro": "micro",
     "tuning": "tuning",
     "devices": "devices",
@@ -44,6 +46,9 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
     for run in newest:
         pages[_stem("run", run.id)] = ("run", {"run_id": run.id, **_ALL})
         pages[_stem("roofline", run=run.id)] = ("roofline", {"run": run.id, **_ALL})
+        for kind in CHARTS:
+            asked = {"run": run.id, "kind": kind}
+            pages[_stem("charts", **asked)] = ("charts", {**asked, **_ALL})
         for result in source.results(run.id):
             device = "" if result.device == "cpu" else result.device
             asked = {"run_id": run.id, "case_id": result.case.id, "device": device}

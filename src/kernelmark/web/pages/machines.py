@@ -114,7 +114,7 @@ def devices(source: Source, urls: Urls, asked: Asked) -> Page:
         for place in places
     ]
     columns = ["environment:code", "host", "os::system", "python::Python", "commit:code"]
-    columns += ["libraries", "runs:count", "newest:date:last run"]
+    columns += ["runs:count", "newest:date:last run", "libraries"]
     return {
         "title": "Devices and environments",
         "tables": [

@@ -161,8 +161,10 @@ def choice(
     *,
     label: str = "",
     required: bool = False,
+    unset: str = "All",
 ) -> Values:
-    """A control of the form above a table: a text, or a choice of values or (value, text)."""
+    """A control of the form above a table: a text, or a choice of values or (value, text), of which
+    none is `unset`."""
     pairs = [one if isinstance(one, tuple) else (one, one) for one in choices or () if one]
     return {
         "name": name,
@@ -170,6 +172,7 @@ def choice(
         "value": asked.get(name, ""),
         "choices": None if choices is None else pairs,
         "required": required,
+        "unset": unset,
     }
 
 
@@ -203,7 +206,9 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
     """A figure, or nothing where there is nothing to draw."""
     try:
         spec = {name: part for name, part in make().items() if name not in _OWN}
-        return [{"title": title, "spec": figures.themed(_fitted(spec), inline=True)}]
+        words = str(spec.pop("description", ""))
+        themed = figures.themed(_fitted(spec), inline=True)
+        return [{"title": title, "words": words, "spec": themed}]
     except KernelmarkError:
         return []
 

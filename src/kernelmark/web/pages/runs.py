@@ -6,8 +6,9 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
+from kernelmark.api.roofs import memory_roofs
 from kernelmark.compare.verdicts import Row as Compared
-from kernelmark.core.errors import NothingToDo
+from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
 from kernelmark.core.reason import FIELDS, format_reason
 from kernelmark.core.result import Result, Run, RunState, Status
@@ -25,6 +26,7 @@ from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
 from kernelmark.web.source import Source
 
 RULES = ("robust", "golden-tot", "ratio")
+CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the roofline, samples and history are on their own
 _CHOICES = 50  # runs to choose among
 _MOST_DRAWN = 2000  # points of a roofline
 _COMMANDS = 5  # of one kind of failure
@@ -117,7 +119,14 @@ def run(source: Source, urls: Urls, asked: Asked) -> Page:
             ("command", shlex.join(["kmark", *one.argv]) if one.argv else ""),
         ),
         "actions": parts.actions(
-            ("Roofline", urls("roofline", run=one.id)),
+            *(
+                (
+                    ("Roofline", urls("roofline", run=one.id)),
+                    ("Charts", urls("charts", run=one.id, kind=CHARTS[0])),
+                )
+                if results.timed
+                else ()
+            ),
             (
                 "Compare with the run before",
                 urls("compare", base=before.id, head=one.id) if before else None,
@@ -183,11 +192,12 @@ def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
     """Results in a table, before `_result_row` makes its rows."""
     many = len({row.result.device for row in rows}) > 1
     metrics = any(row.result.metrics for row in rows)
+    timed = not metrics or any(row.result.measurement for row in rows)
+    times = ("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof")
     columns = [
         *("status:state", "problem:name", "backend", "device" if many else ""),
         *(("metric", "value:value") if metrics else ()),
-        *("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof"),
-        "times_best:ratio:vs best",
+        *((*times, "times_best:ratio:vs best") if timed else ()),
     ]
     return table(columns, rows, title=title, empty="No result matches")
 
@@ -244,7 +254,7 @@ def result_url(run_id: str, result: Result, urls: Urls) -> str | None:
 
 def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
     """Two runs side by side, changed rows first."""
-    head = source.store.run(asked.get("head") or "latest")
+    head = source.store.run(asked.get("head") or _newest(source))
     before = source.store.run_before(head) if not asked.get("base") else None
     base = before or source.store.run(asked.get("base") or "latest~1")
     rule, shown = asked.get("rule") or "robust", asked.get("show") or "changed"
@@ -327,6 +337,13 @@ def _compared_row(row: Compared) -> Values:
     }
 
 
+def _newest(source: Source) -> str:
+    """The newest run of kernels: one of microbenchmarks has no rows to compare or to draw."""
+    found, _ = source.store.find_runs(limit=_CHOICES)
+    timed = (run.id for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE))
+    return next(timed, "latest")
+
+
 def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, str]]:
     found, _ = source.store.find_runs(limit=_CHOICES)
     timed = [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
@@ -399,8 +416,11 @@ def _headline(row: Row) -> list[tuple[str, str]]:
 
 def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
     """A run under the measured roofs, and the rows furthest from theirs."""
-    results = source.results(asked.get("run") or "latest")
-    one, every = results.run, [row for row in results.timed if row.ranks]
+    results = source.results(asked.get("run") or _newest(source))
+    one = results.run
+    every = [row for row in results.timed if row.ranks]
+    # A canary of one element is 0 % of every roof.
+    every = [row for row in every if not row.sentinel] or every
     dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
     found = [
         row
@@ -423,12 +443,69 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
         ],
         "figures": parts.figure(
             "FLOP/s over intensity",
-            lambda: figures.roofline(found[:_MOST_DRAWN], results.roofs),
+            lambda: figures.roofline(
+                found[:_MOST_DRAWN],
+                [*results.roofs, *memory_roofs(source.store, results.result_set)],
+            ),
         ),
         "notes": [most] if len(found) > _MOST_DRAWN else [],
         "tables": [
             parts.paged(
                 *(rows, whole, urls, "roofline"), make=_result_row, finish=_finish(one.id, urls)
+            )
+        ],
+    }
+
+
+def charts(source: Source, urls: Urls, asked: Asked) -> Page:
+    """A run drawn as `kmark plot` draws it: backends compared, speed-ups, rates over a dim."""
+    results = source.results(asked.get("run") or _newest(source))
+    one, kind = results.run, asked.get("kind") or CHARTS[0]
+    every = results.timed
+    dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
+    found = [
+        row
+        for row in _wanted(every, asked)
+        if asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
+    ]
+    known = figures.OPTIONS.get(kind, ())
+    options = {name: asked[name] for name in known if asked.get(name)}
+    dims = list(dict.fromkeys(name for row in found for name in row.result.case.problem.dims))
+    backends = list(dict.fromkeys(row.backend for row in found if row.timed))
+    values = {"x": dims, "y": dims, "base": backends, "head": backends}
+    whole = {**asked, "run": one.id, "kind": kind}
+    spec, why = None, ""
+    try:
+        spec = figures.RESULT_KINDS[kind](found, **options)
+    except KernelmarkError as error:
+        why = "; ".join(filter(None, (str(error.message), str(error.hint or ""))))
+    return {
+        "title": "Charts",
+        "lead": f"Run {one.label or one.id}, {date_text(one.started)} UTC.",
+        "kinds": parts.actions(  # where no form can choose one, on a static site
+            *((figures.TITLES[name], urls("charts", run=one.id, kind=name)) for name in CHARTS)
+        ),
+        "filters": [
+            parts.choice("run", whole, _run_choices(source, [one]), required=True),
+            parts.choice(
+                "kind",
+                {"kind": kind},
+                [(name, figures.TITLES[name]) for name in CHARTS],
+                label="Chart",
+                required=True,
+            ),
+            *_row_filters(every, asked),
+            parts.choice("dtype", asked, sorted(dtypes)),
+            *(parts.choice(name, asked, values[name], unset="Automatic") for name in known),
+            parts.search_box(asked),
+        ],
+        "figures": parts.figure(figures.TITLES[kind], lambda: spec) if spec else [],
+        "notes": [f"nothing to draw: {why}"] if why else [],
+        "tables": [
+            parts.paged(
+                *(_rows_table(found), whole, urls, "charts"),
+                make=_result_row,
+                finish=_finish(one.id, urls),
             )
         ],
     }

@@ -1,0 +1,160 @@
+"""plot: a figure of runs, of the stored history, or of a tuning folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelmark.api.results import Results
+from kernelmark.core.errors import UsageError
+from kernelmark.report import figures, vega
+from kernelmark.report.vega import Spec
+
+if TYPE_CHECKING:
+    from kernelmark.compare.history import Story
+    from kernelmark.core.roof import Roof
+    from kernelmark.report.tables import Row
+
+HISTORY, TUNING = "history", "tuning"
+KINDS = (*figures.RESULT_KINDS, HISTORY, TUNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure as a Vega-Lite spec; notebooks show it."""
+
+    spec: Spec
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Draw it into a .png, .svg, .html (offline, with tooltips) or .json file."""
+        return vega.save(self.spec, os.fspath(path))
+
+    def _repr_svg_(self) -> str:
+        return vega.svg(self.spec)
+
+
+def plot(
+    kind: str,
+    *what: Results | str | os.PathLike[str],
+    store: str | os.PathLike[str] | None = None,
+    x: str = "",
+    y: str = "",
+    base: str = "",
+    head: str = "",
+    dark: bool = False,
+) -> Figure:
+    """Draw a figure of results: roofline, bars, ecdf, sweep, heatmap or samples.
+
+        km.plot("roofline").save("roofline.html")
+        km.plot("sweep", golden, "nightly", x="m")
+
+    `what` are results at hand, or runs as `load` takes them; by default the latest. Kind `history`
+    takes none and draws the stored series; `tuning` takes a tuning folder. `x` and `y` are dims of
+    sweep and heatmap, `base` and `head` backends of ecdf and heatmap.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"there is no figure {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
+    given = {"x": x, "y": y, "base": base, "head": head}
+    options = check_options(kind, {name: value for name, value in given.items() if value})
+    if kind == HISTORY:
+        if what:
+            raise UsageError("history takes no runs", hint="it draws every series of the store")
+        return _stored_history(store, dark=dark)
+    if kind == TUNING:
+        if len(what) != 1 or isinstance(what[0], Results):
+            raise UsageError("tuning takes one folder")
+        return of_tuning(what[0], dark=dark)
+    found = [_loaded(one, store) for one in what or ("latest",)]
+    return of_results(kind, found, options, dark=dark)
+
+
+def check_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The options, if the kind has them."""
+    known = figures.OPTIONS.get(kind, ())
+    for name in given:
+        if name not in known:
+            names = ", ".join(known)
+            hint = f"it has: {names}" if names else "it has no options of its own"
+            raise UsageError(f"{kind} has no {name}", hint=hint)
+    return dict(given)
+
+
+def of_results(
+    kind: str,
+    found: Sequence[tuple[Results, Sequence[Roof]]],
+    options: Mapping[str, str],
+    *,
+    dark: bool = False,
+) -> Figure:
+    """The figure of runs, each with the roofs of memory levels that its own roofs lack."""
+    names = _names([results for results, _ in found])
+    rows: list[Row] = []
+    roofs: list[Roof] = []
+    for (results, levels), name in zip(found, names, strict=True):
+        own = results.timed
+        if len(found) > 1:  # the same backend of two runs is two things to compare
+            own = [dataclasses.replace(row, backend=f"{row.backend} ({name})") for row in own]
+        rows += own
+        roofs += [*results.roofs, *levels]
+    more = {"roofs": roofs} if kind == "roofline" else {}
+    spec = figures.RESULT_KINDS[kind](rows, **more, **options)
+    devices = ", ".join(dict.fromkeys(row.result.device for row in rows))
+    return _themed(kind, spec, f"{', '.join(names)}; {devices}", dark=dark)
+
+
+def of_history(stories: Sequence[Story], runs: int, *, dark: bool = False) -> Figure:
+    """The figure of series over `runs` runs."""
+    return _themed(HISTORY, figures.history(stories), f"{runs} runs", dark=dark)
+
+
+def of_tuning(path: str | os.PathLike[str], *, dark: bool = False) -> Figure:
+    """The figure of a tuning folder."""
+    from kernelmark.report import tuning_figure
+    from kernelmark.tune.folder import TuningFolder
+
+    folder = TuningFolder.open(os.fspath(path))
+    return _themed(TUNING, tuning_figure.of_folder(folder), str(folder.path), dark=dark)
+
+
+def _themed(kind: str, spec: Spec, subtitle: str, *, dark: bool) -> Figure:
+    title = figures.TITLES[kind]
+    return Figure(spec=figures.themed(spec, title=title, subtitle=subtitle, dark=dark))
+
+
+def _names(found: Sequence[Results]) -> list[str]:
+    """The label of each run, or its id where labels are not enough to tell runs apart."""
+    labels = [results.run.label for results in found]
+    if "" in labels or len(set(labels)) < len(labels):
+        return [results.run.id for results in found]
+    return labels
+
+
+def _loaded(
+    one: Results | str | os.PathLike[str], store: str | os.PathLike[str] | None
+) -> tuple[Results, Sequence[Roof]]:
+    from kernelmark.api.reading import is_file, read_file
+    from kernelmark.api.roofs import memory_roofs, stored_roofs
+    from kernelmark.stores import open_store
+
+    if isinstance(one, Results):
+        return one, ()
+    ref = os.fspath(one)
+    if is_file(ref):
+        return Results(read_file(ref)), ()
+    with open_store(store, readonly=True) as opened:
+        found = opened.result_set(opened.run(ref).id)
+        return Results(found, stored_roofs(opened, found)), memory_roofs(opened, found)
+
+
+def _stored_history(store: str | os.PathLike[str] | None, *, dark: bool) -> Figure:
+    from kernelmark.api.comparing import history
+    from kernelmark.report.history import by_worry
+    from kernelmark.stores import open_store
+
+    with open_store(store, readonly=True) as opened:
+        found = history(opened)
+    return of_history(by_worry(found.stories), len(found.runs), dark=dark)

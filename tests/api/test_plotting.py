@@ -1,0 +1,85 @@
+"""plot: the figures of `kmark plot`, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import pytest
+
+import kernelmark as km
+from kernelmark import ops
+from kernelmark.api.plotting import KINDS
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.result import Case, ResultSet, Run, RunState
+from kernelmark.testing.stores import measured
+
+
+@pytest.fixture
+def place(tmp_path):
+    return str(tmp_path / "store.sqlite")
+
+
+@pytest.fixture
+def results(place):
+    """Two backends over two dims, stored as run `first`."""
+    cases = [
+        Case(problem=ops.parse(f"gemm m={m} n={n} k=8 dtype=f32"), backend=backend)
+        for m in (8, 16)
+        for n in (8, 16)
+        for backend in ("one", "two")
+    ]
+    made = tuple(
+        dataclasses.replace(measured(case, (1e-3 * number,)), flops=1000, bytes=100)
+        for number, case in enumerate(cases, 1)
+    )
+    run = Run(id="first", started=1.79e9, environment=Environment(), state=RunState.DONE)
+    with km.open_store(place) as store:
+        store.add_result_set(ResultSet(run=run, results=made))
+    return km.load("first", store=place)
+
+
+def values_of(figure):
+    found = [figure.spec.get("data"), *(one.get("data") for one in figure.spec.get("layer", ()))]
+    return [value for data in found if data for value in data["values"]]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("history", "tuning")])
+def test_results_at_hand_and_stored_ones_are_drawn_alike(results, place, kind):
+    assert km.plot(kind, results).spec == km.plot(kind, "first", store=place).spec
+
+
+def test_a_figure_is_saved_as_its_file_name_asks(results, tmp_path):
+    saved = km.plot("bars", results).save(tmp_path / "bars.json")
+    assert saved == tmp_path / "bars.json"
+    if importlib.util.find_spec("vl_convert") is not None:
+        assert km.plot("bars", results)._repr_svg_().startswith("<svg")
+
+
+def test_a_backend_of_two_runs_is_told_apart(results, place):
+    run = dataclasses.replace(results.run, id="second")
+    second = km.Results(dataclasses.replace(results.result_set, run=run))
+    values = values_of(km.plot("sweep", results, second, x="m"))
+    found = {value["backend"] for value in values}
+    assert found == {f"{name} ({run})" for name in ("one", "two") for run in ("first", "second")}
+
+
+def test_history_draws_the_series_of_a_store(results, place):
+    assert len(km.plot("history", store=place).spec["vconcat"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "error"),
+    [
+        (("pie",), {}, UsageError),
+        (("bars",), {"x": "m"}, UsageError),
+        (("history", "first"), {}, UsageError),
+        (("tuning",), {}, UsageError),
+        (("sweep", "first"), {"x": "q"}, NothingToDo),
+        (("roofline", "nosuch"), {}, UsageError),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(results, place, words, options, error):
+    with pytest.raises(error):
+        km.plot(*words, store=place, **options)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "estimates.json"
 FACTOR = 1.5
-_SPAN = r"(?:(\d+) h )?(?:(\d+) min ?)?(?:(\d+) s)?"
+_SPAN = r"(?:(\d+) h )?(?:(\d+) min ?)?(?:([\d.]+) s)?"
 _ABOUT = re.compile(rf"about {_SPAN}")
 _LEFT = re.compile(rf"(?:about|at most) {_SPAN} left")
 _GEMM = ("-o", "gemm", "-a", "n=256", "-a", "k=256", "--dtype", "f32")
@@ -207,7 +207,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def seconds(found: re.Match[str]) -> float:
-    hours, minutes, rest = (int(part or 0) for part in found.groups())
+    hours, minutes, rest = (float(part or 0) for part in found.groups())
     return max(0.5, 3600.0 * hours + 60 * minutes + rest)
 
 

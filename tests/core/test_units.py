@@ -51,7 +51,15 @@ def test_sizes(count, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.2, "0 s"), (45, "45 s"), (59.7, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+    [
+        (0.02, "0 s"),
+        (1.44, "1.4 s"),
+        (2.97, "3 s"),
+        (45, "45 s"),
+        (59.7, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_spans(seconds, text):
     assert duration_text(seconds) == text

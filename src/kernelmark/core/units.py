@@ -56,7 +56,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A span for progress and estimates: 45 s, 3 min 20 s, 2 h 05 min."""
+    """A span for progress and estimates: 1.4 s, 45 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 3:  # rounded to whole seconds it could be wrong by a third
+        return f"{round(seconds, 1):g} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

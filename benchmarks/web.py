@@ -423,6 +423,7 @@ def paint(place: Path, url: str, times: int = 7) -> dict[str, Any]:
         "series": series,
         "result": result,
         "roofline": lambda: f"/roofline?run={runs[next(pick) % times]}&op=attention",
+        "charts": lambda: f"/charts?run={runs[next(pick) % times]}",
         "micro": lambda: "/micro",
         "devices": lambda: f"/devices?offset={next(pick)}",
         "search": lambda: f"/search?q=batch={next(pick) % 60 + 2}",

@@ -378,10 +378,9 @@ class TestRoofs:
 
     def test_every_source_is_a_benchmark_of_its_kind(self):
         for kind, sources in roofs.SOURCES.items():
-            for names, chosen in sources:
-                for name in names:
-                    assert kind in registry.get(name).kinds
-                    registry.get(name).settings("brief", chosen)
+            for name, chosen in sources.items():
+                assert kind in registry.get(name).kinds
+                registry.get(name).settings("brief", chosen)
 
     def test_the_data_sheet_stands_beside(self):
         sheet = hardware.find_sheet(TestHardware.INFO)

@@ -73,3 +73,9 @@ def test_a_roofline_has_the_levels_that_microbenchmarks_measured(kmark, stored, 
     assert kmark("plot", "roofline", "mine", "-f", path).code == 0
     lines = read()["layer"][0]["data"]["values"]
     assert {value["roof"].split()[0] for value in lines} == {"l1"}
+
+
+@pytest.mark.parametrize("command", [("show",), ("plot", "bars")])
+def test_an_op_that_no_run_can_have_is_refused(kmark, stored, command):
+    assert kmark(*command, "mine", "-o", "figure.png").code == 2
+    assert kmark(*command, "mine", "-o", "conv").code == 4

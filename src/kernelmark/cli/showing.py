@@ -88,6 +88,7 @@ def chosen(
     """The results that a user asked for; none is nothing to show."""
     from kernelmark.api.results import Results
     from kernelmark.core.result import ResultSet, Status
+    from kernelmark.ops import registry as known_ops
     from kernelmark.workloads.select import matching
 
     known = [status.value for status in Status]
@@ -95,6 +96,13 @@ def chosen(
         if word not in known:
             raise UsageError(f"unknown status {word!r}", hint=f"known: {', '.join(known)}")
     every: ResultSet = results.result_set
+    held = {result.case.problem.op for result in every.results}
+    for word in ops:
+        if word not in held and word not in known_ops:
+            # Other commands write what they make to -o FILE.
+            meant = "a figure's file is given by -f; " if "." in word else ""
+            hint = f"{meant}the run has {', '.join(sorted(held))}"
+            raise UsageError(f"unknown op {word!r}", hint=hint)
     keys = None
     if regex is not None:
         keys = {p.key for p in matching([r.case.problem for r in every.results], regex)}

@@ -49,6 +49,7 @@ def test_importing_loads_nothing_heavy():
 
 
 def test_names_are_loaded_without_walking_over_existing_objects(monkeypatch):
+    gc.unfreeze()  # a worker's loop, run in this process by another test, freezes
     frozen = []
 
     def load(module):

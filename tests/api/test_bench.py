@@ -118,6 +118,7 @@ def test_inputs_that_are_changed_are_told():
 
 
 def test_collections_during_a_measurement_leave_out_existing_objects():
+    gc.unfreeze()  # a worker's loop, run in this process by another test, freezes
     frozen = []
 
     def fn(x):

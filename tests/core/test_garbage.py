@@ -19,8 +19,8 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def nothing_frozen():
+    gc.unfreeze()  # a worker's loop, run in this process by another test, freezes
     gc.collect()
-    assert gc.get_freeze_count() == 0
     yield
     gc.unfreeze()
 

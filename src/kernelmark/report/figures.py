@@ -31,7 +31,7 @@ _DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
 _INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
-_MOST_DASHES = 5  # that the lines of one backend are told apart by
+_MOST_DASHES = 5  # dash patterns that a reader can distinguish
 _MOST_SAMPLES = 6  # results whose samples are drawn
 _MOST_SERIES = 12
 _LEAST_RANGE = 0.03  # of an axis of history, to both sides of its middle
@@ -380,8 +380,8 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
                 ],
             }
         )
-    told = "; ".join(filter(None, (words, "bands are 95 % intervals")))
-    return {"description": told, "data": {"values": values}, "vconcat": panels}
+    notes = "; ".join(filter(None, (words, "bands are 95 % intervals")))
+    return {"description": notes, "data": {"values": values}, "vconcat": panels}
 
 
 def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
@@ -439,9 +439,9 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     step = {"step": 64}
     made: Spec = {"data": {"values": values}, "width": step, "height": {"step": 36}}
     shared = any(value["count"] > 1 for value in values)
-    told = [words, f"time of {base} over that of {head}"]
-    told.append("geometric means where problems share a cell" if shared else "")
-    made["description"] = "; ".join(filter(None, told))
+    notes = [words, f"time of {base} over that of {head}"]
+    notes.append("geometric means where problems share a cell" if shared else "")
+    made["description"] = "; ".join(filter(None, notes))
     return {**made, "layer": layers}
 
 

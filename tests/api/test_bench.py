@@ -68,6 +68,21 @@ def test_what_is_written_in_place_is_checked():
     assert found.case.problem.key == "exp x0=33 x1=70 x=f32"
 
 
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_an_argument_that_is_written_and_returned_is_the_output(form):
+    """As np.matmul and torch.mm return what is given as out."""
+    library = pytest.importorskip(form)
+    shape = (16, 16)
+    arrays = [library.ones(shape, dtype=library.float32) for _ in range(3)]
+
+    def product(a, b, out):
+        return library.matmul(a, b, out=out)
+
+    (found,) = km.bench(product, *arrays, ref=lambda a, b: a @ b, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+    assert set(found.case.problem.dtypes) == {"a", "b"}
+
+
 def test_other_arguments_are_passed_on():
     def scaled(x, rows, factor):
         return factor * x[rows]

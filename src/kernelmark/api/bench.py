@@ -4,10 +4,9 @@
     km.compare_kernels({"mine": softmax, "torch": torch_softmax}, inputs=[x], ref=reference)
 
 A function returns its result, which may be several arrays of one dtype, or writes it into its last
-array argument and returns None. NumPy and CuPy arrays and torch tensors are its arguments' values:
-the measurement makes as many copies of them as
-it takes to keep the cache cold, and rotates their elements so that no answer can be kept from an
-earlier call.
+array argument and returns None or that array. NumPy and CuPy arrays and torch tensors are copied as
+often as it takes to keep the cache cold, with their elements rotated, so that no answer can be kept
+from an earlier call.
 """
 
 from __future__ import annotations
@@ -216,9 +215,11 @@ class _Call:
                     hint="convert them to one kind",
                 )
         answer = fn(*inputs)
-        out_at = arrays[-1] if answer is None else None
+        # torch.mm and np.matmul return their `out`.
+        writes = answer is None or (len(arrays) > 1 and answer is inputs[arrays[-1]])
+        out_at = arrays[-1] if writes else None
         several = isinstance(answer, tuple | list)
-        output = _output_spec(inputs[arrays[-1]] if answer is None else answer)
+        output = _output_spec(inputs[arrays[-1]] if writes else answer)
         parts = tuple(math.prod(part.shape) for part in answer) if several else ()
         read = [at for at in arrays if at != out_at]
         names = _names(fn, len(inputs), read)

@@ -4,10 +4,10 @@
     python benchmarks/bench_agrees.py -d cuda:0
 
 The function is the one that the backend calls (numpy on a CPU, torch on a GPU), with the output
-given. Both take turns, so that a drift of the machine is in both, and each starts in a fresh
-process: on a Neoverse N1, OpenBLAS 0.3 computes f32 products 8 % faster once the process has
-computed one of f64, as the reference of a first km.bench is (256 × 256 × 256: 995 and 917 µs in a
-plain loop).
+given and torch's flags as that backend sets them. Both take turns, so that a drift of the machine
+is in both, and each starts in a fresh process: on a Neoverse N1, OpenBLAS 0.3 computes f32 products
+8 % faster once the process has computed one of f64, as the reference of a first km.bench is
+(256 × 256 × 256: 995 and 917 µs in a plain loop).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import kernelmark as km
-from kernelmark.core.result import Result
+from kernelmark.core.result import Result, Status
 from kernelmark.runners.targets import find
 from kernelmark.testing import evidence
 
@@ -70,15 +70,19 @@ def compared(m: int, n: int, k: int, device: str) -> dict[str, Any]:
 
 
 def bench(m: int, n: int, k: int, device: str) -> list[float]:
+    if device != "cpu":
+        import torch
+
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     product = numpy_product if device == "cpu" else torch_product
-    (found,) = km.bench(product, *arrays(m, n, k, device), ref=lambda a, b, out: a @ b)
+    (found,) = km.bench(product, *arrays(m, n, k, device), ref=lambda a, b: a @ b)
     return figures(found)
 
 
 def figures(result: Result) -> list[float]:
     """Median and interval in µs."""
     one = result.measurement
-    if one is None:
+    if one is None or result.status is not Status.OK:
         raise SystemExit(f"{result.status}: {result.error}")
     return [round(x * 1e6, 4) for x in (one.median_s, one.low_s, one.high_s)]
 

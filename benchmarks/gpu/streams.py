@@ -29,7 +29,11 @@ from kernelmark.runners.execute import execute
 from kernelmark.testing import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_streams.json"
-PROBLEMS = ("gemm m=512 n=1024 k=512 dtype=bf16", "gemm m=1024 n=1024 k=1024 dtype=bf16")
+PROBLEMS = (
+    "gemm m=512 n=1024 k=512 dtype=bf16",
+    "gemm m=1024 n=1024 k=1024 dtype=bf16",
+    "gemm m=16 n=4096 k=4096 dtype=bf16",
+)
 LAUNCHES = (0, 4, 8, 64, 1000)
 
 

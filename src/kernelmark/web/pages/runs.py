@@ -30,7 +30,7 @@ CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the roofline, samples and histo
 _CHOICES = 50  # runs to choose among
 _MOST_DRAWN = 2000  # points of a roofline
 _COMMANDS = 5  # of one kind of failure
-_FILTERS = ("q", "op", "backend", "status")
+_FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
 def runs(source: Source, urls: Urls, asked: Asked) -> Page:
@@ -173,6 +173,11 @@ def _row_filters(rows: Sequence[Row], asked: Asked) -> list[Values]:
     return [parts.choice("op", asked, ops), parts.choice("backend", asked, backends)]
 
 
+def _dtype_filter(rows: Sequence[Row], asked: Asked) -> Values:
+    dtypes = {name for row in rows for name in row.result.case.problem.dtypes.values()}
+    return parts.choice("dtype", asked, sorted(dtypes))
+
+
 def _wanted(rows: Sequence[Row], asked: Asked) -> Sequence[Row]:
     """The rows that pass the filters."""
     if not any(asked.get(name) for name in _FILTERS):
@@ -184,6 +189,8 @@ def _is_wanted(row: Row, asked: Asked) -> bool:
     case = row.result.case
     given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
     if any(asked.get(name) and asked[name] != value for name, value in given.items()):
+        return False
+    if asked.get("dtype", "") not in ("", *case.problem.dtypes.values()):
         return False
     return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", asked)
 
@@ -339,15 +346,16 @@ def _compared_row(row: Compared) -> Values:
 
 def _newest(source: Source) -> str:
     """The newest run of kernels: one of microbenchmarks has no rows to compare or to draw."""
+    return next((run.id for run in _runs_of_kernels(source)), "latest")
+
+
+def _runs_of_kernels(source: Source) -> list[Run]:
     found, _ = source.store.find_runs(limit=_CHOICES)
-    timed = (run.id for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE))
-    return next(timed, "latest")
+    return [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
 
 
 def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, str]]:
-    found, _ = source.store.find_runs(limit=_CHOICES)
-    timed = [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
-    every = {run.id: run for run in (*timed, *more)}
+    every = {run.id: run for run in (*_runs_of_kernels(source), *more)}
     newest = sorted(every.values(), key=lambda run: -run.started)
     return [(run.id, f"{date_text(run.started)}  {run.label or run.id}") for run in newest]
 
@@ -421,13 +429,9 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
     every = [row for row in results.timed if row.ranks]
     # A canary of one element is 0 % of every roof.
     every = [row for row in every if not row.sentinel] or every
-    dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
-    found = [
-        row
-        for row in _wanted(every, asked)
-        if asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
-    ]
-    found.sort(key=lambda row: row.share.value if row.share else math.inf)
+    found = sorted(
+        _wanted(every, asked), key=lambda row: row.share.value if row.share else math.inf
+    )
     rows = _rows_table(found, title="Furthest from the roof first")
     whole = {**asked, "run": one.id}
     most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(found)}"
@@ -438,7 +442,7 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
         "filters": [
             parts.choice("run", whole, _run_choices(source, [one]), required=True),
             *_row_filters(every, asked),
-            parts.choice("dtype", asked, sorted(dtypes)),
+            _dtype_filter(every, asked),
             parts.search_box(asked),
         ],
         "figures": parts.figure(
@@ -462,12 +466,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
     results = source.results(asked.get("run") or _newest(source))
     one, kind = results.run, asked.get("kind") or CHARTS[0]
     every = results.timed
-    dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
-    found = [
-        row
-        for row in _wanted(every, asked)
-        if asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
-    ]
+    found = _wanted(every, asked)
     known = figures.OPTIONS.get(kind, ())
     options = {name: asked[name] for name in known if asked.get(name)}
     dims = list(dict.fromkeys(name for row in found for name in row.result.case.problem.dims))
@@ -495,7 +494,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
                 required=True,
             ),
             *_row_filters(every, asked),
-            parts.choice("dtype", asked, sorted(dtypes)),
+            _dtype_filter(every, asked),
             *(parts.choice(name, asked, values[name], unset="Automatic") for name in known),
             parts.search_box(asked),
         ],

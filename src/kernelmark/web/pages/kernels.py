@@ -17,7 +17,7 @@ from kernelmark.report import figures
 from kernelmark.report import history as history_report
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
-from kernelmark.web.pages.runs import progress, runs_table
+from kernelmark.web.pages.runs import progress, result_url, runs_table
 from kernelmark.web.source import RECENT, Kernel, Source, Summary
 
 STATES = ("broken", "slower", "faster", "failed", "unsupported", "new", "steady")
@@ -236,11 +236,10 @@ def _linked(of: Section, urls: Urls) -> Section:
 
 def _finish(urls: Urls) -> Callable[[Values], Values]:
     def linked(row: Values) -> Values:
-        device = "" if row["device"] == "cpu" else row["device"]
         links = {
             "problem": urls("series", row["case"], arch=row["arch"], metric=row["metric"]),
             "started": urls("run", row["run"]),
-            "value": urls("result", row["run"], row["case"], device=device),
+            "value": result_url(row["run"], row["case"], row["device"], urls),
         }
         if row["value"] is None:  # what failed has no time to follow: its state leads to the reason
             links["state"] = links["value"]
@@ -396,10 +395,9 @@ def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
     """A row with what only rows that are shown need."""
 
     def finished(row: Values) -> Values:
-        device = "" if row["device"] == "cpu" else row["device"]
         links = {
             "run": urls("run", row["run"]),
-            "value": urls("result", row["run"], found.case_id, device=device),
+            "value": result_url(row["run"], found.case_id, row["device"], urls),
             "environment": urls("environment", row["of"].fingerprint),
         }
         if row["value"] is None:

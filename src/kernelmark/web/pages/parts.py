@@ -145,6 +145,11 @@ def _query(asked: Asked) -> dict[str, str]:
     return {name: value for name, value in asked.items() if value and name not in _PATH}
 
 
+def device_query(device: str) -> str:
+    """The device in the address of a result; that of the CPU needs none."""
+    return "" if device == "cpu" else device
+
+
 def offset_of(asked: Asked) -> int:
     return int(asked.get("offset") or 0)
 

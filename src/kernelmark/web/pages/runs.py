@@ -217,7 +217,7 @@ def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
         return {name: value for name, value in row.items() if name != "of"} | {
             "why": str(of.result.why),
             "again": rerun(of.result),
-            "links": {"problem": result_url(run_id, of.result, urls)},
+            "links": {"problem": result_url(run_id, row["case"], row["device"], urls)},
         }
 
     return finished
@@ -254,9 +254,8 @@ def _rate(row: Row) -> str:
     return tables.rate(row.result, row.share.bound if row.share else None)
 
 
-def result_url(run_id: str, result: Result, urls: Urls) -> str | None:
-    device = "" if result.device == "cpu" else result.device
-    return urls("result", run_id, result.case.id, device=device)
+def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None:
+    return urls("result", run_id, case_id, device=parts.device_query(device))
 
 
 def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
@@ -314,7 +313,9 @@ def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
         shown: Result = pair.shown
         links = {
             "problem": urls("series", shown.case.id, arch=shown.arch, metric=pair.metric),
-            "head_value": result_url(head, shown, urls) if pair.head else None,
+            "head_value": result_url(head, shown.case.id, shown.device, urls)
+            if pair.head
+            else None,
         }
         kept = {name: value for name, value in row.items() if name != "of"}
         return kept | {"again": rerun(shown), "links": links}

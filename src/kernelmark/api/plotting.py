@@ -136,18 +136,13 @@ def _names(found: Sequence[Results]) -> list[str]:
 def _loaded(
     one: Results | str | os.PathLike[str], store: str | os.PathLike[str] | None
 ) -> tuple[Results, Sequence[Roof]]:
-    from kernelmark.api.reading import is_file, read_file
-    from kernelmark.api.roofs import memory_roofs, stored_roofs
-    from kernelmark.stores import open_store
-
     if isinstance(one, Results):
         return one, ()
-    ref = os.fspath(one)
-    if is_file(ref):
-        return Results(read_file(ref)), ()
-    with open_store(store, readonly=True) as opened:
-        found = opened.result_set(opened.run(ref).id)
-        return Results(found, stored_roofs(opened, found)), memory_roofs(opened, found)
+    from kernelmark.api.loading import loaded
+    from kernelmark.api.roofs import memory_roofs
+
+    with loaded(os.fspath(one), store) as (results, opened):
+        return results, memory_roofs(opened, results.result_set)
 
 
 def _stored_history(store: str | os.PathLike[str] | None, *, dark: bool) -> Figure:

@@ -115,16 +115,15 @@ class _Asked:
 
 def _of_results(asked: _Asked) -> Figure:
     from kernelmark.api import plotting
+    from kernelmark.api.loading import loaded
     from kernelmark.api.roofs import memory_roofs
-    from kernelmark.cli.loading import loaded
     from kernelmark.cli.showing import chosen
 
     found = []
     for ref in asked.refs or ("latest",):
         with loaded(ref, asked.store) as (results, store):
             kept = chosen(results, statuses=(), case=None, place=(), **asked.picked)
-            levels = () if store is None else memory_roofs(store, kept.result_set)
-            found.append((kept, levels))
+            found.append((kept, memory_roofs(store, kept.result_set)))
     return plotting.of_results(asked.kind.value, found, asked.given, dark=asked.dark)
 
 

@@ -58,8 +58,7 @@ def plot(
     """
     if kind not in KINDS:
         raise UsageError(f"there is no figure {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
-    given = {"x": x, "y": y, "base": base, "head": head}
-    options = check_options(kind, {name: value for name, value in given.items() if value})
+    options = check_options(kind, x=x, y=y, base=base, head=head)
     if kind == HISTORY:
         if what:
             raise UsageError("history takes no runs", hint="it draws every series of the store")
@@ -72,15 +71,16 @@ def plot(
     return of_results(kind, found, options, dark=dark)
 
 
-def check_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options, if the kind has them."""
+def check_options(kind: str, **options: str) -> dict[str, str]:
+    """Return the options that are not empty; raise UsageError if the kind does not have one."""
+    given = {name: value for name, value in options.items() if value}
     known = figures.OPTIONS.get(kind, ())
     for name in given:
         if name not in known:
             names = ", ".join(known)
             hint = f"it has: {names}" if names else "it has no options of its own"
             raise UsageError(f"{kind} has no {name}", hint=hint)
-    return dict(given)
+    return given
 
 
 def of_results(

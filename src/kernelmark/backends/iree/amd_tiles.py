@@ -118,17 +118,17 @@ class AmdTiles:
             keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
             return {
                 "tile_m": ((32, 64, 128, 256), root.sizes["m"][-1]),
-                "tile_k": (keys, _only(root, "k2")),
+                "tile_k": (keys, root.size("k2")),
             }
         if root.kind == "convolution":
             rows, columns = root.sizes["image"]
             return {
                 "tile_p": ((1, 2, 4, 8, 16), rows),
                 "tile_q": ((16, 32, 64, 128), columns),
-                "tile_n": ((32, 64, 128, 256), _only(root, "channels")),
+                "tile_n": ((32, 64, 128, 256), root.size("channels")),
                 "tile_k": ((16, 32, 64, 128, 256), self._depth(root)),
             }
-        return {f"tile_{dim}": ((16, 32, 64, 128, 256), _only(root, dim)) for dim in "mnk"}
+        return {f"tile_{dim}": ((16, 32, 64, 128, 256), root.size(dim)) for dim in "mnk"}
 
     def _no_instruction(self, root: Root) -> Reason:
         return Reason(
@@ -169,7 +169,7 @@ class AmdTiles:
         if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
             return "the subgroups do not divide tile_p"
         waves = t["subgroups_m"] * t["subgroups_n"]
-        if reason := self._crowded(rows * t["tile_n"] * _width(root.types["output_type"]), waves):
+        if reason := self._crowded(rows * t["tile_n"] * root.bits("output_type") // 8, waves):
             return reason
         width = _bytes(root)
         pad = _PAD_BYTES if config["pad_lds"] else 0
@@ -183,7 +183,7 @@ class AmdTiles:
 
     def _forbids_attention(self, root: Root, config: Config, mma: Mma) -> str | None:
         rows, keys, waves = (int(config[n]) for n in ("tile_m", "tile_k", "subgroups_m"))
-        dim, out = _only(root, "k1"), _only(root, "n")
+        dim, out = root.size("k1"), root.size("n")
         if rows % (mma.m * waves) or keys % mma.m or keys % mma.k or dim % mma.k or out % mma.n:
             return "the instruction does not divide the tile"
         if reason := self._crowded(rows * (out + keys) * 4, waves):
@@ -254,7 +254,7 @@ class AmdTiles:
         return _ARCHS[self.arch]
 
     def _depth(self, root: Root) -> int:
-        return math.prod(root.sizes["filter"]) * _only(root, "terms")
+        return math.prod(root.sizes["filter"]) * root.size("terms")
 
 
 _F8 = "f8E4M3FNUZ"
@@ -297,7 +297,7 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     return Lowering(
         config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
         f"reduction = {[*none, 0, 0, 0, config['tile_k']]}, "
-        f"workgroup = {[*ones, config['tile_m'], _only(root, 'n'), 0, 0]}}}>",
+        f"workgroup = {[*ones, config['tile_m'], root.size('n'), 0, 0]}}}>",
         translation=_translation(
             "VectorDistribute",
             waves,
@@ -334,11 +334,6 @@ def _waves(config: Config) -> str:
     return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
 
 
-def _only(root: Root, name: str) -> int:
-    (size,) = root.sizes[name]
-    return size
-
-
 def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
     """The values that divide a dim: the copies of operands are not masked."""
     found = tuple(value for value in values if size % value == 0)
@@ -349,10 +344,5 @@ def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _bytes(root: Root) -> int:
-    return _width(next(root.types[name] for name in _OPERANDS if name in root.types))
-
-
-def _width(element: str) -> int:
-    found = re.search(r"\d+", element)
-    assert found is not None, element
-    return int(found[0]) // 8
+    """The bytes of an element of the operands."""
+    return root.bits(next(name for name in _OPERANDS if name in root.types)) // 8

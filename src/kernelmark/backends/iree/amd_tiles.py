@@ -200,7 +200,7 @@ class AmdTiles:
         none = [0 for _ in lead]
         parts = t["tile_n"] // mma.n // t["subgroups_n"]
         if root.kind == "convolution":
-            # IREE makes a product of it: the loops of r, s and c become one.
+            # IREE makes a GEMM of it: the loops of r, s and c become one.
             tile = [1, t["tile_p"], t["tile_q"], t["tile_n"], 0]
             steps = [0, 0, 0, 0, t["tile_k"] // mma.k]
             shared = [1, t["tile_p"] // t["subgroups_m"], t["tile_q"] // mma.m, parts, 0]
@@ -233,8 +233,8 @@ class AmdTiles:
         names = [f"{self._limits.family}_{name}" for name in self._limits.mma.split()]
         wanted = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
         if root.kind == "attention":
-            # The result of the first product is an operand of the second as it lies in registers:
-            # the shapes with square results whose k is that of f16 fit each other.
+            # The result of the first GEMM stays in registers and is an operand of the second, which
+            # has to read it in that layout. Shapes with square results and the k of f16 do.
             # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's in that order.
             # WMMA of gfx11 passes it through shared memory, as IREE itself does.
             fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
@@ -274,7 +274,7 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     counts = [*ones, waves, 1, 1, 1]
     m, n, k1, k2 = range(lead, lead + 4)
 
-    def product(kind: str, promoted: str, loops: Sequence[int]) -> str:
+    def gemm(kind: str, promoted: str, loops: Sequence[int]) -> str:
         basis = f"[{counts}, {[*range(lead), *loops]}]"
         return (
             f"{{lowering_config = #iree_gpu.lowering_config<{{mma_kind = {kind}, "
@@ -305,8 +305,8 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
             'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
             _waves(config),
         ),
-        parts=f"{{pv_attrs = {product(second, '[1]', (m, n, k2))}, "
-        f"qk_attrs = {product(first, '[0, 1]', (m, k1, k2))}}}",
+        parts=f"{{pv_attrs = {gemm(second, '[1]', (m, n, k2))}, "
+        f"qk_attrs = {gemm(first, '[0, 1]', (m, k1, k2))}}}",
     )
 
 

@@ -138,7 +138,7 @@ class Root:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
     """How a root op is compiled, as IREE prints it: attributes without their defaults, keys of
-    dictionaries in alphabetical order. `parts` holds the two products of an attention."""
+    dictionaries in alphabetical order. `parts` holds the two GEMMs of an attention."""
 
     config: str
     translation: str

@@ -358,9 +358,8 @@ class _CallOp(OwnOp):
         For torch on a GPU it is made there: no float64 copy is made on the host and uploaded for
         every check."""
         if spec.given is not None and isinstance(spec.given.source, TorchValues):
-            return self._upcast_there(spec, spec.given.source.tensor, inputs)
-        whole = inputs.whole(spec.name)
-        whole = whole.astype(np.int64) if spec.type.kind == "int" else whole
+            return _upcast_on_device(spec, spec.given.source.tensor, inputs)
+        whole = super()._upcast(spec, inputs)
         if self.call.form == "torch":
             return torch_tensor(whole)
         if self.call.form == "cupy":
@@ -368,17 +367,6 @@ class _CallOp(OwnOp):
 
             return cupy.asarray(whole)
         return whole
-
-    def _upcast_there(self, spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
-        import torch
-
-        kind = torch.int64 if spec.type.kind == "int" else torch.float64
-        wide = torch.empty(spec.count, dtype=kind, device=values.device)
-        start = inputs.start(spec.name)
-        # Not torch.roll: each kernel's first launch loads it, 20 ms.
-        wide[: spec.count - start].copy_(values[start:])
-        wide[spec.count - start :].copy_(values[:start])
-        return wide.reshape(spec.shape)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):
@@ -403,6 +391,18 @@ class _CallOp(OwnOp):
         spec = TensorSpec(name=OUTPUT, shape=tuple(flat.shape), dtype="f64")
         tensor = Tensor(spec=spec, buffer=_TorchBuffer(flat), offset=0)
         return self.device.take(tensor, where).view(np.float64)
+
+
+def _upcast_on_device(spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
+    import torch
+
+    kind = torch.int64 if spec.type.kind == "int" else torch.float64
+    wide = torch.empty(spec.count, dtype=kind, device=values.device)
+    start = inputs.start(spec.name)
+    # Not torch.roll: each kernel's first launch loads it, 20 ms.
+    wide[: spec.count - start].copy_(values[start:])
+    wide[spec.count - start :].copy_(values[:start])
+    return wide.reshape(spec.shape)
 
 
 class _TorchBuffer:

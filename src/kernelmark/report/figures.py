@@ -23,7 +23,7 @@ from kernelmark.report.tables import Row, rate, share_text
 from kernelmark.report.vega import SCHEMA, Spec
 
 WIDTH, HEIGHT = 620, 360
-_BARS_WIDTH = 640  # never stretched to a page's: long names stand beside bars
+_BARS_WIDTH = 640  # not WIDTH, which a page stretches: the labels beside the bars are long
 # Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 # The dark blue is hard to see on a dark ground.
@@ -279,7 +279,7 @@ def bars(rows: Sequence[Row]) -> Spec:
 
 
 def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
-    """The share of problems at which a backend is at most so many times as fast as `base`."""
+    """The fraction of problems (y) with at most a speed-up of x over the backend `base`."""
     times = _by_backend(_some(_timed(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
@@ -760,8 +760,8 @@ def _dims_hint(rows: Sequence[Row]) -> str:
 
 
 def _of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
-    """The rows of the op with the most results, and a word about the others: a dim of two ops, such
-    as n of gemm and copy, is not one axis."""
+    """The rows of the op with the most results, and a note if there are other ops: a dim of two
+    ops, such as n of gemm and copy, is not one axis."""
     ops = [row.result.case.problem.op for row in rows]
     if len(set(ops)) < 2:
         return rows, ""
@@ -770,7 +770,7 @@ def _of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
 
 
 def _rests(rows: Sequence[Row], without: str) -> list[str]:
-    """What tells the lines of one backend apart: op, dims, dtypes and options that vary."""
+    """The op, dims, dtypes and options that vary among rows, as the label of each row's line."""
     words = []
     for row in rows:
         problem = row.result.case.problem
@@ -828,7 +828,7 @@ RESULT_KINDS: dict[str, Callable[..., Spec]] = {
     "heatmap": heatmap,
     "samples": samples,
 }
-# What each kind can be given beside its rows.
+# Parameters of each kind besides its rows.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "ecdf": ("base",),
     "sweep": ("x",),

@@ -80,8 +80,8 @@ def _answer(summary: Summary, urls: Urls) -> Values:
         return {"state": "none", "text": "Too few runs to judge", "detail": few}
     found = {state: [one for one in news if one.state == state] for state in CHANGED}
     slower, broken, faster = found["slower"], found["broken"], found["faster"]
-    told_bad = [f"{counted(len(slower), 'kernel')} got slower"] if slower else []
-    told_bad += [f"{counted(len(broken), 'kernel')} broke"] if broken else []
+    bad = [f"{counted(len(slower), 'kernel')} got slower"] if slower else []
+    bad += [f"{counted(len(broken), 'kernel')} broke"] if broken else []
     detail = (
         f"{len(summary.kernels)} series over {counted(len(history.runs), 'run')}; newest points "
         f"against the {100 * (1 - judging.SCREEN_ALPHA):g} % prediction interval of their level, "
@@ -89,8 +89,8 @@ def _answer(summary: Summary, urls: Urls) -> Values:
     )
     good = f"; {counted(len(faster), 'kernel')} got faster" if faster else ""
     made: Values = {
-        "state": "bad" if told_bad else "good",
-        "text": " and ".join(told_bad) if told_bad else "Nothing got slower",
+        "state": "bad" if bad else "good",
+        "text": " and ".join(bad) if bad else "Nothing got slower",
         "detail": detail + good,
         **{state: len(ones) for state, ones in found.items()},
     }

@@ -392,7 +392,7 @@ def _point_row(point: Point) -> Values:
 
 
 def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
-    """A row with what only rows that are shown need."""
+    """Return a function that adds what only the rows on the page need."""
 
     def finished(row: Values) -> Values:
         links = {

@@ -1,4 +1,4 @@
-"""Pages about runs: all of them, one, one result of it, two compared, and one under its roofs."""
+"""Pages about runs: the list, a run, a result, a comparison, the roofline and charts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
 from kernelmark.web.source import Source
 
 RULES = ("robust", "golden-tot", "ratio")
-CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the roofline, samples and history are on their own
+CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the other kinds have pages of their own
 _CHOICES = 50  # runs to choose among
 _MOST_DRAWN = 2000  # points of a roofline
 _COMMANDS = 5  # of one kind of failure
@@ -210,7 +210,7 @@ def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
 
 
 def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
-    """A row with what only rows that are shown need."""
+    """Return a function that adds what only the rows on the page need."""
 
     def finished(row: Values) -> Values:
         of: Row = row["of"]
@@ -306,7 +306,7 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
 
 
 def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
-    """A row with what only rows that are shown need."""
+    """Return a function that adds what only the rows on the page need."""
 
     def finished(row: Values) -> Values:
         pair = row["of"].pair
@@ -482,7 +482,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
     return {
         "title": "Charts",
         "lead": f"Run {one.label or one.id}, {date_text(one.started)} UTC.",
-        "kinds": parts.actions(  # where no form can choose one, on a static site
+        "kinds": parts.actions(  # for a static site, which has no form
             *((figures.TITLES[name], urls("charts", run=one.id, kind=name)) for name in CHARTS)
         ),
         "filters": [

@@ -37,7 +37,6 @@ from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
-from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
@@ -103,24 +102,24 @@ def compare_kernels(
 ) -> Results:
     """Measure several functions on the same inputs, each checked against `ref`.
 
-    `ref` gets the arrays as float64 (integers as int64) of the kind that the inputs are, and all
-    other arguments unchanged. Without `ref` nothing is known about the answers' values, which a
-    warning tells. An answer may be off by `atol + rtol·|ref|`, by default by what the output's
-    dtype implies. With `flops`, or `nbytes` other than inputs and output once, rates and shares of
-    the stored roofs follow. `rotate=False` keeps the elements of floats where they are: for inputs
-    whose places have a meaning, such as masks. By default up to one second is timed until the
-    interval is within ±2 %, on a GPU a quarter of one (longer for kernels of many milliseconds)
-    until it is within ±3 %; `timing="default"` is that of `run`. `op` names what is
-    computed, by default `ref` or the first kernel. With a `store` the run is kept in it.
+    `ref` gets the inputs as float64 arrays (integers as int64) of the same library, and all other
+    arguments unchanged. Without `ref` the results are not checked and have a warning. A result may
+    be off by `atol + rtol·|ref|`, by default by what the output's dtype implies. `flops` and
+    `nbytes` (default: each input and output once) give rates and percentages of the stored roofs.
+    `rotate=False` keeps the elements of floats in place, for inputs such as masks whose positions
+    have a meaning. `timing` is by default up to one second, until the interval is within ±2 %; on a
+    GPU a quarter of a second (more for kernels of many milliseconds), until it is within ±3 %;
+    `timing="default"` is that of `run`. `op` names what is computed, by default `ref` or the first
+    kernel. With a `store` the run is saved in it.
     """
     _check_types(kernels, inputs, ref, store)
     check_name(label)
-    form, place = _form_and_device(inputs)
     # git and the driver answer while the first call loads libraries and kernels.
-    captured = _in_background(partial(_environment, place, form))
+    form, place = _form_and_device(inputs)
+    wait_for_environment = _in_background(partial(_environment, place, form))
     first = next(iter(kernels.values()))
     call = _Call.of(first, inputs, rotate=rotate)
-    around = captured()  # before anything is timed, which the thread would disturb
+    here = wait_for_environment()  # before anything is timed, which the thread would disturb
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
     how = call.timing(first) if timing is None else load_timing(timing)
     definition = Definition(
@@ -136,7 +135,7 @@ def compare_kernels(
     run = Run(
         id=new_run_id(),
         started=time.time(),
-        environment=around,
+        environment=here,
         label=label,
         cases=len(kernels),
         state=RunState.DONE,
@@ -150,20 +149,18 @@ def compare_kernels(
                 results.append(_measured(fn, case, made, device))
         finally:
             device.close()
-    roofs: tuple[Roof, ...] = ()
+    run = dataclasses.replace(run, finished=time.time())
+    result_set = ResultSet(run=run, results=tuple(results))
     if store is not None:
         from kernelmark.api.roofs import known_roofs
 
-        roofs = known_roofs(store, [info.name])
-    run = dataclasses.replace(run, finished=time.time())
-    result_set = ResultSet(run=run, results=tuple(results), roofs=roofs)
-    if store is not None:
+        result_set = dataclasses.replace(result_set, roofs=known_roofs(store, [info.name]))
         store.add_result_set(result_set)
     return Results(result_set, notes=call.notes)
 
 
 def _check_types(kernels: object, inputs: object, ref: object, store: object) -> None:
-    """Raise UsageError for what Python would refuse later, in words of its own."""
+    """Raise UsageError for arguments of a wrong type, with a hint that Python's error lacks."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
         raise UsageError("kernels are a dict of functions by name, one at least", hint=example)
@@ -192,8 +189,7 @@ def _check_types(kernels: object, inputs: object, ref: object, store: object) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call taken apart: which arguments are arrays that are copied and rotated, and where the
-    result goes."""
+    """A call's parts: the arguments that are copied and rotated, and where the result goes."""
 
     arguments: tuple[Any, ...]
     specs: Mapping[int, TensorSpec]  # by the argument's position
@@ -245,7 +241,7 @@ class _Call:
         )
 
     def timing(self, fn: Function) -> Timing:
-        """The default timing, by how long a call takes."""
+        """Return the default timing for a function that takes as long as `fn`."""
         if self.device == "cpu":
             return TIMING
         begun = time.perf_counter()
@@ -358,9 +354,8 @@ class _CallOp(OwnOp):
         For torch on a GPU it is made there: no float64 copy is made on the host and uploaded for
         every check."""
         if spec.given is not None and isinstance(spec.given.source, TorchValues):
-            return self._upcast_there(spec, spec.given.source.tensor, inputs)
-        whole = inputs.whole(spec.name)
-        whole = whole.astype(np.int64) if spec.type.kind == "int" else whole
+            return _upcast_on_device(spec, spec.given.source.tensor, inputs)
+        whole = super()._upcast(spec, inputs)
         if self.call.form == "torch":
             return torch_tensor(whole)
         if self.call.form == "cupy":
@@ -368,17 +363,6 @@ class _CallOp(OwnOp):
 
             return cupy.asarray(whole)
         return whole
-
-    def _upcast_there(self, spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
-        import torch
-
-        kind = torch.int64 if spec.type.kind == "int" else torch.float64
-        wide = torch.empty(spec.count, dtype=kind, device=values.device)
-        start = inputs.start(spec.name)
-        # Not torch.roll: each kernel's first launch loads it, 20 ms.
-        wide[: spec.count - start].copy_(values[start:])
-        wide[spec.count - start :].copy_(values[:start])
-        return wide.reshape(spec.shape)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):
@@ -403,6 +387,18 @@ class _CallOp(OwnOp):
         spec = TensorSpec(name=OUTPUT, shape=tuple(flat.shape), dtype="f64")
         tensor = Tensor(spec=spec, buffer=_TorchBuffer(flat), offset=0)
         return self.device.take(tensor, where).view(np.float64)
+
+
+def _upcast_on_device(spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
+    import torch
+
+    kind = torch.int64 if spec.type.kind == "int" else torch.float64
+    wide = torch.empty(spec.count, dtype=kind, device=values.device)
+    start = inputs.start(spec.name)
+    # Not torch.roll: each kernel's first launch loads it, 20 ms.
+    wide[: spec.count - start].copy_(values[start:])
+    wide[spec.count - start :].copy_(values[:start])
+    return wide.reshape(spec.shape)
 
 
 class _TorchBuffer:
@@ -508,13 +504,13 @@ def _array_positions(inputs: Sequence[Any]) -> list[int]:
 
 
 def _form_and_device(inputs: Sequence[Any]) -> tuple[str, str]:
-    """Whose the arrays are, and where: by the first one."""
+    """The library and the device of the first array."""
     first = inputs[_array_positions(inputs)[0]]
     return _form(first), _device_of(first)
 
 
 def _form(value: Any) -> str:
-    """Whose array a value is: numpy, cupy or torch."""
+    """The library of an array: numpy, cupy or torch."""
     package = type(value).__module__.partition(".")[0]
     return package if package in ("numpy", "cupy") else "torch"
 
@@ -560,7 +556,7 @@ def _output_spec(answer: Any) -> TensorSpec:
 
 
 def _names(fn: Function, count: int, read: Sequence[int]) -> list[str]:
-    """Names of the arguments: the function's own where they can be used in a problem's text."""
+    """Names of the arguments: the function's own if they are valid in a problem's text."""
     try:
         found = [_word(name) for name in inspect.signature(fn).parameters]
     except (TypeError, ValueError):
@@ -571,7 +567,7 @@ def _names(fn: Function, count: int, read: Sequence[int]) -> list[str]:
 
 
 def _word(text: str) -> str:
-    """A name in lower case, or "" where it is none that a problem may have."""
+    """A name in lower case; "" if it cannot be a name in a problem."""
     word = re.sub(r"[^a-z0-9_]", "_", text.lower())
     return word if re.match(r"[a-z][a-z0-9_]*\Z", word) else ""
 

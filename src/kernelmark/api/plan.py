@@ -158,10 +158,10 @@ def _check_files(selection: Selection) -> None:
         if backend_folder.is_file(name):
             raise UsageError(f"{name} is a kernel file, not an op", hint=Reason("file-is-no-op"))
     for name in selection.backends:
-        if name not in backend_folder.registry and not backend_folder.is_file(name):
-            find_backend(name)  # which refuses it
-        elif backend_folder.is_file(name):
+        if backend_folder.is_file(name):
             _check_op(find_backend(name), selection)
+        elif name not in backend_folder.registry:
+            find_backend(name)  # raises UsageError
 
 
 def _check_op(file: Backend, selection: Selection) -> None:
@@ -247,7 +247,7 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
     if _asks_for_own(selection):
         own = own_ops(selection.backends)
         if not (selection.ops or selection.problems or selection.suites):
-            selection = dataclasses.replace(selection, ops=own or _named_ops(selection))
+            selection = dataclasses.replace(selection, ops=own or _ops_of_files(selection.backends))
     for name in selection.ops:
         op_folder.registry.get(name)
     if selection.suites:
@@ -290,9 +290,9 @@ def _asks_for_own(selection: Selection) -> bool:
     )
 
 
-def _named_ops(selection: Selection) -> tuple[str, ...]:
-    """The ops that kernel files compute, for one who names the files and some axes only."""
-    files = [find_backend(name) for name in selection.backends if backend_folder.is_file(name)]
+def _ops_of_files(names: Sequence[str]) -> tuple[str, ...]:
+    """The ops that the kernel files among these backends compute."""
+    files = [find_backend(name) for name in names if backend_folder.is_file(name)]
     return tuple(dict.fromkeys(op for file in files for op in getattr(file, "ops", ())))
 
 
@@ -300,10 +300,8 @@ def own_ops(names: Sequence[str]) -> tuple[str, ...]:
     """The ops that these backends' files define; from now on they are known."""
     from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
 
-    files = [find_backend(name) for name in names if backend_folder.is_file(name)]
-    named = [op for backend in files for op in getattr(backend, "ops", ())]
-    found = [op for op in named if isinstance(op_folder.registry.get(op), OwnOp)]
-    return tuple(dict.fromkeys(found))
+    ops = _ops_of_files(names)
+    return tuple(op for op in ops if isinstance(op_folder.registry.get(op), OwnOp))
 
 
 def _from_suites(selection: Selection) -> list[Problem]:

@@ -58,8 +58,7 @@ def plot(
     """
     if kind not in KINDS:
         raise UsageError(f"there is no figure {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
-    given = {"x": x, "y": y, "base": base, "head": head}
-    options = check_options(kind, {name: value for name, value in given.items() if value})
+    options = check_options(kind, x=x, y=y, base=base, head=head)
     if kind == HISTORY:
         if what:
             raise UsageError("history takes no runs", hint="it draws every series of the store")
@@ -72,15 +71,16 @@ def plot(
     return of_results(kind, found, options, dark=dark)
 
 
-def check_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options, if the kind has them."""
+def check_options(kind: str, **options: str) -> dict[str, str]:
+    """Return the options that are not empty; raise UsageError if the kind does not have one."""
+    given = {name: value for name, value in options.items() if value}
     known = figures.OPTIONS.get(kind, ())
     for name in given:
         if name not in known:
             names = ", ".join(known)
             hint = f"it has: {names}" if names else "it has no options of its own"
             raise UsageError(f"{kind} has no {name}", hint=hint)
-    return dict(given)
+    return given
 
 
 def of_results(
@@ -136,18 +136,13 @@ def _names(found: Sequence[Results]) -> list[str]:
 def _loaded(
     one: Results | str | os.PathLike[str], store: str | os.PathLike[str] | None
 ) -> tuple[Results, Sequence[Roof]]:
-    from kernelmark.api.reading import is_file, read_file
-    from kernelmark.api.roofs import memory_roofs, stored_roofs
-    from kernelmark.stores import open_store
-
     if isinstance(one, Results):
         return one, ()
-    ref = os.fspath(one)
-    if is_file(ref):
-        return Results(read_file(ref)), ()
-    with open_store(store, readonly=True) as opened:
-        found = opened.result_set(opened.run(ref).id)
-        return Results(found, stored_roofs(opened, found)), memory_roofs(opened, found)
+    from kernelmark.api.loading import loaded
+    from kernelmark.api.roofs import memory_roofs
+
+    with loaded(os.fspath(one), store) as (results, opened):
+        return results, memory_roofs(opened, results.result_set)
 
 
 def _stored_history(store: str | os.PathLike[str] | None, *, dark: bool) -> Figure:

@@ -108,9 +108,11 @@ def _must_measure(
     return mode == "fresh" or info.kind not in ("cuda", "hip"), known
 
 
-def memory_roofs(store: Store, results: ResultSet) -> list[Roof]:
+def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:
     """Roofs of memory levels that any stored microbenchmark measured where these results come from:
     `kmark micro cache` gives that of a level which `kmark roofs` leaves out on a CPU."""
+    if store is None:
+        return []
     known = {(roof.device, roof.name) for roof in stored_roofs(store, results)}
     host = results.run.environment.host
     roofs: list[Roof] = []

@@ -121,15 +121,11 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
 
 def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
     """A run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file. `store`
-    is a place; by default the user's own."""
-    from kernelmark.api.reading import is_file, read_file
-    from kernelmark.api.roofs import stored_roofs
+    is a path or URL; by default the user's own."""
+    from kernelmark.api.loading import loaded
 
-    if is_file(ref):
-        return Results(read_file(ref))
-    with open_store(store, readonly=True) as opened:
-        result_set = opened.result_set(opened.run(ref).id)
-        return Results(result_set, stored_roofs(opened, result_set))
+    with loaded(ref, store) as (results, _):
+        return results
 
 
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:

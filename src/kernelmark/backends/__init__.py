@@ -36,8 +36,8 @@ def canonical(name: str) -> str:
 
 def is_file(name: str) -> bool:
     """Whether a backend's name is that of a user's own kernel file."""
-    # No registered name has a slash, and the registry reads the entry points of every installed
-    # distribution before it says so.
+    # No registered name has a slash: for paths, the registry need not read the entry points of
+    # every installed distribution.
     return name.endswith(FILES) and ("/" in name or name not in registry)
 
 

@@ -185,7 +185,7 @@ class FileBackend(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        spaced = self._is_in_space(problem, config, device.info)
+        has_space = self._check_against_space(problem, config, device.info)
         form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
         views = [{name: view(t, device, form) for name, t in one.items()} for one in sets]
         if form == "torch" and device.info.kind in ("cuda", "hip"):
@@ -196,7 +196,7 @@ class FileBackend(Backend):
         given = ReadConfig(config)
         launch = prepare(problem, given, views, **more)
         rules.check_launch(self._path.name, launch)
-        misspelt = not spaced and bool(given.unread)
+        misspelt = not has_space and bool(given.unread)
         if device.info.kind in ("cuda", "hip") or misspelt:
             # A first call may compile or allocate, which must not fall into a capture; and it may
             # be the first to look at the config.
@@ -207,7 +207,7 @@ class FileBackend(Backend):
         return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
 
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
-        if config and not self._is_in_space(problem, config, info):
+        if config and not self._check_against_space(problem, config, info):
             names = rules.read_names(self._module.prepare)
             if names is not None:
                 self._refuse_unread(config, names)
@@ -217,9 +217,9 @@ class FileBackend(Backend):
         reads = f"prepare and launch read only {', '.join(read)}" if read else "reads no config"
         refuse_unknown(self._path.name, config, read, why=f"it declares no space, and {reads}")
 
-    def _is_in_space(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
-        """Refuse what the file's space does not have: it would be ignored, or never tuned. Return
-        whether it has one."""
+    def _check_against_space(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
+        """Raise Unsupported for what the file's space does not have: it would be ignored, or never
+        tuned. Return whether the file declares a space."""
         space = self.space(problem, info) if config else None
         if space is None:
             return False

@@ -89,15 +89,15 @@ def module_of(path: Path) -> ModuleType:
             hint='it needs a comment: /* kmark, op = "…", kernel = "…", grid, block, args */',
         )
     try:
-        told = parse_toml(found[1])
+        description = parse_toml(found[1])
     except ValueError as error:
         raise UsageError(f"{path}: its kmark comment is not valid TOML: {error}") from None
-    _check(path, told)
+    _check(path, description)
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    source = _Source(path, text, told)
+    source = _Source(path, text, description)
     for name, value in {
-        "op": told["op"],
+        "op": description["op"],
         "devices": ("cuda", "hip"),
         "tensors": "address",
         "supports": source.supports,
@@ -105,42 +105,42 @@ def module_of(path: Path) -> ModuleType:
         "compile_ahead": source.compile,
     }.items():
         setattr(module, name, value)
-    if told.get("space"):
-        module.space = told["space"]  # type: ignore[attr-defined]
+    if description.get("space"):
+        module.space = description["space"]  # type: ignore[attr-defined]
     return module
 
 
-def _check(path: Path, told: Mapping[str, Any]) -> None:
+def _check(path: Path, description: Mapping[str, Any]) -> None:
     known = ", ".join(_KEYS)
-    for key in told:
+    for key in description:
         if key not in _KEYS:
             raise UsageError(f"{path}: {key!r} in its kmark comment is unknown", hint=known)
     for key in ("op", "kernel", "grid", "block", "args"):
-        if key not in told:
+        if key not in description:
             raise UsageError(f"{path}: its kmark comment has no {key!r}", hint=f"keys: {known}")
     for key in ("grid", "block", "args"):
-        if not isinstance(told[key], list) or not told[key]:
+        if not isinstance(description[key], list) or not description[key]:
             raise UsageError(f"{path}: {key} is not a list", hint=f'for example: {key} = ["rows"]')
-    if max(len(told["grid"]), len(told["block"])) > 3:
+    if max(len(description["grid"]), len(description["block"])) > 3:
         raise UsageError(f"{path}: a grid and a block have at most three dimensions")
 
 
 class _Source:
     """One source with its launch description."""
 
-    def __init__(self, path: Path, text: str, told: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, text: str, description: Mapping[str, Any]) -> None:
         self._path = path
         self._text = text
-        self._told = told
+        self._description = description
 
     def supports(self, problem: Problem) -> str | None:
         """Why the source does not compute a problem's dtypes, or None."""
-        allowed = self._told.get("dtypes", ())
+        allowed = self._description.get("dtypes", ())
         wrong = [name for name in problem.dtypes.values() if allowed and name not in allowed]
         return f"{self._path.name} computes {', '.join(allowed)}, not {wrong[0]}" if wrong else None
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
-        return _told(self._kernel, self._built(config, info.arch))
+        return self._built(config, info.arch).kernel_info(self._kernel)
 
     def prepare(
         self, problem: Problem, config: Config, sets: Sequence[Mapping[str, int]], device: Any
@@ -148,7 +148,7 @@ class _Source:
         driver: Driver = device.driver
         values = {**problem.options, **problem.dims, **self._chosen(config)}
         grid, block = (self._three(key, values) for key in ("grid", "block"))
-        shared = int(self._number("shared", self._told.get("shared", 0), values))
+        shared = int(self._number("shared", self._description.get("shared", 0), values))
         arguments = [pack(*self._arguments(one, values)) for one in sets]
         binary = self._built(config, device.info.arch)
         function = driver.function(driver.load(binary.code), self._kernel)
@@ -159,15 +159,15 @@ class _Source:
         def launch(index: int) -> None:
             driver.launch(function, grid, block, arguments[index], stream, shared)
 
-        launch.info = _told(self._kernel, binary)  # type: ignore[attr-defined]
+        launch.info = binary.kernel_info(self._kernel)  # type: ignore[attr-defined]
         return launch
 
     @property
     def _kernel(self) -> str:
-        return str(self._told["kernel"])
+        return str(self._description["kernel"])
 
     def _chosen(self, config: Config) -> dict[str, Any]:
-        first = {name: values[0] for name, values in self._told.get("space", {}).items()}
+        first = {name: values[0] for name, values in self._description.get("space", {}).items()}
         return {**first, **config}
 
     def _built(self, config: Config, arch: str) -> Binary:
@@ -175,7 +175,7 @@ class _Source:
         return compile_source(self._text, arch=arch, name=self._path.name, options=tuple(macros))
 
     def _three(self, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
-        sizes = [int(self._number(key, word, values)) for word in self._told[key]]
+        sizes = [int(self._number(key, word, values)) for word in self._description[key]]
         if min(sizes) < 1:
             raise CaseError(f"{self._path.name}: {key} is {sizes}, not positive")
         return (*sizes, 1, 1)[:3]
@@ -183,7 +183,7 @@ class _Source:
     def _arguments(self, one: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
         """A set's arguments in the types that the kernel declares: a number of another width
         would be read together with what lies beside it."""
-        types, words = declared(self._text, self._kernel), self._told["args"]
+        types, words = declared(self._text, self._kernel), self._description["args"]
         if types is None:
             raise CaseError(
                 f"{self._path.name} has no kernel {self._kernel!r}",
@@ -242,9 +242,3 @@ def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
 
 def _macro(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _told(name: str, binary: Binary) -> KernelInfo:
-    return KernelInfo(
-        name=name, compile_s=binary.seconds, cached=binary.cached, binary_hash=binary.hash
-    )

@@ -41,7 +41,7 @@ class RtcKernel(Kernel):
 
     def __init__(self, device: Gpu, sets: Sequence[ArgumentSet], binary: Binary) -> None:
         driver = device.driver
-        self.info = _told(binary)
+        self.info = binary.kernel_info("copy")
         self._driver = driver
         self._module = driver.load(binary.code)
         self._function = driver.function(self._module, "copy")
@@ -93,7 +93,7 @@ class RtcBackend(Backend):
         )
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
-        return _told(_built(info))
+        return _built(info).kernel_info("copy")
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
@@ -112,12 +112,6 @@ def _uncompiled(kind: str, arch: str) -> str | None:
 
 def _built(info: DeviceInfo) -> Binary:
     return compile_source(kernels.source(FILE), arch=info.arch, name=FILE)
-
-
-def _told(binary: Binary) -> KernelInfo:
-    return KernelInfo(
-        name="copy", compile_s=binary.seconds, cached=binary.cached, binary_hash=binary.hash
-    )
 
 
 backend = RtcBackend()

@@ -294,7 +294,7 @@ def chosen(
     from kernelmark.api.plan import own_kernels
     from kernelmark.backends import canonical
 
-    keys = [story.series.split(" | ")[0] for story in found.stories]
+    keys = [story.problem for story in found.stories]
     wanted = found_in(regex or "", keys, hint="it is what --filter was given")
     # A stored name of a file may be one from before it had one name only.
     named = {canonical(name) for name in backends}
@@ -302,9 +302,9 @@ def chosen(
     named |= {kernel.name for kernel in own_kernels(here).values()}
     shown = []
     for story, fits in zip(found.stories, wanted, strict=True):
-        key, backend = story.series.split(" | ")[:2]
+        backend = story.series.split(" | ")[1]
         if (
-            (not ops or key.split()[0] in ops)
+            (not ops or story.problem.split()[0] in ops)
             and (not named or backend in named or canonical(backend) in named)
             and fits
         ):

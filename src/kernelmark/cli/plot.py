@@ -85,13 +85,12 @@ def plot(
     """
     from kernelmark.api.plotting import check_options
 
-    given = {"x": x, "y": y, "base": base, "head": head}
     asked = _Asked(
         kind=kind,
         refs=tuple(refs or ()),
         store=store,
         picked={"ops": o.comma_list(ops), "backends": o.comma_list(backends), "regex": filter},
-        given=check_options(kind.value, {name: value for name, value in given.items() if value}),
+        options=check_options(kind.value, x=x, y=y, base=base, head=head),
         dark=dark,
     )
     path = check_drawable(figure)
@@ -109,23 +108,22 @@ class _Asked:
     refs: tuple[str, ...]
     store: str | None
     picked: dict[str, Any]
-    given: dict[str, str]
+    options: dict[str, str]
     dark: bool
 
 
 def _of_results(asked: _Asked) -> Figure:
     from kernelmark.api import plotting
+    from kernelmark.api.loading import loaded
     from kernelmark.api.roofs import memory_roofs
-    from kernelmark.cli.loading import loaded
     from kernelmark.cli.showing import chosen
 
     found = []
     for ref in asked.refs or ("latest",):
         with loaded(ref, asked.store) as (results, store):
             kept = chosen(results, statuses=(), case=None, place=(), **asked.picked)
-            levels = () if store is None else memory_roofs(store, kept.result_set)
-            found.append((kept, levels))
-    return plotting.of_results(asked.kind.value, found, asked.given, dark=asked.dark)
+            found.append((kept, memory_roofs(store, kept.result_set)))
+    return plotting.of_results(asked.kind.value, found, asked.options, dark=asked.dark)
 
 
 def _of_history(asked: _Asked) -> Figure:
@@ -139,7 +137,7 @@ def _of_history(asked: _Asked) -> Figure:
         raise UsageError("history takes no runs", hint="--filter, -o and -b choose series")
     with open_store(asked.store, readonly=True) as opened:
         found = history(opened)
-    stories = by_worry(chosen(found, *asked.picked.values()))
+    stories = by_worry(chosen(found, **asked.picked))
     return plotting.of_history(stories, len(found.runs), dark=asked.dark)
 
 

@@ -50,8 +50,8 @@ def report(
     commands that repeat it. With several runs it begins with what changed from the
     first to the last. Figures need: pip install "kernelmark[plots]"
     """
+    from kernelmark.api.loading import loaded
     from kernelmark.api.roofs import memory_roofs
-    from kernelmark.cli.loading import loaded
     from kernelmark.report import page, vega
 
     path = Path(file)
@@ -65,7 +65,7 @@ def report(
                     results=results.result_set,
                     rows=results.rows,
                     roofs=results.roofs,
-                    levels=() if opened is None else memory_roofs(opened, results.result_set),
+                    levels=memory_roofs(opened, results.result_set),
                     notes=results.notes,
                 )
             )

@@ -46,7 +46,7 @@ def show(
     quiet: o.Quiet = False,
 ) -> int:
     """Show a stored run, as 'kmark run' printed it."""
-    from kernelmark.cli.loading import loaded
+    from kernelmark.api.loading import loaded
     from kernelmark.cli.telling import put_results, tell_rest
     from kernelmark.report.detail import detail
 

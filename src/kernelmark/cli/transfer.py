@@ -160,7 +160,7 @@ def export(
 
     Configs of a tuning folder: kmark export DIR --as python -o tuned.py
     """
-    from kernelmark.cli.loading import loaded
+    from kernelmark.api.loading import loaded
     from kernelmark.cli.telling import put_results
 
     asked = Outputs(json=json, csv=csv, md=md)

@@ -26,6 +26,7 @@ from pathlib import Path
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
 from kernelmark.gpu.library import first_of, mapped, path_of
@@ -50,6 +51,11 @@ class Binary:
     @property
     def hash(self) -> str:
         return hashlib.sha256(self.code).hexdigest()[:16]
+
+    def kernel_info(self, name: str) -> KernelInfo:
+        return KernelInfo(
+            name=name, compile_s=self.seconds, cached=self.cached, binary_hash=self.hash
+        )
 
 
 def vendor_of(arch: str) -> str:

@@ -185,11 +185,8 @@ class OwnOp(Op):
         return Reference(value=found, magnitude=rows[where // value.shape[-1]])
 
     def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
-        """What the reference says of whole inputs: floats as float64, integers as int64."""
-        tensors: dict[str, Any] = {}
-        for spec in specs:
-            whole = inputs.whole(spec.name)
-            tensors[spec.name] = whole.astype(np.int64) if spec.type.kind == "int" else whole
+        """What the reference returns for whole inputs."""
+        tensors: dict[str, Any] = {spec.name: self._upcast(spec, inputs) for spec in specs}
         if self._definition.convert is not None:
             tensors = {name: self._definition.convert(value) for name, value in tensors.items()}
         given = _parameters(problem) | tensors
@@ -201,6 +198,11 @@ class OwnOp(Op):
                 f"{self.name}: reference returned {type(found).__name__}, not one array",
                 hint="an op has one output; return it from reference",
             ) from None
+
+    def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
+        """A whole input as references take it: floats as float64, integers as int64."""
+        whole = inputs.whole(spec.name)
+        return whole.astype(np.int64) if spec.type.kind == "int" else whole
 
     def _call(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> Any:
         """Call a function of the definition with what it names of `given`."""
@@ -260,7 +262,7 @@ class TorchValues(ValuesOnDevice):
         return int(self.tensor.data_ptr())
 
     def download(self) -> NDArray[np.generic]:
-        return bits_of("", self.tensor)[0]
+        return _bits(self.tensor, array_dtype(self.tensor) or "")
 
     def free(self) -> None:
         self.tensor = None
@@ -275,7 +277,8 @@ def given_spec(
     dtype_name = _known_dtype(name, values)
     if rotates is None:
         rotates = dtype(dtype_name).kind == "float"
-    source: Any = bits_of(name, values)[0].ravel() if place is None else TorchValues(values, place)
+    on_host = place is None
+    source: Any = _bits(values, dtype_name).ravel() if on_host else TorchValues(values, place)
     return TensorSpec(
         name=name,
         shape=tuple(values.shape),
@@ -290,14 +293,13 @@ def array_dtype(values: Any) -> str | None:
     return _BY_ARRAY_NAME.get(name) if hasattr(values, "shape") else None
 
 
-def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
-    """An array's bit patterns in the generator's storage type, and its dtype's name."""
-    dtype_name = _known_dtype(name, values)
+def _bits(values: Any, dtype_name: str) -> NDArray[np.generic]:
+    """An array's bit patterns in the generator's storage type."""
     if hasattr(values, "get"):  # CuPy's
         values = values.get()
     if not isinstance(values, np.ndarray):
         values = _torch_bits(values.detach(), storage(dtype_name))
-    return np.ascontiguousarray(values).view(storage(dtype_name)), dtype_name
+    return np.ascontiguousarray(values).view(storage(dtype_name))
 
 
 def _known_dtype(name: str, values: Any) -> str:

@@ -23,7 +23,7 @@ from kernelmark.report.tables import Row, rate, share_text
 from kernelmark.report.vega import SCHEMA, Spec
 
 WIDTH, HEIGHT = 620, 360
-_BARS_WIDTH = 640  # never stretched to a page's: long names stand beside bars
+_BARS_WIDTH = 640  # not WIDTH, which a page stretches: the labels beside the bars are long
 # Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 # The dark blue is hard to see on a dark ground.
@@ -57,6 +57,12 @@ _TIP = {
     "backend": "backend",
     "time": "median",
     "share": "of roof",
+}
+# A dashed line at ratio 1.
+_NO_CHANGE: Spec = {
+    "data": {"values": [{"one": 1}]},
+    "mark": {"type": "rule", "strokeDash": [4, 4]},
+    "encoding": {"x": {"field": "one", "type": "quantitative"}},
 }
 
 Values = list[dict[str, Any]]
@@ -169,13 +175,13 @@ def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Val
     if not memory:
         return [], []
     first, last = min(at) / 2, max(at) * 2
+    slowest, fastest = (choose(roof.value for roof in memory) for choose in (min, max))
     top = max((roof.value for roof in compute), default=math.inf)
     if math.isfinite(top):
         # Where each memory level meets the highest roof is drawn too: without it, a point does not
         # show which of them bounds it.
-        ridge = top / min(roof.value for roof in memory)
-        nearest = top / max(roof.value for roof in memory)
-        first, last = min(first, ridge / 4, nearest / 2), max(last, ridge * 2)
+        ridge = top / slowest
+        first, last = min(first, ridge / 4, top / fastest / 2), max(last, ridge * 2)
     lines: Values = []
     labels: Values = []
     for roof in memory:
@@ -186,7 +192,6 @@ def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Val
         both = [{"x": x, "y": x * roof.value} for x in (first, end)]
         lines += [point | {"roof": name, "kind": "memory"} for point in both]
         labels.append({"x": first, "y": first * roof.value, "roof": name, "align": "left"})
-    fastest = max(roof.value for roof in memory)
     for roof in compute:
         start = max(first, roof.value / fastest)
         if start >= last:
@@ -274,7 +279,7 @@ def bars(rows: Sequence[Row]) -> Spec:
 
 
 def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
-    """The share of problems at which a backend is at most so many times as fast as `base`."""
+    """The fraction of problems (y) with at most a speed-up of x over the backend `base`."""
     times = _by_backend(_some(_timed(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
@@ -311,11 +316,7 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
                     "color": by_field("backend"),
                 },
             },
-            {
-                "data": {"values": [{"one": 1}]},
-                "mark": {"type": "rule", "strokeDash": [4, 4]},
-                "encoding": {"x": {"field": "one", "type": "quantitative"}},
-            },
+            _NO_CHANGE,
         ],
     }
 
@@ -430,7 +431,7 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     pale = f"datum.ratio > {most**-0.6} && datum.ratio < {most**0.6}"
     ink = {"condition": {"test": pale, "value": "#222222"}, "value": "#ffffff"}
     text = {"text": {"field": "ratio", "format": ".2f"}, "color": ink}
-    tip = {"tooltip": [{"field": name, "type": "nominal"} for name in ("x", "y", "ratio", "count")]}
+    tip = {"tooltip": _tips("x", "y", "ratio", "count")}
     layers: list[Spec] = [
         {"mark": "rect", "encoding": {**place, "color": {**colour, "scale": scale}, **tip}}
     ]
@@ -571,8 +572,8 @@ def history(stories: Sequence[Story]) -> Spec:
     if not panels:
         raise NothingToDo("no series has a time to draw")
     words = "band: where the newest point was expected; dashed lines: change points"
-    if left := len(stories) - _MOST_SERIES:
-        words += f"; {left} more series not shown" if left > 0 else ""
+    if (left := len(stories) - _MOST_SERIES) > 0:
+        words += f"; {left} more series not shown"
     return {"description": words, "vconcat": panels}
 
 
@@ -632,7 +633,8 @@ def changes(found: Sequence[Change]) -> Spec:
         {
             "kernel": f"{one.problem}, {one.backend}",
             "ratio": one.ratio,
-            **_bounds(one),
+            "low": low,
+            "high": high,
             "verdict": f"{one.status.value}, suppressed" if one.held else one.status.value,
             "base": value_text(one.base, one.unit) if one.base else "",
             "head": value_text(one.head, one.unit) if one.head else "",
@@ -640,6 +642,7 @@ def changes(found: Sequence[Change]) -> Spec:
         }
         for one in [*moved, *rest][:_MOST_BARS]
         if one.ratio
+        for low, high in [_ends(one.ratio, one.low, one.high)]
     ]
     if not values:
         raise NothingToDo("no row has a ratio to draw")
@@ -653,14 +656,13 @@ def changes(found: Sequence[Change]) -> Spec:
     colour |= {"scale": {"domain": seen, "range": [_VERDICTS[name] for name in seen]}}
     tips = {"tooltip": _tips("kernel", "verdict", "base", "head", "ratio", "again")}
     ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
-    one = {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [4, 4]}}
     return {
         "width": WIDTH,
         "height": {"step": 18},
         "data": {"values": values},
         **({"description": f"{left} more kernels are not shown"} if left else {}),
         "layer": [
-            {**one, "encoding": {"x": {"field": "one", "type": "quantitative"}}},
+            _NO_CHANGE,
             {"mark": "rule", "encoding": {"y": y, **ends, "color": colour}},
             {
                 "mark": {"type": "point", "filled": True, "size": 60},
@@ -668,14 +670,6 @@ def changes(found: Sequence[Change]) -> Spec:
             },
         ],
     }
-
-
-def _bounds(change: Change) -> dict[str, float]:
-    """The interval, or the ratio alone where there is none that says anything."""
-    ratio = change.ratio or 1.0
-    if change.low and change.high and change.high < 2 * ratio and change.low > ratio / 2:
-        return {"low": change.low, "high": change.high}
-    return {"low": ratio, "high": ratio}
 
 
 def ceilings(roofs: Sequence[Roof]) -> Spec:
@@ -727,12 +721,15 @@ def _point(row: Row) -> dict[str, Any]:
 
 
 def _interval(measured: Measurement) -> tuple[float, float]:
-    """The interval of the median; the median alone where the interval says nothing, so that it
-    does not stretch the axis until nothing else can be seen."""
-    median_s = measured.median_s
-    if 2 * measured.low_s < median_s or measured.high_s > 2 * median_s:
-        return median_s, median_s
-    return measured.low_s, measured.high_s
+    return _ends(measured.median_s, measured.low_s, measured.high_s)
+
+
+def _ends(middle: float, low: float | None, high: float | None) -> tuple[float, float]:
+    """The ends of an interval to draw; `middle` twice if it is unknown or wider than a factor of 2:
+    it would stretch the axis until nothing else can be seen."""
+    if low and high and middle <= 2 * low and high <= 2 * middle:
+        return low, high
+    return middle, middle
 
 
 def _by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
@@ -763,8 +760,8 @@ def _dims_hint(rows: Sequence[Row]) -> str:
 
 
 def _of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
-    """The rows of the op with the most results, and a word about the others: a dim of two ops, such
-    as n of gemm and copy, is not one axis."""
+    """The rows of the op with the most results, and a note if there are other ops: a dim of two
+    ops, such as n of gemm and copy, is not one axis."""
     ops = [row.result.case.problem.op for row in rows]
     if len(set(ops)) < 2:
         return rows, ""
@@ -773,7 +770,7 @@ def _of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
 
 
 def _rests(rows: Sequence[Row], without: str) -> list[str]:
-    """What tells the lines of one backend apart: op, dims, dtypes and options that vary."""
+    """The op, dims, dtypes and options that vary among rows, as the label of each row's line."""
     words = []
     for row in rows:
         problem = row.result.case.problem
@@ -831,7 +828,7 @@ RESULT_KINDS: dict[str, Callable[..., Spec]] = {
     "heatmap": heatmap,
     "samples": samples,
 }
-# What each kind can be given beside its rows.
+# Parameters of each kind besides its rows.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "ecdf": ("base",),
     "sweep": ("x",),

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.web import rendering
-from kernelmark.web.pages.parts import Urls
+from kernelmark.web.pages.parts import Urls, device_query
 from kernelmark.web.pages.runs import CHARTS
 from kernelmark.web.rendering import VIEWS
 from kernelmark.web.source import Source
@@ -50,7 +50,7 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
             asked = {"run": run.id, "kind": kind}
             pages[_stem("charts", **asked)] = ("charts", {**asked, **_ALL})
         for result in source.results(run.id):
-            device = "" if result.device == "cpu" else result.device
+            device = device_query(result.device)
             asked = {"run_id": run.id, "case_id": result.case.id, "device": device}
             pages[_stem("result", run.id, result.case.id, device=device)] = ("result", asked)
     for base, head in zip(newest[1:], newest, strict=False):

@@ -118,17 +118,17 @@ class AmdTiles:
             keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
             return {
                 "tile_m": ((32, 64, 128, 256), root.sizes["m"][-1]),
-                "tile_k": (keys, _only(root, "k2")),
+                "tile_k": (keys, root.size("k2")),
             }
         if root.kind == "convolution":
             rows, columns = root.sizes["image"]
             return {
                 "tile_p": ((1, 2, 4, 8, 16), rows),
                 "tile_q": ((16, 32, 64, 128), columns),
-                "tile_n": ((32, 64, 128, 256), _only(root, "channels")),
+                "tile_n": ((32, 64, 128, 256), root.size("channels")),
                 "tile_k": ((16, 32, 64, 128, 256), self._depth(root)),
             }
-        return {f"tile_{dim}": ((16, 32, 64, 128, 256), _only(root, dim)) for dim in "mnk"}
+        return {f"tile_{dim}": ((16, 32, 64, 128, 256), root.size(dim)) for dim in "mnk"}
 
     def _no_instruction(self, root: Root) -> Reason:
         return Reason(
@@ -169,7 +169,7 @@ class AmdTiles:
         if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
             return "the subgroups do not divide tile_p"
         waves = t["subgroups_m"] * t["subgroups_n"]
-        if reason := self._crowded(rows * t["tile_n"] * _width(root.types["output_type"]), waves):
+        if reason := self._crowded(rows * t["tile_n"] * root.bits("output_type") // 8, waves):
             return reason
         width = _bytes(root)
         pad = _PAD_BYTES if config["pad_lds"] else 0
@@ -183,7 +183,7 @@ class AmdTiles:
 
     def _forbids_attention(self, root: Root, config: Config, mma: Mma) -> str | None:
         rows, keys, waves = (int(config[n]) for n in ("tile_m", "tile_k", "subgroups_m"))
-        dim, out = _only(root, "k1"), _only(root, "n")
+        dim, out = root.size("k1"), root.size("n")
         if rows % (mma.m * waves) or keys % mma.m or keys % mma.k or dim % mma.k or out % mma.n:
             return "the instruction does not divide the tile"
         if reason := self._crowded(rows * (out + keys) * 4, waves):
@@ -200,7 +200,7 @@ class AmdTiles:
         none = [0 for _ in lead]
         parts = t["tile_n"] // mma.n // t["subgroups_n"]
         if root.kind == "convolution":
-            # IREE makes a product of it: the loops of r, s and c become one.
+            # IREE makes a GEMM of it: the loops of r, s and c become one.
             tile = [1, t["tile_p"], t["tile_q"], t["tile_n"], 0]
             steps = [0, 0, 0, 0, t["tile_k"] // mma.k]
             shared = [1, t["tile_p"] // t["subgroups_m"], t["tile_q"] // mma.m, parts, 0]
@@ -233,8 +233,8 @@ class AmdTiles:
         names = [f"{self._limits.family}_{name}" for name in self._limits.mma.split()]
         wanted = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
         if root.kind == "attention":
-            # The result of the first product is an operand of the second as it lies in registers:
-            # the shapes with square results whose k is that of f16 fit each other.
+            # The result of the first GEMM stays in registers and is an operand of the second, which
+            # has to read it in that layout. Shapes with square results and the k of f16 do.
             # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's in that order.
             # WMMA of gfx11 passes it through shared memory, as IREE itself does.
             fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
@@ -254,7 +254,7 @@ class AmdTiles:
         return _ARCHS[self.arch]
 
     def _depth(self, root: Root) -> int:
-        return math.prod(root.sizes["filter"]) * _only(root, "terms")
+        return math.prod(root.sizes["filter"]) * root.size("terms")
 
 
 _F8 = "f8E4M3FNUZ"
@@ -274,7 +274,7 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     counts = [*ones, waves, 1, 1, 1]
     m, n, k1, k2 = range(lead, lead + 4)
 
-    def product(kind: str, promoted: str, loops: Sequence[int]) -> str:
+    def gemm(kind: str, promoted: str, loops: Sequence[int]) -> str:
         basis = f"[{counts}, {[*range(lead), *loops]}]"
         return (
             f"{{lowering_config = #iree_gpu.lowering_config<{{mma_kind = {kind}, "
@@ -297,7 +297,7 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     return Lowering(
         config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
         f"reduction = {[*none, 0, 0, 0, config['tile_k']]}, "
-        f"workgroup = {[*ones, config['tile_m'], _only(root, 'n'), 0, 0]}}}>",
+        f"workgroup = {[*ones, config['tile_m'], root.size('n'), 0, 0]}}}>",
         translation=_translation(
             "VectorDistribute",
             waves,
@@ -305,8 +305,8 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
             'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
             _waves(config),
         ),
-        parts=f"{{pv_attrs = {product(second, '[1]', (m, n, k2))}, "
-        f"qk_attrs = {product(first, '[0, 1]', (m, k1, k2))}}}",
+        parts=f"{{pv_attrs = {gemm(second, '[1]', (m, n, k2))}, "
+        f"qk_attrs = {gemm(first, '[0, 1]', (m, k1, k2))}}}",
     )
 
 
@@ -334,11 +334,6 @@ def _waves(config: Config) -> str:
     return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
 
 
-def _only(root: Root, name: str) -> int:
-    (size,) = root.sizes[name]
-    return size
-
-
 def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
     """The values that divide a dim: the copies of operands are not masked."""
     found = tuple(value for value in values if size % value == 0)
@@ -349,10 +344,5 @@ def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _bytes(root: Root) -> int:
-    return _width(next(root.types[name] for name in _OPERANDS if name in root.types))
-
-
-def _width(element: str) -> int:
-    found = re.search(r"\d+", element)
-    assert found is not None, element
-    return int(found[0]) // 8
+    """The bytes of an element of the operands."""
+    return root.bits(next(name for name in _OPERANDS if name in root.types)) // 8

@@ -1,7 +1,7 @@
 """From a config to compiler flags and a form of MLIR, and the space that can be tuned.
 
-Config names: `data_tiling` packs the operands of products into tiles first; `im2col` writes a
-convolution as a product of its patches; `dynamic` names the dims that the compiler is not to know
+Config names: `data_tiling` packs the operands of GEMMs into tiles first; `im2col` writes a
+convolution as a GEMM of its patches; `dynamic` names the dims that the compiler is not to know
 (`all`, or `m,n`), as in a model that is compiled once for many sizes; `peel` and `reassociate` are
 for the dispatches of an attention on a CPU that no spec matches, above all its softmax; the others
 are those of `lowering`, given all together. They are applied by a tuning spec, which excludes data
@@ -35,7 +35,7 @@ from kernelmark.kernels.mlir._sizes import dynamic_dims, with_dynamic
 from kernelmark.kernels.mlir.base import Form
 from kernelmark.ops.conv import output_size
 
-# Packing pays where each packed element is used about this often: on a Neoverse N1, f32 products
+# Packing pays where each packed element is used about this often: on a Neoverse N1, f32 GEMMs
 # gain from about 100 rows and columns on (2 × at 512³) and lose below.
 _REUSE = 96
 # Vectors along a dim that they do not divide are followed by a loop over the rest, instead of

@@ -157,7 +157,7 @@ class CpuTiles:
             return "cache_m and cache_n go together, and cache_k goes with them"
         if t["cache_k"] % t["vector_k"]:
             return f"cache_k={t['cache_k']} is not a multiple of vector_k={t['vector_k']}"
-        width, largest = _bits(root) // 8, _VECTOR_REGISTERS * self.vector_bytes
+        width, largest = root.bits("output_type") // 8, _VECTOR_REGISTERS * self.vector_bytes
         vector = t["vector_m"] * t["vector_n"]
         # Twice the register file spills all of the result at every step.
         if vector * width > 2 * self.registers * self.vector_bytes:
@@ -191,11 +191,7 @@ class CpuTiles:
 
     def _lanes(self, root: Root) -> int:
         """Elements of the result in a register."""
-        return max(1, 8 * self.vector_bytes // _bits(root))
-
-
-def _bits(root: Root) -> int:
-    return int("".join(filter(str.isdecimal, root.types["output_type"])))
+        return max(1, 8 * self.vector_bytes // root.bits("output_type"))
 
 
 def _along_k(root: Root) -> bool:
@@ -204,8 +200,7 @@ def _along_k(root: Root) -> bool:
 
 
 def _size(root: Root, name: str) -> int:
-    (size,) = root.sizes[name[-1]]
-    return size
+    return root.size(name[-1])
 
 
 def _clipped(values: tuple[int, ...], size: int) -> tuple[int, ...]:

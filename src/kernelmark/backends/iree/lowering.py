@@ -125,11 +125,11 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
 
     A loop of one iteration is folded away by IREE, and with it the op as it is matched here."""
     if problem.op in ("gemm", "batched_gemm"):
-        found = _product_roots(problem)
+        found = _gemm_roots(problem)
     elif problem.op == "conv":
-        found = _column_roots(problem) if form.im2col else _conv_roots(problem)
+        found = _im2col_roots(problem) if form.im2col else _conv_roots(problem)
     elif problem.op == "attention" and not form.gpu:
-        found = _step_roots(problem)
+        found = _two_gemm_roots(problem)
     elif problem.op == "attention":
         found = _attention_roots(problem)
     else:
@@ -141,15 +141,15 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
     return found
 
 
-def _product_roots(problem: Problem) -> tuple[Root, ...]:
+def _gemm_roots(problem: Problem) -> tuple[Root, ...]:
     d, o = problem.dims, problem.options
     types = (_type(problem, "a"), _type(problem, "b"), _type(problem, "acc"))
     sizes = (d.get("batch", 0), d["m"], d["n"], d["k"])
     return (_contraction(sizes, types, ta=o["ta"] == "t", tb=o["tb"] == "t"),)
 
 
-def _column_roots(problem: Problem) -> tuple[Root, ...]:
-    """The product of a convolution's patches and filters."""
+def _im2col_roots(problem: Problem) -> tuple[Root, ...]:
+    """The GEMM of a convolution's patches and filters."""
     d = problem.dims
     spots, terms = math.prod(output_size(problem)), d["c"] * d["r"] * d["s"]
     x, acc = _type(problem, "x"), _type(problem, "acc")
@@ -160,8 +160,8 @@ def _column_roots(problem: Problem) -> tuple[Root, ...]:
     raise Unsupported(Reason("lowering-layout", op=problem.op, layout="nchw", several=True))
 
 
-def _step_roots(problem: Problem) -> tuple[Root, ...]:
-    """Both products of an attention that is written out."""
+def _two_gemm_roots(problem: Problem) -> tuple[Root, ...]:
+    """Both GEMMs of an attention that is not one op of IREE."""
     d = problem.dims
     heads = d["batch"] * d["heads_kv"]
     rows = d["seq_q"] * d["heads_q"] // d["heads_kv"]
@@ -198,8 +198,8 @@ def _contraction(
 
 
 def _conv_roots(problem: Problem) -> tuple[Root, ...]:
-    """A convolution of nhwc. One of a single tap is a product to IREE: that of im2col, unless its
-    taps are strided or padded."""
+    """A convolution of nhwc. IREE makes a GEMM of one with a 1 × 1 filter: that of im2col, unless
+    it has strides or padding."""
     d, layout = problem.dims, problem.options["layout"]
     if d["groups"] > 1:
         raise Unsupported(Reason("lowering-groups"))
@@ -208,7 +208,7 @@ def _conv_roots(problem: Problem) -> tuple[Root, ...]:
     if d["r"] * d["s"] == 1:
         if output_size(problem) != (d["h"], d["w"]) or d["pad_h"] or d["pad_w"]:
             raise Unsupported(Reason("lowering-pointwise"))
-        return _column_roots(problem)
+        return _im2col_roots(problem)
     row = _tap("p", "r", d["stride_h"], d["dilation_h"])
     column = _tap("q", "s", d["stride_w"], d["dilation_w"])
     reads = (f"n, {row}, {column}, c", "f, r, s, c", "n, p, q, f")

@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import UsageError
-from kernelmark.kernels.mlir.base import affine_map
+from kernelmark.kernels.mlir.base import DTYPE_OF, affine_map
 
 _ANY = "!transform.any_op"
 _PARAM = "!transform.any_param"
@@ -64,6 +65,15 @@ class Root:
     reads: tuple[str, ...]
     sizes: Mapping[str, tuple[int, ...]]
     prefix: str = ""
+
+    def size(self, loop: str) -> int:
+        """The iterations of a kind of loop that the op has once."""
+        (size,) = self.sizes[loop]
+        return size
+
+    def bits(self, operand: str) -> int:
+        """The bits of an element of an operand."""
+        return dtype(DTYPE_OF[self.types[operand]]).bits
 
     @property
     def maps(self) -> tuple[str, ...]:
@@ -128,7 +138,7 @@ class Root:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
     """How a root op is compiled, as IREE prints it: attributes without their defaults, keys of
-    dictionaries in alphabetical order. `parts` holds the two products of an attention."""
+    dictionaries in alphabetical order. `parts` holds the two GEMMs of an attention."""
 
     config: str
     translation: str

@@ -1,4 +1,4 @@
-"""What products of matrices share: contractions, and what follows a plain one."""
+"""What GEMMs share: the contraction, and what follows a plain one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def mx_product(
     result: str,
     shape: tuple[int, ...],
 ) -> Value:
-    """The product of A and B, whose blocks `g` of `k` elements have scales, summed in f32.
+    """The GEMM of A and B, whose blocks `g` of `k` elements have scales, summed in f32.
     `operands` are A, B and their scales, each with its indices."""
 
     def body(g: Graph, scalars: list[Value]) -> Value:

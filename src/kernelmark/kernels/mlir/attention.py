@@ -50,7 +50,7 @@ def _has_op(problem: Problem, form: Form) -> bool:
 
 
 def _weight_type(problem: Problem) -> DType:
-    """Weights are rounded to the inputs' type before the second product, as fused kernels do."""
+    """Weights are rounded to the inputs' type before the second GEMM, as fused kernels do."""
     return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
 
 

@@ -43,7 +43,7 @@ class Form:
     """Which of several equal forms of an op to write.
 
     `gpu` picks the forms that GPU code generation is made for. `im2col` writes a convolution as
-    a product. `dynamic` names the dims that the compiler does not know; `text` has them as `Size`
+    a GEMM. `dynamic` names the dims that the compiler does not know; `text` has them as `Size`
     in the problem and its tensors.
     """
 

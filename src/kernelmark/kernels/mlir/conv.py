@@ -1,4 +1,4 @@
-"""conv: as a named linalg convolution, as patches times filters (im2col), or one tap's product."""
+"""conv: a named linalg convolution, patches times filters (im2col), or GEMMs (1 × 1, nchw)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]
 
 
 def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Y = patches · Wᵀ for nhwc and W · patches for nchw, one product over all taps."""
+    """Y = patches · Wᵀ for nhwc and W · patches for nchw, one GEMM over all taps."""
     d, out = problem.dims, graph.output.dims
     terms, acc = d["c"] * d["r"] * d["s"], _acc(problem)
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
@@ -136,7 +136,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:
     middle = [*range(1, last - 1)]
     flat = graph.reshape(patches, [[0], middle, [last - 1, last]], (d["n"], terms, spots))
     if d["n"] == 1:
-        # Without the batch it is a plain product, which the compiler knows better.
+        # Without the batch it is a plain GEMM, which the compiler knows better.
         one = graph.reshape(flat, [[0, 1], [2]], (terms, spots))
         plain = contract(graph, w, one, transposed=(False, False), shape=(d["k"], spots), acc=acc)
         return graph.reshape(plain, [[0, 1], [2, 3]], out)

@@ -222,8 +222,9 @@ def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
         try:
             backend = backends.find(name)
             able = info.kind in backend.device_kinds and not _refusal(backend, problem, info)
-            if able and (name != "fake" or info.kind == "fake"):
-                names += [name] if _space(backend, problem, info)[0] else []
+            able = able and (name != "fake" or info.kind == "fake")
+            if able and _space(backend, problem, info)[0]:
+                names.append(name)
         except KernelmarkError:
             continue
     return names

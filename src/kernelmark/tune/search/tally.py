@@ -25,8 +25,7 @@ _BEFORE = 4
 
 
 class Tally:
-    """Counts candidates, and the seconds that timings of searches and finals were expected to take
-    beside those that they took."""
+    """Counts candidates, and compares the expected seconds of timings with the elapsed ones."""
 
     def __init__(self, plans: Sequence[TunePlan], deadline: float | None, info: DeviceInfo) -> None:
         self._plans = {plan.name: plan for plan in plans}
@@ -49,13 +48,12 @@ class Tally:
         self._first_pace = _OTHERS * known_s / max(1e-9, sum(self._searching.values()))
         self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
         place = info.model or info.kind
-        # What was tuned with these backends tells most, anything that was tuned here tells more
-        # than nothing.
-        self._names = "/".join((place, *sorted(self._backends), "tune")), f"{place}/tune"
+        # Of these backends if they were tuned here before, otherwise of any.
+        self._keys = "/".join((place, *sorted(self._backends), "tune")), f"{place}/tune"
         self._expected = 0.0  # seconds, of the timings that were made
 
     def began(self, name: str, known: int, limit: int) -> None:
-        """A plan is begun, with so many candidates in its journal, of those there are."""
+        """Count a plan whose journal has `known` candidates and whose space has `limit`."""
         self._candidates[name] = known
         self._limits[name] = limit
 
@@ -69,8 +67,8 @@ class Tally:
         if self._finals[outcome.name]:
             plan = self._plans[outcome.name]
             sets = self._finals[outcome.name] / timings(plan, self._limit(outcome.name))
-            for name in self._names:
-                self._forecast.means.learn(f"{name}/finals", sets)
+            for key in self._keys:
+                self._forecast.means.learn(f"{key}/finals", sets)
         self._ended[outcome.name] = self._candidates[outcome.name] = outcome.evaluations
 
     def retired(self, name: str) -> None:
@@ -80,8 +78,8 @@ class Tally:
     def learn(self) -> None:
         """Keep how long timings took, for later runs."""
         if self._expected:
-            for name in self._names:
-                self._forecast.means.learn(name, self._spent_s / self._expected)
+            for key in self._keys:
+                self._forecast.means.learn(key, self._spent_s / self._expected)
             self._forecast.means.save()
 
     @property
@@ -90,8 +88,8 @@ class Tally:
 
     @property
     def _pace(self) -> float:
-        """Seconds that pass for an expected one: with compiling, starting and whatever waits."""
-        known = self._forecast.means.get(*self._names)
+        """Elapsed over expected seconds: elapsed ones include compiling, starting and waiting."""
+        known = self._forecast.means.get(*self._keys)
         load_s = self._forecast.load_s(self._backends)
         few = _BEFORE * sum(self._searching.values()) / max(1, len(self._searching))
         before = few * (self._first_pace if known is None else known)
@@ -110,7 +108,7 @@ class Tally:
         if not self._expected:
             left_s += self._forecast.load_s(self._backends)
         if self._deadline is not None:
-            # It ends searches; the plans that are begun then have their finals.
+            # The deadline ends searches. Plans that are begun still have their finals.
             begun_s = sum(finals_s[name] for name in open_plans & self._limits.keys())
             left_s = min(left_s, max(0.0, self._deadline - time.monotonic()) + begun_s)
         return Progress(
@@ -136,7 +134,7 @@ class Tally:
 
     def _search_left(self, name: str) -> float:
         """Seconds expected of the timings that a plan's search still needs."""
-        if self._finals[name]:  # also one that did not try all of its candidates
+        if self._finals[name]:  # the search is over, even if candidates are left
             return 0.0
         tries = _TIMINGS * max(0, self._limit(name) - self._candidates[name])
         return tries * self._searching[name]
@@ -145,10 +143,10 @@ class Tally:
         """Seconds expected of the timings that a plan's final still needs."""
         plan, done = self._plans[name], self._finals[name]
         once, rounds = timings(plan, self._limit(name)), set_timings(plan)
-        # A final that leaves the winner open goes on: a factor that earlier ones have shown.
-        known = self._forecast.means.get(*(f"{name}/finals" for name in self._names))
+        # A final without a clear winner goes on. The factor is the mean of earlier ones.
+        known = self._forecast.means.get(*(f"{key}/finals" for key in self._keys))
         expected = once * (1.0 if known is None else known) - done
-        # One that takes longer than that still has the rest of its set of rounds.
+        # A final that exceeds the forecast at least finishes its current set of rounds.
         rest = once - done if done < once else rounds - (done - once) % rounds
         return max(expected, rest) * self._finishing[name]
 

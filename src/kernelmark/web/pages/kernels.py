@@ -17,7 +17,7 @@ from kernelmark.report import figures
 from kernelmark.report import history as history_report
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
-from kernelmark.web.pages.runs import progress, runs_table
+from kernelmark.web.pages.runs import progress, result_url, runs_table
 from kernelmark.web.source import RECENT, Kernel, Source, Summary
 
 STATES = ("broken", "slower", "faster", "failed", "unsupported", "new", "steady")
@@ -80,8 +80,8 @@ def _answer(summary: Summary, urls: Urls) -> Values:
         return {"state": "none", "text": "Too few runs to judge", "detail": few}
     found = {state: [one for one in news if one.state == state] for state in CHANGED}
     slower, broken, faster = found["slower"], found["broken"], found["faster"]
-    told_bad = [f"{counted(len(slower), 'kernel')} got slower"] if slower else []
-    told_bad += [f"{counted(len(broken), 'kernel')} broke"] if broken else []
+    bad = [f"{counted(len(slower), 'kernel')} got slower"] if slower else []
+    bad += [f"{counted(len(broken), 'kernel')} broke"] if broken else []
     detail = (
         f"{len(summary.kernels)} series over {counted(len(history.runs), 'run')}; newest points "
         f"against the {100 * (1 - judging.SCREEN_ALPHA):g} % prediction interval of their level, "
@@ -89,8 +89,8 @@ def _answer(summary: Summary, urls: Urls) -> Values:
     )
     good = f"; {counted(len(faster), 'kernel')} got faster" if faster else ""
     made: Values = {
-        "state": "bad" if told_bad else "good",
-        "text": " and ".join(told_bad) if told_bad else "Nothing got slower",
+        "state": "bad" if bad else "good",
+        "text": " and ".join(bad) if bad else "Nothing got slower",
         "detail": detail + good,
         **{state: len(ones) for state, ones in found.items()},
     }
@@ -236,11 +236,10 @@ def _linked(of: Section, urls: Urls) -> Section:
 
 def _finish(urls: Urls) -> Callable[[Values], Values]:
     def linked(row: Values) -> Values:
-        device = "" if row["device"] == "cpu" else row["device"]
         links = {
             "problem": urls("series", row["case"], arch=row["arch"], metric=row["metric"]),
             "started": urls("run", row["run"]),
-            "value": urls("result", row["run"], row["case"], device=device),
+            "value": result_url(row["run"], row["case"], row["device"], urls),
         }
         if row["value"] is None:  # what failed has no time to follow: its state leads to the reason
             links["state"] = links["value"]
@@ -393,13 +392,12 @@ def _point_row(point: Point) -> Values:
 
 
 def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
-    """A row with what only rows that are shown need."""
+    """Return a function that adds what only the rows on the page need."""
 
     def finished(row: Values) -> Values:
-        device = "" if row["device"] == "cpu" else row["device"]
         links = {
             "run": urls("run", row["run"]),
-            "value": urls("result", row["run"], found.case_id, device=device),
+            "value": result_url(row["run"], found.case_id, row["device"], urls),
             "environment": urls("environment", row["of"].fingerprint),
         }
         if row["value"] is None:

@@ -73,7 +73,7 @@ def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
         "status": found.status.value,
         "started": run.started,
         "links": {
-            "benchmark": result_url(run.id, found, urls),
+            "benchmark": result_url(run.id, found.case.id, found.device, urls),
             "value": urls("series", found.case.id, arch=found.arch, metric=metric.name),
             "started": urls("run", run.id),
         },

@@ -17,7 +17,7 @@ PAGE_ROWS = 50  # a browser takes about a millisecond to lay out a row
 _ALL_ROWS = 100_000
 _WIDTH = 1160  # pixels of a figure: a wide page's
 _WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # of one figure in a row
-_OWN = ("$schema", "config", "title")  # what a figure that stands alone has, and a page's has not
+_OWN = ("$schema", "config", "title")  # of a figure in a file of its own, not of one in a page
 _PATH = ("run_id", "case_id", "name", "fingerprint")  # parts of an address before its "?"
 
 Asked = Mapping[str, str]
@@ -92,9 +92,10 @@ def paged(
     make: Callable[[Any], Values] = lambda row: row,
     finish: Callable[[Values], Values] = lambda row: row,
 ) -> Section:
-    """The rows that were asked for, in the order that was: by default the largest `first`.
-    `make` makes the row of each value of the table, where they are sorted, or else only of those
-    shown. `finish` adds to a row what is not sorted by, and so is made for few rows only."""
+    """One page of a table, sorted by the column in the address, or else by `first`, descending.
+
+    `make` turns a value of the table into a row: every value if the table is sorted, otherwise
+    those on the page. `finish` adds to the rows on the page what is never sorted by."""
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
     key = asked.get("sort") or first
     order = asked.get("order") or ("asc" if asked.get("sort") else "desc")
@@ -145,6 +146,11 @@ def _query(asked: Asked) -> dict[str, str]:
     return {name: value for name, value in asked.items() if value and name not in _PATH}
 
 
+def device_query(device: str) -> str:
+    """The device in the address of a result; that of the CPU needs none."""
+    return "" if device == "cpu" else device
+
+
 def offset_of(asked: Asked) -> int:
     return int(asked.get("offset") or 0)
 
@@ -163,8 +169,8 @@ def choice(
     required: bool = False,
     unset: str = "All",
 ) -> Values:
-    """A control of the form above a table: a text, or a choice of values or (value, text), of which
-    none is `unset`."""
+    """A field of the form above a table: free text, or a choice among values or (value, text).
+    `unset` is the text for no choice."""
     pairs = [one if isinstance(one, tuple) else (one, one) for one in choices or () if one]
     return {
         "name": name,
@@ -203,7 +209,7 @@ def finite(value: float | None) -> float | None:
 
 
 def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
-    """A figure, or nothing where there is nothing to draw."""
+    """A list of one figure; empty if there is nothing to draw."""
     try:
         spec = {name: part for name, part in make().items() if name not in _OWN}
         words = str(spec.pop("description", ""))
@@ -214,7 +220,7 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
 
 
 def _fitted(spec: Any) -> Any:
-    """The spec as wide as a page, its views without titles, which the page has."""
+    """The spec as wide as a page, without the titles of its views, which the page shows."""
     if isinstance(spec, list):
         return [_fitted(one) for one in spec]
     if not isinstance(spec, dict):

@@ -1,4 +1,4 @@
-"""Pages about runs: all of them, one, one result of it, two compared, and one under its roofs."""
+"""Pages about runs: the list, a run, a result, a comparison, the roofline and charts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
 from kernelmark.web.source import Source
 
 RULES = ("robust", "golden-tot", "ratio")
-CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the roofline, samples and history are on their own
+CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the other kinds have pages of their own
 _CHOICES = 50  # runs to choose among
 _MOST_DRAWN = 2000  # points of a roofline
 _COMMANDS = 5  # of one kind of failure
-_FILTERS = ("q", "op", "backend", "status")
+_FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
 def runs(source: Source, urls: Urls, asked: Asked) -> Page:
@@ -173,6 +173,11 @@ def _row_filters(rows: Sequence[Row], asked: Asked) -> list[Values]:
     return [parts.choice("op", asked, ops), parts.choice("backend", asked, backends)]
 
 
+def _dtype_filter(rows: Sequence[Row], asked: Asked) -> Values:
+    dtypes = {name for row in rows for name in row.result.case.problem.dtypes.values()}
+    return parts.choice("dtype", asked, sorted(dtypes))
+
+
 def _wanted(rows: Sequence[Row], asked: Asked) -> Sequence[Row]:
     """The rows that pass the filters."""
     if not any(asked.get(name) for name in _FILTERS):
@@ -184,6 +189,8 @@ def _is_wanted(row: Row, asked: Asked) -> bool:
     case = row.result.case
     given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
     if any(asked.get(name) and asked[name] != value for name, value in given.items()):
+        return False
+    if asked.get("dtype", "") not in ("", *case.problem.dtypes.values()):
         return False
     return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", asked)
 
@@ -203,14 +210,14 @@ def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
 
 
 def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
-    """A row with what only rows that are shown need."""
+    """Return a function that adds what only the rows on the page need."""
 
     def finished(row: Values) -> Values:
         of: Row = row["of"]
         return {name: value for name, value in row.items() if name != "of"} | {
             "why": str(of.result.why),
             "again": rerun(of.result),
-            "links": {"problem": result_url(run_id, of.result, urls)},
+            "links": {"problem": result_url(run_id, row["case"], row["device"], urls)},
         }
 
     return finished
@@ -247,9 +254,8 @@ def _rate(row: Row) -> str:
     return tables.rate(row.result, row.share.bound if row.share else None)
 
 
-def result_url(run_id: str, result: Result, urls: Urls) -> str | None:
-    device = "" if result.device == "cpu" else result.device
-    return urls("result", run_id, result.case.id, device=device)
+def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None:
+    return urls("result", run_id, case_id, device=parts.device_query(device))
 
 
 def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
@@ -300,14 +306,16 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
 
 
 def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
-    """A row with what only rows that are shown need."""
+    """Return a function that adds what only the rows on the page need."""
 
     def finished(row: Values) -> Values:
         pair = row["of"].pair
         shown: Result = pair.shown
         links = {
             "problem": urls("series", shown.case.id, arch=shown.arch, metric=pair.metric),
-            "head_value": result_url(head, shown, urls) if pair.head else None,
+            "head_value": result_url(head, shown.case.id, shown.device, urls)
+            if pair.head
+            else None,
         }
         kept = {name: value for name, value in row.items() if name != "of"}
         return kept | {"again": rerun(shown), "links": links}
@@ -339,15 +347,16 @@ def _compared_row(row: Compared) -> Values:
 
 def _newest(source: Source) -> str:
     """The newest run of kernels: one of microbenchmarks has no rows to compare or to draw."""
+    return next((run.id for run in _runs_of_kernels(source)), "latest")
+
+
+def _runs_of_kernels(source: Source) -> list[Run]:
     found, _ = source.store.find_runs(limit=_CHOICES)
-    timed = (run.id for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE))
-    return next(timed, "latest")
+    return [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
 
 
 def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, str]]:
-    found, _ = source.store.find_runs(limit=_CHOICES)
-    timed = [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
-    every = {run.id: run for run in (*timed, *more)}
+    every = {run.id: run for run in (*_runs_of_kernels(source), *more)}
     newest = sorted(every.values(), key=lambda run: -run.started)
     return [(run.id, f"{date_text(run.started)}  {run.label or run.id}") for run in newest]
 
@@ -421,13 +430,9 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
     every = [row for row in results.timed if row.ranks]
     # A canary of one element is 0 % of every roof.
     every = [row for row in every if not row.sentinel] or every
-    dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
-    found = [
-        row
-        for row in _wanted(every, asked)
-        if asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
-    ]
-    found.sort(key=lambda row: row.share.value if row.share else math.inf)
+    found = sorted(
+        _wanted(every, asked), key=lambda row: row.share.value if row.share else math.inf
+    )
     rows = _rows_table(found, title="Furthest from the roof first")
     whole = {**asked, "run": one.id}
     most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(found)}"
@@ -438,7 +443,7 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
         "filters": [
             parts.choice("run", whole, _run_choices(source, [one]), required=True),
             *_row_filters(every, asked),
-            parts.choice("dtype", asked, sorted(dtypes)),
+            _dtype_filter(every, asked),
             parts.search_box(asked),
         ],
         "figures": parts.figure(
@@ -462,12 +467,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
     results = source.results(asked.get("run") or _newest(source))
     one, kind = results.run, asked.get("kind") or CHARTS[0]
     every = results.timed
-    dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
-    found = [
-        row
-        for row in _wanted(every, asked)
-        if asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
-    ]
+    found = _wanted(every, asked)
     known = figures.OPTIONS.get(kind, ())
     options = {name: asked[name] for name in known if asked.get(name)}
     dims = list(dict.fromkeys(name for row in found for name in row.result.case.problem.dims))
@@ -482,7 +482,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
     return {
         "title": "Charts",
         "lead": f"Run {one.label or one.id}, {date_text(one.started)} UTC.",
-        "kinds": parts.actions(  # where no form can choose one, on a static site
+        "kinds": parts.actions(  # for a static site, which has no form
             *((figures.TITLES[name], urls("charts", run=one.id, kind=name)) for name in CHARTS)
         ),
         "filters": [
@@ -495,7 +495,7 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
                 required=True,
             ),
             *_row_filters(every, asked),
-            parts.choice("dtype", asked, sorted(dtypes)),
+            _dtype_filter(every, asked),
             *(parts.choice(name, asked, values[name], unset="Automatic") for name in known),
             parts.search_box(asked),
         ],

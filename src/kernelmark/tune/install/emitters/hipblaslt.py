@@ -150,18 +150,18 @@ def _revision(version: str) -> str:
 
 
 def _entry(header: str, values: str) -> Entry | None:
-    """Two lines walked side by side, each needed column taken when its turn comes, or by its name
-    if the row has a schema."""
+    """The entry of a row, or None if the library's reader skips it. It reads the needed columns in
+    their order, or by their names if the row has a schema."""
     pairs = list(zip(_cells(header), _cells(values), strict=False))
-    if _SCHEMA in dict(pairs):
-        pairs.sort(key=lambda pair: _NEEDED.index(pair[0]) if pair[0] in _NEEDED else -1)
+    by_name = dict(pairs)
+    kernel = next((value for name, value in pairs if name in _NAMES and value), "")
     taken: list[str] = []
-    kernel = ""
-    for name, value in pairs:
-        if len(taken) < len(_NEEDED) and name == _NEEDED[len(taken)]:
-            taken.append(value)
-        elif name in _NAMES and not kernel:
-            kernel = value
+    if _SCHEMA in by_name:
+        taken = [by_name[name] for name in _NEEDED if name in by_name]
+    else:
+        for name, value in pairs:
+            if name in _NEEDED[len(taken) : len(taken) + 1]:
+                taken.append(value)
     if len(taken) < len(_NEEDED):
         return None
     try:

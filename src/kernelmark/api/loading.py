@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kernelmark.api.reading import is_file, read_run
+from kernelmark.api.results import Results
+from kernelmark.api.roofs import stored_roofs
+from kernelmark.stores import open_store
+
 if TYPE_CHECKING:
-    from kernelmark.api.results import Results
     from kernelmark.stores.store import Store
 
 
 @contextlib.contextmanager
-def loaded(ref: str, place: str | None) -> Iterator[tuple[Results, Store | None]]:
-    """The results of a run with the roofs known for them, and the store they are in."""
-    from kernelmark.api.reading import is_file, read_run
-    from kernelmark.api.results import Results
-    from kernelmark.api.roofs import stored_roofs
-    from kernelmark.stores import open_store
-
+def loaded(
+    ref: str, place: str | os.PathLike[str] | None
+) -> Iterator[tuple[Results, Store | None]]:
+    """Yield the results of a run with the roofs known for them, and the open store they are in;
+    None for those of a file."""
     if is_file(ref):
         yield Results(read_run(ref, None)), None
         return

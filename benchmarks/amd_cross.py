@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--arch", nargs="*", default=ARCHS)
+    parser.add_argument("--arch", nargs="+", default=ARCHS, choices=ARCHS)
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT")
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     given = parser.parse_args()
@@ -135,6 +135,8 @@ def main() -> None:
             if not given.only or any(word in problem.key for word in given.only):
                 rows.append(compiled(problem, info))
                 print(json.dumps(rows[-1]), flush=True)
+    if not rows:
+        parser.error(f"no problem contains {' or '.join(map(repr, given.only))}")
     bars = bars_of(rows)
     evidence.write(
         given.output,

@@ -288,7 +288,7 @@ def test_no_handle_is_made_without_a_device(
 
 def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hipblaslt, "_shared_object", lambda: None)
-    assert (BACKEND.available() or "").startswith("libhipblaslt.so.1 not found")
+    assert (BACKEND.available() or "").startswith("libhipblaslt.so not found")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_export_of_a_run_is_as_before(kmark):
         (["--as", "python"], "needs a place"),
         (["--as", "python", "-o", "x", "--csv", "-"], "--as writes winners"),
         (["-o", "x"], "go with --as"),
-        (["--as", "aiter", "-o", "x"], "are not given"),
+        (["--as", "aiter", "-o", "x"], "--base PATH"),
         (["--as", "python", "-o", "x", "--with", "a=1"], "has no option 'a'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
 import json
 import os
@@ -13,6 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from kernelmark import ops
+from kernelmark.core.exit_codes import SOME_FAILED
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "amd_acceptance.py"
 
@@ -34,15 +38,22 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ran: dict[str, tuple[list[str], dict[str, str]]] = {}
+        self.good: dict[str, Any] = {}
         self.failed: list[str] = []
 
-    def run(self, name: str, *command: object, variables: Any = None, **_: object) -> str:
+    def run(
+        self, name: str, *command: object, variables: Any = None, good: Any = (0,), **_: object
+    ) -> str:
         self.ran[name] = [str(word) for word in command], dict(variables or {})
+        self.good[name] = good
         return ""
 
     def add(self, name: str, *_: object, passed: bool, **__: object) -> None:
         if not passed:
             self.failed.append(name)
+
+    def limit_s(self, factor: float) -> float:
+        return factor * 60
 
     def option(self, step: str, name: str) -> str:
         words = self.ran[step][0]
@@ -92,9 +103,35 @@ def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
     recorder = Recorder(tmp_path)
     for backend in script.WRITTEN:
         script.tune(recorder, "hip:0", backend, given)
-    for step in ("plan", "tune", "confirm rocblas"):
-        assert recorder.ran[f"rocblas: {step}"][1] == {"ROCBLAS_USE_HIPBLASLT": "0"}
+    for step in ("tune-rocblas: plan", "rocblas: tune", "rocblas: confirm rocblas"):
+        assert recorder.ran[step][1] == {"ROCBLAS_USE_HIPBLASLT": "0"}
     assert recorder.ran["hipblaslt: tune"][1] == {}
+
+
+def test_tuning_ends_before_its_step_is_stopped(script: ModuleType, tmp_path: Path) -> None:
+    given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
+    recorder = Recorder(tmp_path)
+    script.tune(recorder, "hip:0", "hipblaslt", given)
+    assert 0 < float(recorder.option("hipblaslt: tune", "--minutes")) < 3
+
+
+def test_a_suite_with_a_wrong_result_is_a_failed_step(script: ModuleType, tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    script.measure(recorder, "hip:0", "hipblaslt")
+    assert {"suite smoke", "suite gemm"} <= recorder.good.keys()
+    assert all(SOME_FAILED not in good for good in recorder.good.values())
+
+
+def test_the_log_has_the_gemms_that_are_tuned(script: ModuleType, tmp_path: Path) -> None:
+    log = tmp_path / "gemms.log"
+    log.write_text(script.bench_log(len(script.SHAPES)), encoding="utf-8")
+    command = [*script.KMARK, "import", log, "--workload", tmp_path / "work"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    with (tmp_path / "work" / "workload.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    wanted = [f"gemm m={m} n={n} k={k} dtype=bf16 tb=t" for m, n, k in script.SHAPES]
+    assert {row["problem"] for row in rows} == {ops.parse(one).key for one in wanted}
+    assert {(row["count"], row["lost"]) for row in rows} == {("1", "")}
 
 
 @pytest.mark.parametrize("device", ["hip:0", "cpu"])

@@ -63,7 +63,10 @@ def test_what_does_not_exist_is_one_sentence(given, words):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("nonsense", ""), ("cdua:0", "cuda"), ("gpu", "cuda:0 or hip:0"), ("fkae", "fake")],
+    [
+        *(("nonsense", ""), ("cdua:0", "cuda"), ("gpu", "cuda:0 or hip:0"), ("fkae", "fake")),
+        *(("rocm:0", "hip:0"), ("gfx942", "hip:0"), ("sm_90", "cuda:0")),
+    ],
 )
 def test_an_unknown_kind_suggests_what_was_meant(given, meant):
     with pytest.raises(UsageError) as refused:

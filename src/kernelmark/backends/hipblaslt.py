@@ -126,7 +126,7 @@ def library(index: int) -> _lt.LtLibrary:
 
 
 def _not_found() -> str:
-    return f"{LIBRARIES[0]} not found; install ROCm, or set ROCM_PATH to where it is"
+    return f"{LIBRARIES[-1]} not found; install ROCm, or set ROCM_PATH to where it is"
 
 
 def index_of(algorithm: bytes) -> int:

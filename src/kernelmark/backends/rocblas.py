@@ -80,7 +80,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def _not_found() -> str:
-    return f"{LIBRARIES[0]} not found; install ROCm, or set ROCM_PATH to where it is"
+    return f"{LIBRARIES[-1]} not found; install ROCm, or set ROCM_PATH to where it is"
 
 
 class Handle:

@@ -123,8 +123,8 @@ def export_winners(
     emitter, outcomes, given, missing = load_winners(folder, form, words)
     if emitter.needs_base and base is None:
         raise UsageError(
-            f"{form} winners are merged into files that are there: they are not given",
-            hint="--base PATH reads them; 'kmark tune apply' changes them in place",
+            f"--as {form} needs the existing files to merge winners into",
+            hint="add: --base PATH; 'kmark tune apply' changes them in place",
         )
     to = Path(output).expanduser()
     into = Path(base).expanduser() if base is not None else to

@@ -371,7 +371,7 @@ def driver(vendor: str) -> Driver:
     table = {"cuda": CUDA, "hip": HIP}[vendor]
     library = find_library(table)
     if library is None:
-        raise UsageError(f"{vendor}: {table.libraries[0]} not found", hint=table.install)
+        raise UsageError(f"{vendor}: {table.libraries[-1]} not found", hint=table.install)
     made = Driver(table, library)
     if table.newest and not made.has(table.newest):
         raise UsageError(f"{vendor}: {made.where} is too old", hint=table.update)

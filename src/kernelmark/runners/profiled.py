@@ -19,6 +19,7 @@ import numpy as np
 
 from kernelmark import ops
 from kernelmark.core import codec
+from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Cache
 from kernelmark.devices._gpu import GpuDevice
@@ -97,4 +98,7 @@ def _mark(device: GpuDevice, symbol: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KernelmarkError as error:
+        sys.exit(str(error))

@@ -15,6 +15,12 @@ from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
+# Vendors and architectures, which are no devices, by how they begin.
+_MEANT = {
+    "gpu": "cuda:0 or hip:0",
+    **dict.fromkeys(("nvidia", "sm_"), "cuda:0"),
+    **dict.fromkeys(("amd", "rocm", "gfx"), "hip:0"),
+}
 
 
 def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
@@ -86,12 +92,11 @@ def _all() -> list[DeviceInfo]:
 def _kind(kind_name: str, name: str) -> DeviceKind:
     if kind_name not in devices.registry:
         known = devices.registry.names()
-        meant = difflib.get_close_matches(kind_name, known, n=1)
-        if kind_name in ("gpu", "nvidia", "amd", "rocm"):
-            meant = ["cuda:0", "hip:0"]
+        near = "".join(difflib.get_close_matches(kind_name, known, n=1))
+        meant = next((one for prefix, one in _MEANT.items() if kind_name.startswith(prefix)), near)
         raise UsageError(
             Reason("unknown-device", device=name),
-            hint=Reason("known-devices", meant=" or ".join(meant), kinds=tuple(known)),
+            hint=Reason("known-devices", meant=meant, kinds=tuple(known)),
         )
     return devices.registry.get(kind_name)
 
@@ -99,7 +104,9 @@ def _kind(kind_name: str, name: str) -> DeviceKind:
 def _parse(name: str) -> tuple[str, int, int]:
     match = _NAME.match(name)
     if match is None:
-        raise UsageError(f"{name!r} is not a device", hint="write: cpu, cuda:0, cuda:0-7, all")
+        raise UsageError(
+            f"{name!r} is not a device", hint="write: cpu, cuda:0, hip:0, cuda:0-7, all"
+        )
     first = int(match[2] or 0)
     last = int(match[3] or first)
     if last < first:

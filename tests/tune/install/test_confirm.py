@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.install import apply
@@ -17,6 +17,7 @@ from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.records.outcome import Choice, Outcome
 
 LT = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
+OWN_CHOICE = "Cijk_Ailk_Bljk_SB_MT32x64x16_MI32x32x1_SN"
 TENSILE = "Cijk_Ailk_Bljk_SB_MT64x32x8_SE_K1"
 
 
@@ -100,6 +101,23 @@ def test_a_winner_without_its_entry_is_told_from_an_ignored_one(
     assert [one.proof for one in found] == [Proof.ABSENT] * 3 + [Proof.CONFIRMED]
 
 
+@pytest.mark.parametrize("build", ["0", "1"])
+def test_a_kernel_that_runs_without_the_file_too_proves_nothing_of_the_file(
+    rocm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str
+) -> None:
+    """The library's own choice has index 1, and index 2 in the next build."""
+    version = "100202-fa4e0000"
+    outcome = winner("gemm m=6 n=4 k=8 dtype=f32", "hipblaslt", OWN_CHOICE, 1, version)
+    path = written("hipblaslt", outcome, tmp_path / "tuned")
+    # An override that the user has set already must not be taken for the library's own choice.
+    monkeypatch.setenv("HIPBLASLT_TUNING_OVERRIDE_FILE", str(path))
+    monkeypatch.setenv("FAKE_ROCM_BUILD", build)
+    (found,) = confirm(registry.get("hipblaslt"), [outcome], path)
+    proof = Proof.UNPROVEN if build == "0" else Proof.IGNORED
+    assert found.proof is proof, found
+    assert (found.ran == OWN_CHOICE) == (build == "0")
+
+
 def test_a_run_that_fails_proves_nothing(
     rocm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +127,7 @@ def test_a_run_that_fails_proves_nothing(
     (found,) = confirm(registry.get("hipblaslt"), [outcome], path)
     assert found.proof is Proof.UNKNOWN
     assert found.detail
+    assert not found.detail.startswith(KernelmarkError.__module__)
 
 
 def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
@@ -116,6 +135,16 @@ def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
         confirm(registry.get("python"), [], tmp_path)
     with pytest.raises(UsageError):
         confirm(registry.get("hipblaslt"), [], tmp_path / "nothing")
+
+
+def test_a_library_must_have_been_built_from_tensile_logic(tmp_path: Path) -> None:
+    emitter, file = registry.get("tensile"), tmp_path / "gfx90a" / "TensileLibrary_lazy_gfx90a.dat"
+    file.parent.mkdir()
+    (file.parent / "aldebaran_Cijk_Ailk_Bljk_SB.yaml").touch()
+    with pytest.raises(UsageError):
+        confirm(emitter, [], tmp_path)
+    file.touch()
+    assert list(confirm(emitter, [], tmp_path)) == []
 
 
 def test_names_are_those_of_the_call() -> None:

@@ -1,10 +1,12 @@
 """Confirm: whether a library really runs the tuned kernel once it is given the file.
 
 A library that does not like a file, an entry or an index says nothing and runs its own choice. So
-each winner's problem is run once by the library itself, in a process that has the file installed,
-and the name is taken from the library's own log: hipBLASLt's extended profile, which it writes when
-the process ends, else Tensile's line for each launch, on standard output. hipBLASLt prints such
-lines too, but of kernels: their names differ from those of solutions, which winners have.
+each winner's problem is run once by the library itself, in a process that has the file installed.
+If the tuned kernel ran, the problem is run again without the file, as the library may choose that
+kernel by itself. Names are taken from the library's own log: hipBLASLt's extended profile, which it
+writes when the process ends, else Tensile's line for each launch, on standard output. hipBLASLt
+prints such lines too, but of kernels: their names differ from those of solutions, which winners
+have.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _SHAPE = {"M": "m", "N": "n", "K": "k"} | {
 class Proof(StrEnum):
     """What a run of the library says of one winner."""
 
-    CONFIRMED = "confirmed"  # the tuned kernel ran
+    CONFIRMED = "confirmed"  # the tuned kernel ran, and another one without the file
+    UNPROVEN = "runs without the file, too"  # the file may have been read or not
     IGNORED = "ignored"  # another kernel ran
     ABSENT = "not in the file"  # there is no entry that the library could follow
     UNKNOWN = "unknown"  # nothing ran, or its name is not known
@@ -79,7 +82,14 @@ def check_file(emitter: Emitter, path: Path) -> Override:
             hint="kmark tune apply measures its winners through kernelmark",
         )
     if not path.exists():
-        raise UsageError(f"{path}: there is no such file")
+        hint = f"kmark export or kmark tune apply with --as {emitter.name} writes it"
+        raise UsageError(f"{path}: there is no such file", hint=hint)
+    built = emitter.override.built
+    if built and not any(path.rglob(built)):
+        raise UsageError(
+            f"{path}: holds no library that was built from {emitter.name} files ({built})",
+            hint=f"build {emitter.override.backend} from them, and name the library's folder",
+        )
     return emitter.override
 
 
@@ -92,6 +102,29 @@ def _confirmed(
         call = blas_call(outcome)
     except Unfit as error:
         return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=str(error))
+    found = _run(override, outcome, call, path, timeout_s)
+    if isinstance(found, str):
+        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=found)
+    proof = Proof.IGNORED
+    if found == [outcome.tuned.kernel.name]:
+        # Its own choice may be the same kernel, whether it read the file or not.
+        alone = _run(override, outcome, call, None, timeout_s)
+        if isinstance(alone, str):
+            detail = f"without the file: {alone}"
+            return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
+        proof = Proof.UNPROVEN if alone == found else Proof.CONFIRMED
+    return Confirmation(outcome=outcome, proof=proof, ran=", ".join(found))
+
+
+def _run(
+    override: Override,
+    outcome: Outcome,
+    call: Mapping[str, str],
+    path: Path | None,
+    timeout_s: float,
+) -> list[str] | str:
+    """Return the kernels that the library runs for a winner's problem, with `path` installed if it
+    is given, or why they are not known."""
     device = device_of(outcome)
     with tempfile.TemporaryDirectory(prefix="kmark-") as place:
         folder = Path(place)
@@ -105,26 +138,25 @@ def _confirmed(
                 command, timeout_s=timeout_s, env=_variables(override, path, folder, index)
             )
         except subprocess.TimeoutExpired:
-            detail = f"the run took over {timeout_s:g} s"
-            return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
+            return f"the run took over {timeout_s:g} s"
         log = folder / _LOG
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if done.returncode:
+        return last_line(done.stderr)
     out = done.stdout.decode(errors="replace")
     ran = list(dict.fromkeys(logged_names(text, call) or _RUNNING.findall(out)))
-    if done.returncode or not ran:
-        detail = last_line(done.stderr) if done.returncode else "the library logged no kernel"
-        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
-    same = ran == [outcome.tuned.kernel.name]
-    proof = Proof.CONFIRMED if same else Proof.IGNORED
-    return Confirmation(outcome=outcome, proof=proof, ran=", ".join(ran))
+    return ran or "the library logged no kernel"
 
 
-def _variables(override: Override, path: Path, folder: Path, index: str) -> dict[str, str]:
-    if override.copy:
-        shutil.copy(path, folder / override.copy.replace("%d", index))
-        path = folder / override.copy
-    own = {name: text.format(path=path) for name, text in override.variables.items()}
-    kept = {name: text for name, text in os.environ.items() if name not in _UNWANTED}
+def _variables(override: Override, path: Path | None, folder: Path, index: str) -> dict[str, str]:
+    unwanted = {*_UNWANTED, *override.variables}
+    kept = {name: text for name, text in os.environ.items() if name not in unwanted}
+    own = {}
+    if path is not None:
+        if override.copy:
+            shutil.copy(path, folder / override.copy.replace("%d", index))
+            path = folder / override.copy
+        own = {name: text.format(path=path) for name, text in override.variables.items()}
     return {**kept, **_LOGGING, "HIPBLASLT_LOG_FILE": str(folder / _LOG), **own}
 
 

@@ -90,11 +90,13 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
     """How a library is made to read a file: `variables`, in which {path} is the file's, while
-    `backend` runs its own choice. A `copy` is a name that the library insists on."""
+    `backend` runs its own choice. A `copy` is a name that the library insists on; `built` matches
+    the files of a library that has to be built first."""
 
     backend: str
     variables: Mapping[str, str]
     copy: str = ""
+    built: str = ""
 
 
 class Emitter(ABC):

@@ -62,8 +62,13 @@ class Tensile(Emitter):
     needs_base = True
     careful = True  # a library is built from these files
     caution = ON_AMD
-    # Of the library that is built from the files, not of the files.
-    override = Override(backend="hipblaslt", variables={"HIPBLASLT_TENSILE_LIBPATH": "{path}"})
+    # Of the library that is built from the files, not of the files. Newer builds compress its
+    # index (.dat.zlib) and have a folder for each architecture.
+    override = Override(
+        backend="hipblaslt",
+        variables={"HIPBLASLT_TENSILE_LIBPATH": "{path}"},
+        built="Tensile*Library*.dat*",
+    )
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():

@@ -1,0 +1,22 @@
+"""benchmarks/amd_cross.py: arguments by which nothing would be compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "amd_cross.py"
+
+
+@pytest.mark.parametrize("words", [["--only", "nonsense"], ["--arch", "gfx999"], ["--arch"]])
+def test_nothing_is_written_if_nothing_is_compiled(tmp_path: Path, words: list[str]) -> None:
+    pytest.importorskip("triton")
+    result = tmp_path / "results.json"
+    command = [sys.executable, str(SCRIPT), *words, "-o", str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not result.exists()

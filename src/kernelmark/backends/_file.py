@@ -166,7 +166,7 @@ class FileBackend(Backend):
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if problem.op not in self._ops:
-            return f"{self._path.name} computes {', '.join(self._ops)}, not {problem.op}"
+            return Reason("file-computes", file=self._path.name, ops=self._ops, asked=(problem.op,))
         rule = _attribute(self._module, "supports", None)
         reason = None if rule is None else rule(problem)
         if reason is not None and not isinstance(reason, str):

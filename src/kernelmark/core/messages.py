@@ -49,6 +49,7 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
+    "file-computes": "{file} computes {ops:list}, not {asked:list}",
     "no-grouped-gemm": (
         "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
         " token, not {top_k}"

@@ -419,7 +419,9 @@ TEMPLATES = {
         "gains too little: {gain_s:time} a call, {least_s:time} is asked for" + _REFERENCE
     ),
     "faster": "faster: " + _SCORE + ", {gain_s:time} a call" + _REFERENCE,
-    "few-neighbours": ("{cause}; it runs on {ran} of the sizes beside it, {asked} are asked for"),
+    "few-neighbours": (
+        "{cause}; verified on {ran} of {asked} neighbouring sizes: the config supports no others"
+    ),
     "another-kernel": "another kernel runs now: {now}, not {was}",
     "none-went-well": (
         "none of {evaluations} candidates went well{last:if ; the last one is {status}: {cause}}"

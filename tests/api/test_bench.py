@@ -40,7 +40,7 @@ BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup
 X = np.random.default_rng(0).standard_normal((33, 70)).astype(np.float32)
 NO_DEFINITION = Definition(inputs=_no_parameters, reference=_no_parameters)
 needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    importlib.util.find_spec("torch") is None, reason="needs torch, which make test installs"
 )
 
 
@@ -71,7 +71,7 @@ def test_what_is_written_in_place_is_checked():
 @pytest.mark.parametrize("form", ["numpy", "torch"])
 def test_an_argument_that_is_written_and_returned_is_the_output(form):
     """As np.matmul and torch.mm return what is given as out."""
-    library = pytest.importorskip(form)
+    library = pytest.importorskip(form, reason=f"needs {form}, which make test installs")
     shape = (16, 16)
     arrays = [library.ones(shape, dtype=library.float32) for _ in range(3)]
 

@@ -257,13 +257,14 @@ OWN_GEMM = "op = 'gemm'\ndef prepare(problem, config, sets): ...\n"
         ({"suites": ("demo",), "axes": SMALL}, "choose-from-suite"),
     ],
 )
+@pytest.mark.parametrize("made_by", [plan, problems_of])
 def test_what_is_wrong_with_a_file_is_told_before_what_its_op_misses(
-    tmp_path, monkeypatch, asked, hint
+    tmp_path, monkeypatch, made_by, asked, hint
 ):
     (tmp_path / "mine.py").write_text(OWN_GEMM)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
-        plan(Selection(**asked), Timing())
+        made_by(Selection(**asked), Timing())
     assert refused.value.hint.code == hint
 
 
@@ -277,12 +278,15 @@ def prepare(problem, config, sets): ...
 def test_another_op_than_that_of_a_file_is_told_what_to_write(tmp_path, monkeypatch):
     (tmp_path / "soft.py").write_text(OWN_OP)
     monkeypatch.chdir(tmp_path)
-    for axes in ((), ("rows=4",)):
-        asked = Selection(ops=("gemm",), backends=("./soft.py",), axes=axes)
+    # Both with what gemm lacks and with all that it needs.
+    for axes, dtypes in (((), ()), (("rows=4",), ()), (SMALL, ("f32",))):
+        asked = Selection(ops=("gemm",), backends=("./soft.py",), axes=axes, dtypes=dtypes)
         for made_by in (plan, problems_of):
             with pytest.raises(UsageError) as refused:
                 made_by(asked, Timing())
-            hint = refused.value.hint
+            message, hint = refused.value.message, refused.value.hint
+            assert message.code == "file-computes"
+            assert message.fields == {"file": "./soft.py", "ops": ("soft",), "asked": ("gemm",)}
             assert (hint.code, hint.fields["op"]) == ("op-of-file", "soft")
             assert list(hint.fields["parameters"]) == ["rows", "cols"]
 
@@ -291,7 +295,7 @@ def test_a_file_of_another_environment_leaves_the_complaint_about_the_op(tmp_pat
     (tmp_path / "there.py").write_text("import not_installed_here\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ProblemError):
-        problems_of(Selection(ops=("gemm",), backends=("./there.py",)), Timing())
+        problems_of(Selection(ops=("gemm",), backends=("./there.py",)), Timing(), here=False)
 
 
 def test_a_kernel_file_and_axes_need_no_op(tmp_path, monkeypatch):

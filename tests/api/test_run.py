@@ -61,6 +61,13 @@ def test_shows_and_writes_itself(results, tmp_path):
     assert results.to_md().startswith("| problem |")
 
 
+def test_it_is_folded_to_the_width_of_a_terminal_and_nowhere_else(results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, str(results).splitlines())) > 60
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert max(map(len, str(results).splitlines())) <= 60
+
+
 def test_warnings_stand_below_the_table(results):
     measured = dataclasses.replace(results[0].measurement, warnings=("too noisy",))
     doubtful = dataclasses.replace(results[0], measurement=measured)
@@ -102,7 +109,7 @@ def test_frame_needs_pandas_and_says_so(results, monkeypatch):
 
 
 def test_frame_holds_the_records(results):
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pandas = pytest.importorskip("pandas", reason="needs pandas, which make test installs")
     frame = results.frame()
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["m"]) == [8, 16]

@@ -68,7 +68,7 @@ def test_nothing_that_is_chosen_touches_them():
 
 
 def test_who_measures_them_is_told_where_nobody_asked_for_it():
-    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("torch", reason="needs torch, which make test installs")
     assert "canaries are measured by numpy" in made(backends=("torch",)).notes
     assert not made(backends=("numpy",)).notes
 

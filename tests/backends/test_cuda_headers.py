@@ -50,9 +50,9 @@ def epilogue(act: str, bias: bool) -> str:
 def test_cublaslt_s_numbers() -> None:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
-        pytest.skip("there is no C++ compiler")
+        pytest.skip("needs a C++ compiler: c++ or g++")
     if not any((folder / "cublasLt.h").is_file() for folder in folders()):
-        pytest.skip("CUDA's cublasLt.h is not installed")
+        pytest.skip("needs cublasLt.h: install the CUDA toolkit, or set CPATH to its folder")
     table = cublaslt.TABLE
     pairs = {f"CUDA_{TYPES[name]}": number for name, number in table.types.items()}
     pairs |= {f"CUBLAS_COMPUTE_{COMPUTE[name]}": n for name, n in table.compute.items()}

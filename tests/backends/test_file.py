@@ -428,6 +428,17 @@ def test_other_forms_of_tensors(tmp_path, cpu, form):
         assert made.device.guards_intact(made.output(1))
 
 
+def test_a_launch_takes_time_on_the_fake_device(tmp_path):
+    """Else a case of a kernel that really takes a millisecond ends by a timeout."""
+    backend = FileBackend(write(tmp_path, "good", kernel_text(LAUNCHES["good"])))
+    device = devices.get("fake").open(0, threads=1)
+    with bench(backend, PROBLEM, device) as made:
+        before = device.now_s
+        made.kernel.launch(device.stream, 0)
+        assert device.now_s - before == pytest.approx(0.01)
+    device.close()
+
+
 @pytest.fixture
 def kmark(tmp_path, monkeypatch, capsys):
     """`kmark run` over files in the current folder; (exit code, stdout, stderr)."""

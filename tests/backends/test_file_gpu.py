@@ -47,7 +47,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """The model behind CUDA's names, its library in the working folder."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("there is no C compiler to build the model GPU with")
+        pytest.skip("the model GPU needs a C compiler: cc, gcc or clang")
     (tmp_path / "mygemm.c").write_text(LIBRARY)
     include = f"-I{ROOT / 'tests' / 'devices'}"
     command = [compiler, "-O1", "-shared", "-fPIC", include, "mygemm.c", "-o", "libmygemm.so"]

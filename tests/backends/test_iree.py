@@ -242,7 +242,9 @@ def workers() -> int:
     return count
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="needs Linux's /proc to count threads"
+)
 def test_threads_follow_the_device() -> None:
     kind = devices.registry.get("cpu")
     for threads in {1, min(2, kind.infos()[0].units)}:

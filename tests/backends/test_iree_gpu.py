@@ -279,7 +279,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process says that has the model for its driver, and packs in place of compilers."""
     cc = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if cc is None:
-        pytest.skip("there is no C compiler to build the model GPU with")
+        pytest.skip("the model GPU needs a C compiler: cc, gcc or clang")
     folder = tmp_path_factory.mktemp("fakecuda")
     source = str(Path(__file__).parent / "fakecuda.c")
     command = [cc, "-O1", "-shared", "-fPIC", source, "-o", str(folder / "libcuda.so"), "-lpthread"]

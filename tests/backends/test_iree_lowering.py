@@ -353,7 +353,9 @@ def test_a_config_in_another_dispatch_is_no_proof() -> None:
     assert missing(split.replace("  func.func @b() {\n", ""), [entry()]) == []
 
 
-compiled = pytest.mark.skipif(not compiler.compiler_present(), reason="needs iree-base-compiler")
+compiled = pytest.mark.skipif(
+    not compiler.compiler_present(), reason="needs iree-base-compiler, which make test installs"
+)
 
 
 @compiled

@@ -39,14 +39,14 @@ def test_a_real_failure_of_numpy():
 
 
 def test_real_failures_of_torch():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     assert is_out_of_memory(raised(lambda: torch.empty(HUGE, dtype=torch.uint8)))
     assert not is_out_of_memory(raised(lambda: torch.ones(2) @ torch.ones(3)))
 
 
 @pytest.mark.parametrize(("code", "memory"), [(2, True), (700, False)])
 def test_the_code_of_an_accelerator_decides(code, memory):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     error = torch.AcceleratorError("CUDA error")
     error.error_code = code
     assert is_out_of_memory(error) is memory
@@ -56,7 +56,7 @@ def test_the_code_of_an_accelerator_decides(code, memory):
     "text", ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", "std::bad_alloc"]
 )
 def test_torch_has_only_a_text_for_some(text):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     assert is_out_of_memory(RuntimeError(text))
     assert not is_out_of_memory(ValueError(text))
     assert is_out_of_memory(torch.cuda.OutOfMemoryError("CUDA out of memory"))

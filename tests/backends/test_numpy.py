@@ -219,7 +219,7 @@ def test_the_blas_uses_as_many_threads_as_the_device(device):
         if hasattr(library, name)
     ]
     if not counts:
-        pytest.skip("NumPy's BLAS here is not OpenBLAS, which alone tells its thread count")
+        pytest.skip("needs NumPy with OpenBLAS (pip's wheels have it), to read its thread count")
     threads.set_threads(2)
     assert {count() for count in counts} == {2}
     with bench(backend, ops.parse("gemm m=8 n=8 k=8 dtype=f32"), device, sets=1):

@@ -120,7 +120,9 @@ def test_the_declaration_says_in_which_types_numbers_are_passed(text, types):
     assert _source.declared(text, "f") == types
 
 
-@pytest.mark.skipif(rtc.unavailable("cuda") is not None, reason="NVRTC is not installed")
+@pytest.mark.skipif(
+    rtc.unavailable("cuda") is not None, reason=rtc.unavailable("cuda") or "available"
+)
 def test_it_compiles_for_a_gpu_that_is_not_here(folder):
     from kernelmark.gpu.absent import absent
 

@@ -33,7 +33,7 @@ GEMM = "gemm m=64 n=64 k=64 dtype=f32"
 F16_CONV = "conv n=1 c=512 h=7 w=7 k=8 r=3 s=3 pad=1 dtype=f16"
 
 needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+    importlib.util.find_spec("torch") is None, reason="needs torch, which make test installs"
 )
 
 
@@ -332,7 +332,7 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
     dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory stands in for a GPU's: its length is odd, as an arena's may be."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     memory = np.zeros(4096 + 3, np.uint8)
     monkeypatch.setattr(
         torch,
@@ -351,7 +351,7 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
 
 def _gpu_attention(kernel: str) -> GpuKernel:
     """The kernel that a GPU would get, on tensors that lie in the CPU's memory."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     problem = ops.parse("attention heads=2 seq=16 dim=8 dtype=bf16 causal=yes")
     views = {name: torch.zeros((1, 2, 16, 8), dtype=torch.bfloat16) for name in "qkvo"}
     return _attention(problem, {"kernel": kernel} if kernel else {}, [views])
@@ -361,7 +361,7 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kernels of a case live side by side and close in any order."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -387,7 +387,7 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
 def test_one_result_of_a_set_is_kept_while_graphs_are_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     made: list[weakref.ref[object]] = []
 

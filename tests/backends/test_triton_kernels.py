@@ -153,7 +153,7 @@ def answers() -> dict[int, object]:
     """What the interpreter finds for each case: one process, since starting it costs most."""
     for name in ("triton", "torch"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed; the interpreter needs it")
+            pytest.skip(f"Triton's interpreter needs {name}, which make test installs")
     script = Path(__file__).parent / "interpret_triton.py"
     done = subprocess.run(
         [sys.executable, str(script)],
@@ -177,7 +177,7 @@ def test_every_element_is_within_the_ops_tolerance(answers: dict[int, object], n
 
 def test_every_kind_of_copy_is_among_them() -> None:
     """A default that stops copying must not leave the copies untested."""
-    pytest.importorskip("triton", reason="Triton is not installed")
+    pytest.importorskip("triton", reason="needs Triton, which make test installs")
     made = set()
     for key, config, arch in CASES:
         problem = ops.parse(key)

@@ -19,7 +19,7 @@ from kernelmark.core.result import ConfigValue
 from kernelmark.tune.install.emitters._aiter_buckets import to_bucket
 
 needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+    importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"
 )
 SHARED = {
     "sm_80": 166912,

@@ -38,7 +38,7 @@ CASES = [
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+        importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"
     ),
 ]
 
@@ -52,7 +52,9 @@ def problem(text: str):
     return ops.parse(f"batched_gemm_quant {text}")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="needs torch, which make test installs"
+)
 def test_the_kernels_are_right_in_the_interpreter():
     asked = [[f"batched_gemm_quant {text}", config] for text, config in CASES]
     done = subprocess.run(

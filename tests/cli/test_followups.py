@@ -92,7 +92,7 @@ def test_commands_that_show_more_name_the_store(kmark, fake_words, tmp_path):
     assert more, crashed.err
     assert kmark(*shlex.split(more[1])).out.count("  crashed\n") == 4
     wrong = kmark(*fake_words, "--config", "behaviour=wrong", "--limit", "1", "--store", place)
-    whole = re.search(r"all of it: kmark (.*)", wrong.err)
+    whole = re.search(r"details: kmark (.*)", wrong.err)
     assert whole, wrong.err
     assert kmark(*shlex.split(whole[1])).code == 0
     none = kmark("show", "-b", "torch", "--store", place)

@@ -17,6 +17,7 @@ import pytest
 
 from kernelmark import backends, ops
 from kernelmark.api.tuning import plan as plan_tuning
+from kernelmark.backends import cublaslt, hipblaslt
 from kernelmark.core.errors import UsageError
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.plans.plan import Acceptance
@@ -313,9 +314,9 @@ def test_what_this_machine_lacks_is_no_reason_against_a_gpu_that_is_not_here(kma
     assert "hint: what can be tuned for it: triton, " in ended.err
 
 
-def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_path):
-    if backends.find("cublaslt").available() is None:
-        pytest.skip("cuBLASLt is here")
+def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_path, monkeypatch):
+    cublaslt._library.cache_clear()
+    monkeypatch.setattr(cublaslt, "_shared_object", lambda: None)
     words = ("-b", "cublaslt", "--arch", "sm_90", *SMALL)
     ended = kmark("tune", "plan", str(tmp_path / "lt"), *words)
     assert ended.code == 4
@@ -324,10 +325,12 @@ def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_
     assert "hint: what can be tuned for it: triton, " in ended.err
 
 
-def test_iree_can_be_planned_for_an_absent_amd_gpu(kmark, tmp_path):
-    if backends.find("hipblaslt").available() is None:
-        pytest.skip("hipBLASLt is here")
-    pytest.importorskip("iree.compiler", reason="iree-base-compiler is not installed")
+def test_iree_can_be_planned_for_an_absent_amd_gpu(kmark, tmp_path, monkeypatch):
+    hipblaslt.library.cache_clear()
+    monkeypatch.setattr(hipblaslt, "_shared_object", lambda: None)
+    pytest.importorskip(
+        "iree.compiler", reason="needs iree-base-compiler, which make test installs"
+    )
     words = ("-b", "hipblaslt", "--arch", "gfx942", *SMALL)
     ended = kmark("tune", "plan", str(tmp_path / "lt"), *words)
     assert ended.code == 4
@@ -335,7 +338,7 @@ def test_iree_can_be_planned_for_an_absent_amd_gpu(kmark, tmp_path):
     assert {"iree", "triton"} <= set(re.findall(r"\w+", hint))
 
 
-def test_the_next_step_is_one_that_works(kmark, tmp_path):
+def test_the_next_step_of_what_check_refuses_is_to_run_it(kmark, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(
         "op = 'gemm'\nspace = {'rows': [1, 2]}\ndef prepare(problem, config, sets): return print\n"
@@ -344,8 +347,13 @@ def test_the_next_step_is_one_that_works(kmark, tmp_path):
     ended = kmark("tune", "plan", place, "-b", str(mine), "--arch", "sm_90", *SMALL)
     assert ended.err.endswith(f"next, where there is a sm_90: kmark tune run {place}\n")
     assert kmark("tune", "check", place).code == 2
-    if (reason := backends.find("triton").available()) is not None:
-        pytest.skip(reason)
+
+
+@pytest.mark.skipif(
+    backends.find("triton").available() is not None,
+    reason=backends.find("triton").available() or "available",
+)
+def test_the_next_step_of_what_can_be_compiled_here_is_to_check_it(kmark, tmp_path):
     place = str(tmp_path / "triton")
     ended = kmark("tune", "plan", place, "-b", "triton", "--arch", "sm_90", *SMALL)
     told = f"next: kmark tune check {place}, and where there is a sm_90: kmark tune run {place}\n"

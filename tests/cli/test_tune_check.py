@@ -12,7 +12,7 @@ from kernelmark import devices
 from kernelmark.testing.tuning import fake_plans, make_folder
 
 needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton's compilers"
+    importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"
 )
 
 
@@ -41,14 +41,20 @@ def test_it_tells_registers_and_spills_of_each_candidate(kmark, planned):
 
 
 @needs_triton
-@pytest.mark.skipif(devices.registry.get("hip").available() is None, reason="needs no AMD GPU")
+@pytest.mark.skipif(
+    devices.registry.get("hip").available() is None,
+    reason="there is an AMD GPU: this tests what is said without one",
+)
 def test_a_run_without_the_gpu_says_what_can_be_done_here(refused, planned):
     ended = refused("tune", "run", planned)
     assert "the plans are for gfx942, and no such GPU is here" in ended.err
     assert f"'kmark tune check {planned}'" in ended.err
 
 
-@pytest.mark.skipif(devices.registry.get("hip").available() is None, reason="needs no AMD GPU")
+@pytest.mark.skipif(
+    devices.registry.get("hip").available() is None,
+    reason="there is an AMD GPU: this tests what is said without one",
+)
 def test_a_run_of_what_check_refuses_does_not_point_to_it(kmark, refused, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(

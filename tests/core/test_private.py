@@ -12,7 +12,9 @@ from kernelmark.core import private
 from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
 
 OTHER = 33
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+root_only = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root, who can change the owner of a file"
+)
 
 
 def code(path: Path) -> str | None:

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the two libraries are, built from fakegpu.c."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("there is no C compiler to build the model GPU with")
+        pytest.skip("the model GPU needs a C compiler: cc, gcc or clang")
     folder = tmp_path_factory.mktemp("fakegpu")
     (folder / "lib").mkdir()
     source = str(Path(__file__).parent / "fakegpu.c")

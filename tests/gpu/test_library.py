@@ -30,7 +30,7 @@ FIND = (
 def built(place: Path, *flags: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("there is no C compiler to build the stand-in with")
+        pytest.skip("the stand-in library needs a C compiler: cc, gcc or clang")
     place.parent.mkdir(parents=True, exist_ok=True)
     command = [compiler, "-shared", "-fPIC", "-x", "c", *flags, "-", "-o", str(place)]
     subprocess.run(command, input=RUNTIME.encode(), check=True, capture_output=True)

@@ -254,7 +254,7 @@ def hiprtc(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """A stand-in for hipRTC under a ROCM_PATH of its own; child processes find it too."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("there is no C compiler to build the stand-in with")
+        pytest.skip("the stand-in library needs a C compiler: cc, gcc or clang")
     library = tmp_path / "rocm" / "lib" / "libhiprtc.so"
     library.parent.mkdir(parents=True)
     source = str(Path(__file__).parent / "fakehiprtc.c")
@@ -368,7 +368,7 @@ def test_the_newest_nvrtc_of_the_wheels_comes_first(
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1100"])
 def test_a_real_hiprtc_compiles_every_kernel(cache: Path, arch: str) -> None:
     if rtc._library("hip") is None:
-        pytest.skip("hipRTC is not installed")
+        pytest.skip("needs hipRTC: install ROCm, or set ROCM_PATH to where it is")
     assert kernels.__file__ is not None
     for file in sorted(Path(kernels.__file__).parent.glob("*.cu")):
         binary = rtc.compile_source(kernels.source(file.name), arch=arch, name=file.name)

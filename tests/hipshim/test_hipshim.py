@@ -47,10 +47,10 @@ def need(source: str) -> None:
     """Skip where the library of `source` cannot be built."""
     missing = [tool for tool in ("make", "g++") if shutil.which(tool) is None]
     if missing:
-        pytest.skip(f"{missing[0]} is not installed")
+        pytest.skip(f"needs {missing[0]} on PATH")
     header = LIBRARIES[source][1]
     if not any((folder / header).exists() for folder in folders()):
-        pytest.skip(f"CUDA's {header} is not installed")
+        pytest.skip(f"needs {header}: install the CUDA toolkit, or set CPATH to its folder")
 
 
 @pytest.fixture(scope="module")

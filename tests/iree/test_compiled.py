@@ -24,8 +24,8 @@ from kernelmark.iree.reference import float64_text
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 
-pytest.importorskip("iree.compiler", reason="iree-base-compiler is not installed")
-pytest.importorskip("iree.runtime", reason="iree-base-runtime is not installed")
+pytest.importorskip("iree.compiler", reason="needs iree-base-compiler, which make test installs")
+pytest.importorskip("iree.runtime", reason="needs iree-base-runtime, which make test installs")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "iree"
 # The target and the triple in external_matmul_spec.mlir; its comment has those of aarch64.
 CPUS = {
@@ -338,8 +338,10 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.machine() not in CPUS, reason="the example is for other CPUs")
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.skipif(
+    platform.machine() not in CPUS, reason=f"the example is for {' and '.join(CPUS)}"
+)
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler called cc")
 def test_an_external_kernel_replaces_a_dispatch(tmp_path):
     kernel = tmp_path / "external_matmul.o"
     flags = ["-O2", "-ffreestanding", "-fPIC", "-fno-tree-loop-distribute-patterns"]

@@ -34,7 +34,9 @@ def written(key_or_problem: str | Problem, form: Form | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[Any]:
-    ir = pytest.importorskip("iree.compiler.ir", reason="iree-base-compiler is not installed")
+    ir = pytest.importorskip(
+        "iree.compiler.ir", reason="needs iree-base-compiler, which make test installs"
+    )
     with ir.Context() as made:
         yield made
 

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Check, Fault, KernelInfo
 from kernelmark.core.tensor import Tolerance
 from kernelmark.devices.base import ArgumentSet
@@ -134,6 +135,25 @@ def test_combining_keeps_the_worst_and_cuts_the_details() -> None:
     assert not found.guards_intact
     assert found.detail == "fault 1; fault 2; fault 3; and 2 more"
     assert combine([]).passed
+
+
+def test_combining_keeps_one_detail_of_each_kind() -> None:
+    unwritten = [Reason("not-written", set=i, count=1, elements=8, tensor="d") for i in range(3)]
+    changed = Reason("inputs-changed", count=1)
+
+    def of(*findings: Reason) -> Check:
+        return Check(
+            positions=1,
+            worst=2.0,
+            max_abs=0.0,
+            unwritten=1,
+            guards_intact=True,
+            detail=Reason("check-failed", findings=findings),
+        )
+
+    found = combine([of(*unwritten), of(changed)]).detail
+    assert found.fields["findings"] == (unwritten[0], changed, unwritten[1])
+    assert found.fields["more"] == 1
 
 
 class Races:

@@ -59,7 +59,7 @@ def disassembler():
     except ImportError:
         pass
     if place is None:
-        pytest.skip("there is no nvdisasm here")
+        pytest.skip("needs nvdisasm, of Triton (make test installs it) or the CUDA toolkit")
     return place
 
 

@@ -55,7 +55,7 @@ def test_not_from_a_cache_that_others_can_write_to(planted, tmp_path, monkeypatc
     assert _host.library(FILE).vector_bytes != MARK
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who can change the owner of a file")
 def test_not_a_file_of_another_user_in_an_own_folder(planted, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "cache" / "micro"

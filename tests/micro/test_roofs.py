@@ -19,7 +19,8 @@ from kernelmark.micro.execute import execute
 from kernelmark.stores.roofs import newest
 
 COMPILED = pytest.mark.skipif(
-    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler here"
+    not any(map(shutil.which, ("c++", "g++", "clang++"))),
+    reason="needs a C++ compiler: c++, g++ or clang++",
 )
 MIB = 2**20
 

@@ -27,7 +27,8 @@ ROOFS = [
     Roof(device="cpu", arch="aarch64", kind="flops", name="f32", value=1e11, how="t", measured=0.0),
 ]
 needs_drawing = pytest.mark.skipif(
-    importlib.util.find_spec("vl_convert") is None, reason="vl-convert is not installed"
+    importlib.util.find_spec("vl_convert") is None,
+    reason="needs vl-convert-python, which make test installs",
 )
 
 

@@ -328,7 +328,9 @@ class TestFigures:
         assert [len(layer["data"]["values"]) for layer in (line, word)] == [1, 1]
 
     def test_the_last_label_of_a_crowded_axis_is_not_left_out(self, tmp_path):
-        pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+        pytest.importorskip(
+            "vl_convert", reason="needs vl-convert-python, which make test installs"
+        )
         rows = tuple({**CACHE.rows[0], "size_bytes": 2**power} for power in range(16, 28))
         spec = micro_figure.figure(dataclasses.replace(CACHE, rows=rows))
         drawn = vega.save(spec, tmp_path / "cache.svg").read_text(encoding="utf-8")
@@ -366,7 +368,9 @@ class TestFigures:
 
     @pytest.mark.parametrize("ending", ["png", "svg", "html"])
     def test_files(self, tmp_path, ending):
-        pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+        pytest.importorskip(
+            "vl_convert", reason="needs vl-convert-python, which make test installs"
+        )
         path = vega.save(micro_figure.figure(CACHE), tmp_path / f"figure.{ending}")
         data = path.read_bytes()
         if ending == "png":
@@ -380,7 +384,9 @@ class TestFigures:
             assert "<script src=" not in page
 
     def test_text_from_a_file_is_no_tag_in_a_page(self, tmp_path):
-        pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+        pytest.importorskip(
+            "vl_convert", reason="needs vl-convert-python, which make test installs"
+        )
         evil = micro_figure.figure(CACHE, ["</script><script>alert(1)</script>"])
         page = vega.save(evil, tmp_path / "figure.html").read_text()
         assert "alert(1)" in page

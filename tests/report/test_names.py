@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from kernelmark import ops
+from kernelmark import backends, ops
 from kernelmark.core.problem import Problem
 from kernelmark.core.timing import Timing
 from kernelmark.report.names import backend_text, config_text, rerun, short
@@ -41,6 +41,20 @@ def test_short_reads_back_as_the_problem(name):
     for problem in suites.load(name).problems:
         assert ops.parse(short(problem)) == problem
         assert len(short(problem)) <= len(problem.key)
+
+
+def test_the_sizes_of_an_own_op_are_written_also_if_they_are_its_defaults(tmp_path):
+    file = tmp_path / "rows_of_mine.py"
+    file.write_text(
+        "def inputs(rows=8, cols=4, dtype='f32', causal=False):\n"
+        "    return {'x': ((rows, cols), dtype)}\n"
+        "def reference(x): return x\n"
+        "def prepare(problem, config, sets): ...\n"
+    )
+    backends.find(str(file))
+    problem = ops.parse("rows_of_mine cols=16")
+    assert short(problem) == "rows_of_mine rows=8 cols=16 dtype=f32"
+    assert ops.parse(short(problem)) == problem
 
 
 def test_an_op_that_is_not_installed_keeps_its_key():

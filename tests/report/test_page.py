@@ -49,7 +49,10 @@ def part(make_result, make_set, make_roof):
     "drawn",
     [
         pytest.param(
-            "drawn", marks=pytest.mark.skipif(not DRAWN, reason="vl-convert is not installed")
+            "drawn",
+            marks=pytest.mark.skipif(
+                not DRAWN, reason="needs vl-convert-python, which make test installs"
+            ),
         ),
         "plain",
     ],

@@ -95,7 +95,7 @@ def test_csv_tells_how_a_time_was_taken_and_the_times_beside_it(make_result, mak
 def test_what_no_phase_has_is_told_beside_them(make_result, make_set, cost, other):
     row = tables.rows(make_set(make_result(cost=cost)))[0]
     (found,) = (dict(t.rows) for t in detail(row) if t.title == "cost (wall time)")
-    assert found.get("evictions, rests, other") == other
+    assert found.get("evictions, idle gaps, other") == other
     assert list(found)[-1] == "total"
 
 

@@ -91,7 +91,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 def test_a_place_where_nothing_can_be_written() -> None:
     assert isinstance(refusal("/proc/results.sqlite"), StoreError)
     assert isinstance(refusal("/proc/some/results.sqlite"), StoreError)
@@ -127,7 +127,9 @@ def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install" in str(error.hint)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("psycopg") is None, reason="psycopg not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("psycopg") is None, reason="needs psycopg, which make test installs"
+)
 def test_postgres_that_does_not_answer() -> None:
     error = refusal("postgresql://me:secret@127.0.0.1:1/db")
     assert "does not answer" in error.message

@@ -30,14 +30,14 @@ WRITTEN_OUT = (
 @pytest.fixture(scope="module")
 def against_ncu(benchmark_script) -> ModuleType:
     for name in ("torch", "triton"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
+        pytest.importorskip(name, reason=f"needs {name}, which make test installs")
     return benchmark_script("gpu/against_ncu.py")
 
 
 @pytest.fixture(scope="module")
 def throughput(benchmark_script) -> ModuleType:
     for name in ("torch", "triton"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
+        pytest.importorskip(name, reason=f"needs {name}, which make test installs")
     return benchmark_script("gpu/throughput.py")
 
 

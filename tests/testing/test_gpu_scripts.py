@@ -25,9 +25,9 @@ def test_without_a_gpu_a_script_ends_with_a_sentence_and_a_hint(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if registry.get("cuda").available() is None:
-        pytest.skip("there is a GPU")
+        pytest.skip("there is a GPU: this tests what scripts say without one")
     for library in ("torch", "triton") if name in OF_TORCH else ():
-        pytest.importorskip(library, reason=f"{library} is not installed")
+        pytest.importorskip(library, reason=f"needs {library}, which make test installs")
     script = str(FOLDER / f"{name}.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(FOLDER)  # as for a script that is run

@@ -18,10 +18,11 @@ from kernelmark.stores import open_store
 
 from .conftest import BACKENDS, PROBLEMS, RUNS, a_run, fill, fill_long, results_of
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on PATH"),
 ]
 LAST = f"run-{RUNS - 1:03}"
 WAIT_MS = 300_000  # ends a hang; a loaded machine is no failure

@@ -47,7 +47,7 @@ class Shown(Comparison):
 
     def __str__(self) -> str:
         table, lines = self._parts()
-        return render.text(table) + "".join(f"{line}\n" for line in lines)
+        return render.printed(table) + "".join(f"{line}\n" for line in lines)
 
     def _repr_html_(self) -> str:
         table, lines = self._parts()

@@ -177,7 +177,7 @@ def _check_op(file: Backend, selection: Selection) -> None:
         place = Path(own.place).name
         hint = Reason("op-of-file", op=own.name, file=place, parameters=tuple(own.parameters))
     raise UsageError(
-        f"{file.name} computes {', '.join(ops)}, not {', '.join(selection.ops)}", hint=hint
+        Reason("file-computes", file=file.name, ops=ops, asked=selection.ops), hint=hint
     )
 
 
@@ -205,13 +205,15 @@ def changes(kernels: Iterable[OwnKernel]) -> list[str]:
     return notes
 
 
-def problems_of(selection: Selection, timing: Timing) -> tuple[Problem, ...]:
-    """The problems of a selection, whatever backends there are here."""
+def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> tuple[Problem, ...]:
+    """The problems of a selection, whatever backends there are here. If not `here`, kernel files
+    run in another environment than this process, which may be unable to load them."""
+    if here:
+        _check_files(selection)
     try:
         return tuple(_problems(selection, timing))
     except ProblemError:
-        # Dims are missing because the op is not that of the file. Only now is the file loaded: it
-        # may need the environment of a side of `kmark ab`.
+        # Dims may be missing because the op is not that of the file.
         for name in filter(backend_folder.is_file, selection.backends):
             try:
                 file = find_backend(name)
@@ -281,8 +283,8 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
 
 
 def _asks_for_own(selection: Selection) -> bool:
-    """Whether an op may have to come from a backend's file. Otherwise no file is loaded: that of a
-    side of `kmark ab` may need another environment than this process."""
+    """Whether an op may have to come from a backend's file. Otherwise no file is loaded for it:
+    that of a side of `kmark ab` may need another environment than this process."""
     asked = {*selection.ops, *(text.split(" ", 1)[0] for text in selection.problems)}
     suites_of_files = not set(selection.suites) <= set(suites.names())
     return (not asked and (not selection.suites or suites_of_files)) or any(

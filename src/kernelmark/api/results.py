@@ -169,7 +169,7 @@ class Results(Sequence[Result]):
         lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
         lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
         lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, reasons)) else []
-        return "\n".join(map(render.text, self.all_tables)) + "".join(lines)
+        return "\n".join(map(render.printed, self.all_tables)) + "".join(lines)
 
     def __repr__(self) -> str:
         from kernelmark.report import tables

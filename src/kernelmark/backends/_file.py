@@ -48,6 +48,8 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.ops._own import Definition, OwnOp
 
 _KINDS = ("torch", "numpy", "address")
+# What a launch takes on the fake device: so long that few are needed, which really take their time.
+_FAKE_LAUNCH_S = 10e-3
 _SHOWN = 12  # values of a parameter that a refusal lists
 
 
@@ -111,6 +113,20 @@ class FileKernel(Kernel):
         self._launch(set_index)  # `prepare` was told of the stream: a device has one
 
 
+def _scripted(device: Device, launch: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Return a launch that advances the clock of the fake device: one of no time would be repeated
+    until the case times out."""
+    from kernelmark.devices.fake import FakeDevice
+
+    assert isinstance(device, FakeDevice)
+
+    def timed(index: int) -> None:
+        launch(index)
+        device.advance(_FAKE_LAUNCH_S)
+
+    return timed
+
+
 class FileBackend(Backend):
     """A file with `op` and `prepare`."""
 
@@ -166,7 +182,7 @@ class FileBackend(Backend):
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if problem.op not in self._ops:
-            return f"{self._path.name} computes {', '.join(self._ops)}, not {problem.op}"
+            return Reason("file-computes", file=self._path.name, ops=self._ops, asked=(problem.op,))
         rule = _attribute(self._module, "supports", None)
         reason = None if rule is None else rule(problem)
         if reason is not None and not isinstance(reason, str):
@@ -204,7 +220,8 @@ class FileBackend(Backend):
             device.synchronize()
         if misspelt and given.unread:
             self._refuse_unread(config, tuple(given.read))
-        return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
+        info = getattr(launch, "info", KernelInfo(name=self._path.stem))
+        return FileKernel(info, _scripted(device, launch) if device.info.kind == "fake" else launch)
 
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
         if config and not self._check_against_space(problem, config, info):

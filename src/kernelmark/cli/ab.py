@@ -237,7 +237,7 @@ def plan_of(asked: AbOptions, sides: tuple[Side, Side] | None = None) -> AbPlan:
     from kernelmark.backends import is_file
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
-    from kernelmark.runners.environments import parse_sides
+    from kernelmark.runners.environments import Side, parse_sides
 
     if asked.budget is not None and asked.budget <= 0:
         raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
@@ -254,7 +254,8 @@ def plan_of(asked: AbOptions, sides: tuple[Side, Side] | None = None) -> AbPlan:
         or selection.suites
     ):
         raise UsageError("nothing was asked for", hint=_EXAMPLES)
-    problems = problems_of(selection, timing)
+    here = all(side == Side(name=side.name) for side in sides)  # this interpreter, as it is
+    problems = problems_of(selection, timing, here=here)
     _, info = targets.find(asked.device)
     if len(choices[0][0]) != len(choices[1][0]):
         raise UsageError(

@@ -105,7 +105,7 @@ def _tell_failure(
     say(failure.sentence)
     if failure.cut and run_id is not None:
         case = f"kmark show {run_id} --case {failure.rows[0].result.case.id}"
-        say(f"  all of it: {extended(case, place)}")
+        say(f"  details: {extended(case, place)}")
     if not failure.status.failed:
         return
     for command in failure.commands(more)[:_COMMANDS]:

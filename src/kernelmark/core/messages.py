@@ -49,6 +49,7 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
+    "file-computes": "{file} computes {ops:list}, not {asked:list}",
     "no-grouped-gemm": (
         "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
         " token, not {top_k}"
@@ -147,7 +148,7 @@ TEMPLATES = {
         " other allocations"
     ),
     "other-load": (
-        "other work used up to {load:.1f} of {cores:n core} timed: close it"
+        "other work used up to {load:.1f} of {cores:n timed core}: close it"
         "{threads:if , or measure with fewer threads}"
     ),
     "clock-moved": (
@@ -418,7 +419,9 @@ TEMPLATES = {
         "gains too little: {gain_s:time} a call, {least_s:time} is asked for" + _REFERENCE
     ),
     "faster": "faster: " + _SCORE + ", {gain_s:time} a call" + _REFERENCE,
-    "few-neighbours": ("{cause}; it runs on {ran} of the sizes beside it, {asked} are asked for"),
+    "few-neighbours": (
+        "{cause}; verified on {ran} of {asked} neighbouring sizes: the config supports no others"
+    ),
     "another-kernel": "another kernel runs now: {now}, not {was}",
     "none-went-well": (
         "none of {evaluations} candidates went well{last:if ; the last one is {status}: {cause}}"

@@ -436,11 +436,15 @@ def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
 
 
 def combine(checks: Sequence[Check]) -> Check:
-    """Combine checks: worst values, sums, and the details of up to three failures."""
+    """Combine checks: worst values, sums, and the details of up to three failures, of different
+    kinds if there are: a launch that leaves elements out does so in every set."""
     failed = [check.detail for check in checks if check.detail]
     findings = [
         finding for detail in failed for finding in detail.fields.get("findings", (detail,))
     ]
+    codes = [Reason.of(finding).code for finding in findings]
+    first = {codes.index(code) for code in codes}
+    findings = [findings[at] for at in sorted(range(len(findings)), key=lambda at: at not in first)]
     more = sum(detail.fields.get("more", 0) for detail in failed) + len(findings[_MAX_FINDINGS:])
     shown = tuple(findings[:_MAX_FINDINGS])
     ratios = [check.fresh_ratio for check in checks if check.fresh_ratio is not None]

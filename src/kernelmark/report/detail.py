@@ -74,14 +74,14 @@ def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The phases, and what none of them has: evictions, rests and whatever is between them."""
+    """The phases, and what none of them has: evictions, idle gaps and whatever is between them."""
     pairs = [(name, time_text(value)) for name, value in cost.items() if name != "total"]
     if "total" not in cost:
         return pairs
     within = sum(value for name, value in cost.items() if name not in _NO_PHASE)
     other = cost["total"] - within
     if within and other > _WORTH_TELLING * cost["total"]:
-        pairs.append(("evictions, rests, other", time_text(other)))
+        pairs.append(("evictions, idle gaps, other", time_text(other)))
     return [*pairs, ("total", time_text(cost["total"]))]
 
 

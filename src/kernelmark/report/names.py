@@ -90,6 +90,11 @@ def _likeness(problem: Problem) -> tuple[object, ...]:
 
 def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
     """The fewest words that still mean the problem, found by leaving out one after the other."""
+    from kernelmark.ops._own import OwnOp
+
+    # The sizes of a user's own op are always written: nobody else knows its defaults.
+    own = isinstance(ops.registry.get(problem.op), OwnOp)
+    kept = (*_ALWAYS, *problem.dims) if own else _ALWAYS
     shape = _with_dtype(problem, given)
     for name in ops.registry.get(problem.op).parameters:
         if name not in given and name != "dtype":
@@ -97,7 +102,7 @@ def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
             shape = candidate if _same(problem, _words(candidate, given)) else shape
     for pair in reversed(shape):
         fewer = tuple(other for other in shape if other != pair)
-        if pair[0] not in _ALWAYS and _same(problem, _words(fewer, given)):
+        if pair[0] not in kept and _same(problem, _words(fewer, given)):
             shape = fewer
     return shape
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import math
+import shutil
+import sys
 from collections.abc import Sequence
 
 from kernelmark.core.files import Cell
@@ -18,6 +21,13 @@ from kernelmark.report.tables import BESIDE, Row, Table
 def text(table: Table) -> str:
     """Aligned columns, for a pipe or a file; a cell of several lines goes on under itself."""
     return "".join(f"{line.text}\n" for line in draw(table))
+
+
+def printed(table: Table) -> str:
+    """A table for `print`: folded to the width of the terminal if stdout is one."""
+    terminal = getattr(sys.stdout, "isatty", lambda: False)()
+    width = shutil.get_terminal_size().columns if terminal else math.inf
+    return "".join(f"{line.text}\n" for line in draw(table, width))
 
 
 def markdown(table: Table) -> str:

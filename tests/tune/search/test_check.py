@@ -15,7 +15,7 @@ from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.search.check import Verdict, check
 
 needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton's compilers"
+    importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"
 )
 # Four waves a SIMD leave each thread 128 registers, too few for such a tile on two waves.
 SPILLING = {
@@ -52,7 +52,9 @@ def checked(*plans: TunePlan, candidates: int = 2):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiler_present(), reason="needs iree-base-compiler")
+@pytest.mark.skipif(
+    not compiler_present(), reason="needs iree-base-compiler, which make test installs"
+)
 def test_a_backend_whose_runtime_needs_the_gpu_compiles_without_it():
     (found,) = checked(plan(backend="iree", reference_backend="iree"), candidates=1)
     assert [one.verdict for one in found.candidates] == [Verdict.ACCEPTED]

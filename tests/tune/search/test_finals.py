@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from kernelmark import ops
+from kernelmark import backends, ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, Status
@@ -220,7 +220,7 @@ def test_sizes_that_a_config_cannot_do_are_made_up_for_by_others(tmp_path, statu
     assert len(asked) == 3 + PLAN.acceptance.neighbours
     assert outcome.kept
     assert outcome.tuned.verified
-    assert "sizes beside it" not in outcome.reason
+    assert outcome.reason.code == "faster"
 
 
 def test_one_that_is_wrong_on_the_first_size_it_can_do_is_not_kept(tmp_path):
@@ -231,15 +231,34 @@ def test_one_that_is_wrong_on_the_first_size_it_can_do_is_not_kept(tmp_path):
     assert outcome.reason.root.fields["status"] == "wrong"
 
 
-@pytest.mark.parametrize(("ran", "told"), [(0, "none"), (1, 1)])
-def test_one_that_can_do_too_few_sizes_next_door_is_kept_and_that_is_told(tmp_path, ran, told):
+@pytest.mark.parametrize("ran", [0, 1])
+def test_one_that_can_do_too_few_sizes_next_door_is_kept_and_that_is_told(tmp_path, ran):
     every = len(neighbours(PLAN.problem))
     say, asked = next_door([Status.OK] * ran + [Status.UNSUPPORTED] * every)
     outcome = played(tmp_path / "j", say, configs=({"a": 1},))
     assert len(asked) == every
     assert outcome.kept
     assert outcome.tuned.verified
-    assert (outcome.reason.code, outcome.reason.fields["ran"]) == ("few-neighbours", told)
+    assert outcome.reason.code == "few-neighbours"
+    assert (outcome.reason.fields["ran"], outcome.reason.fields["asked"]) == (ran, 2)
+
+
+def test_an_own_op_has_no_sizes_next_door_and_nothing_is_told_of_them(tmp_path):
+    # Its integers need not be sizes: an axis or a group size has no neighbours.
+    file = tmp_path / "rows_and_m.py"
+    file.write_text(
+        "def inputs(rows=8, m=8): return {'x': ((rows, m), 'f32')}\n"
+        "def reference(x): return x\n"
+        "def prepare(problem, config, sets): ...\n"
+    )
+    backends.find(str(file))
+    problem = ops.parse("rows_and_m rows=16")
+    assert neighbours(problem) == []
+    say, asked = next_door([])
+    plan = dataclasses.replace(PLAN, problem=problem)
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},), plan=plan)
+    assert not asked
+    assert (outcome.kept, outcome.reason.code) == (True, "faster")
 
 
 def test_when_all_are_wrong_nothing_is_kept(tmp_path):

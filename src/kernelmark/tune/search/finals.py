@@ -4,8 +4,8 @@ The fastest of many noisy times is partly the luckiest, so the times that chose 
 say how fast it is. All finalists are screened in two rounds; the best of these is then measured
 against the reference alone, and the times of this final are reported. Both are in turns, first
 forwards, then backwards (ABBA), in fresh memory and on fresh inputs. A final that was disturbed, or
-leaves open which side is faster, is continued. The winner also has to be right on sizes next to the
-problem's, where masks and tails differ.
+leaves open which side is faster, is continued. For built-in ops, the winner also has to be right on
+sizes next to the problem's, where masks and tails differ.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
+from kernelmark.ops._own import OwnOp
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.journal import (
     FINAL_STEP,
@@ -347,8 +348,8 @@ class _Match:
         reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
         kept, reason = self._verdict(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
-        if kept and ran < asked:
-            reason = Reason("few-neighbours", cause=reason, ran=ran or "none", asked=asked)
+        if kept and self._near and ran < asked:
+            reason = Reason("few-neighbours", cause=reason, ran=ran, asked=asked)
         decided = _outcome(
             self.plan,
             self.info,
@@ -445,7 +446,12 @@ def _outcome(
 
 
 def neighbours(problem: Problem) -> list[Problem]:
-    """Problems that differ from this one by a little in size, the most telling ones first."""
+    """Problems that differ from this one by a little in size, the most telling ones first; none
+    for an op that a kernel file defines."""
+    # An integer parameter of such an op need not be a size: with another axis or group size, a
+    # correct kernel may be wrong.
+    if isinstance(ops.registry.get(problem.op), OwnOp):
+        return []
     problems: list[Problem] = []
     for step in _STEPS.get(problem.op, _PRODUCT):
         if not step.keys() <= problem.dims.keys():

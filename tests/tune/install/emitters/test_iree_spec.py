@@ -76,7 +76,9 @@ def test_the_flags_of_a_winner_are_in_its_comment(winner, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiler.compiler_present(), reason="needs iree-base-compiler")
+@pytest.mark.skipif(
+    not compiler.compiler_present(), reason="needs iree-base-compiler, which make test installs"
+)
 def test_the_compiler_proves_every_winner(w, tmp_path):
     change = emitter.emit(w.WORLDS["iree_spec"].outcomes, tmp_path / "spec.mlir", {})
     assert change.written == 2

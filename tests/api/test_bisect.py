@@ -253,10 +253,11 @@ def test_candidates_from_files(tmp_path):
 def test_a_list_of_wheels_that_is_none(tmp_path):
     wheel = tmp_path / "one.whl"
     wheel.write_bytes(b"PK\x03\x04\xb7")
-    for given, code in ((tmp_path, "wheels-in-folder"), (wheel, "wheels-is-wheel")):
+    for given, kind in ((tmp_path, "folder"), (wheel, "wheel")):
         with pytest.raises(UsageError) as raised:
             read_wheels(str(given))
-        assert raised.value.message.code == code
+        assert raised.value.message.code == "no-list-of-wheels"
+        assert raised.value.message.fields["kind"] == kind
         assert raised.value.hint.fields["folder"] == str(tmp_path)
     with pytest.raises(UsageError) as raised:
         Wheels([wheel, tmp_path / "two.whl"], Side(name="base"), Where(device="fake"))

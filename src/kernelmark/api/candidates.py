@@ -109,9 +109,11 @@ def read_wheels(path: str) -> list[Path]:
     given = Path(path).expanduser()
     if given.is_dir() or given.suffix == ".whl":
         # Which end is good is not in a folder: the order of versions may be, or that of dates.
-        code = "wheels-in-folder" if given.is_dir() else "wheels-is-wheel"
-        folder = given if given.is_dir() else given.parent
-        raise UsageError(Reason(code, path=path), hint=Reason("list-wheels", folder=str(folder)))
+        kind, folder = ("folder", given) if given.is_dir() else ("wheel", given.parent)
+        raise UsageError(
+            Reason("no-list-of-wheels", path=path, kind=kind),
+            hint=Reason("list-wheels", folder=str(folder)),
+        )
     return [given.parent / Path(line).expanduser() for line in _lines(path)]
 
 

@@ -350,8 +350,7 @@ TEMPLATES = {
         " not distinguished)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
         "{unconfirmed:if , but the direct comparison with the candidate before does not show it}"
     ),
-    "wheels-in-folder": "{path}: is a folder; --wheels takes a text file that lists wheels",
-    "wheels-is-wheel": "{path}: is a wheel; --wheels takes a text file that lists wheels",
+    "no-list-of-wheels": "{path}: is a {kind}; --wheels takes a text file that lists wheels",
     "list-wheels": "order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt",
     "no-wheel": "{path}: there is no such wheel",
     "wheel-paths": "paths in the list are absolute, or relative to the folder of the list",

@@ -16,6 +16,7 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Measurement, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, time_text, value_text
+from kernelmark.report import vega
 from kernelmark.report.changes import Change, ranked
 from kernelmark.report.history import parts as series_parts
 from kernelmark.report.names import rerun
@@ -28,7 +29,7 @@ _BARS_WIDTH = 640  # never stretched to a page's: long names stand beside bars
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 # The dark blue is hard to see on a dark ground.
 _DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
-_INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
+_INK = {False: vega.LIGHT, True: vega.DARK}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
 _MOST_LINES = 12  # of a backend: more cover each other
@@ -304,7 +305,8 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
         x["axis"] |= {"labelExpr": "format(datum.value, '~g')", "labelOverlap": "greedy"}
         if max(ratios) / min(ratios) > 2:  # and has none between 1 and 2
             ticks = _log_ticks(min(ratios), max(ratios))
-            x["axis"] |= {"values": ticks, "labelOverlap": False}
+            # Vega draws every n-th of given ticks if they are more than tickCount.
+            x["axis"] |= {"values": ticks, "tickCount": len(ticks), "labelOverlap": False}
     return {
         "width": WIDTH,
         "height": HEIGHT,
@@ -468,7 +470,8 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     place["x"]["axis"]["labelOverlap"] = True
     place["y"]["axis"] = {"labelOverlap": True}
     pale = f"datum.ratio > {most**-0.6} && datum.ratio < {most**0.6}"
-    ink = {"condition": {"test": pale, "value": "#222222"}, "value": "#ffffff"}
+    # Of the cell, not of the page: names, as the page's own colours change with its theme.
+    ink = {"condition": {"test": pale, "value": "black"}, "value": "white"}
     text = {"text": {"field": "ratio", "format": ".2f"}, "color": ink}
     tip = {"tooltip": [{"field": name, "type": "nominal"} for name in ("x", "y", "ratio", "count")]}
     layers: list[Spec] = [

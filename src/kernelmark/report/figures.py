@@ -354,12 +354,10 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
                 point[f"{name}_high"] = work / low_s
         values.append(point)
     lines = len({value["rest"] for value in values})
-    bands, tips = (
-        "bands are 95 % intervals",
-        ("problem", "backend", "time", "rate", "share", "again"),
-    )
+    bands = "bands are 95 % intervals"
+    tips = ["problem", "backend", "time", "rate", "share", "again"]
     if lines > _MOST_LINES:
-        values, tips = _medians(values), ("backend", "problems")
+        values, tips = _medians(values), ["backend", "problems"]
         bands = f"lines are medians over up to {lines} problems, bands hold 80 % of them"
     panels = []
     for name, unit in (("flops", "FLOP/s"), ("bytes", "B/s")):

@@ -9,7 +9,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.bisect import Question, bisect, comment, document, forget
-from kernelmark.api.candidates import Configs, Where, read_configs, read_wheels
+from kernelmark.api.candidates import Configs, Wheels, Where, read_configs, read_wheels
 from kernelmark.api.checkouts import BuildFailed
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
@@ -248,6 +248,20 @@ def test_candidates_from_files(tmp_path):
             read_configs(str(rows))
     with pytest.raises(UsageError, match="no such file"):
         read_configs(str(tmp_path / "none"))
+
+
+def test_a_list_of_wheels_that_is_none(tmp_path):
+    wheel = tmp_path / "one.whl"
+    wheel.write_bytes(b"PK\x03\x04\xb7")
+    for given, kind in ((tmp_path, "folder"), (wheel, "wheel")):
+        with pytest.raises(UsageError) as raised:
+            read_wheels(str(given))
+        assert raised.value.message.code == "no-list-of-wheels"
+        assert raised.value.message.fields["kind"] == kind
+        assert raised.value.hint.fields["folder"] == str(tmp_path)
+    with pytest.raises(UsageError) as raised:
+        Wheels([wheel, tmp_path / "two.whl"], Side(name="base"), Where(device="fake"))
+    assert raised.value.message.code == "no-wheel"
 
 
 def test_a_config_of_a_candidate_goes_over_the_common_one():

@@ -356,6 +356,62 @@ def test_lines_of_one_backend_are_told_apart_by_what_varies(made):
     assert {value["rest"] for value in values} == {"n=32", "n=64"}
 
 
+@pytest.fixture
+def many(make_result, make_set):
+    """2,500 problems of two backends; at every m the rate of `one` rises by the same with n."""
+    found = [
+        make_result(f"gemm m={8 * m} n={8 * n} k=64 dtype=f32", backend=backend, median_s=m * 1e-6)
+        for m in range(1, 51)
+        for n in range(1, 51)
+        for backend in ("one", "two")
+    ]
+    return rows(make_set(*found), ROOFS)
+
+
+def test_a_sweep_of_many_lines_is_their_median_and_its_band(many):
+    values = figures.sweep(many, "m")["data"]["values"]
+    assert len(values) == 2 * 50
+    assert {value["problems"] for value in values} == {50}
+    rates = sorted(
+        row.result.flops_per_s
+        for row in many
+        if row.backend == "one" and row.result.case.problem.dims["m"] == 8
+    )
+    (value,) = (one for one in values if (one["backend"], one["x"]) == ("one", 8))
+    assert value["flops"] == pytest.approx((rates[24] + rates[25]) / 2)
+    assert (
+        rates[4] <= value["flops_low"] <= rates[5] < rates[44] <= value["flops_high"] <= rates[45]
+    )
+
+
+def test_a_heatmap_of_many_cells_fits_a_screen(made, many):
+    small, large = figures.heatmap(made, "m", "n"), figures.heatmap(many, "m", "n")
+    assert [
+        layer["mark"] if isinstance(layer["mark"], str) else layer["mark"]["type"]
+        for layer in small["layer"]
+    ] == ["rect", "text"]
+    assert len(large["layer"]) == 1, "no ratio fits a cell"
+    assert 50 * large["width"]["step"] <= 1280
+    assert 50 * large["height"]["step"] <= 900
+
+
+def test_bars_of_many_problems_are_spread_over_all(many):
+    values = figures.bars(many)["data"]["values"]
+    sizes = [value["problem"].split()[1] for value in values]
+    assert len(values) == 2 * 40
+    assert len(set(sizes)) == 40, "not the first ones, whose m is the same"
+
+
+def test_a_backend_has_the_same_colour_over_another(made):
+    layers = figures.ecdf(made, "one")["layer"]
+    names = {value["backend"] for layer in layers for value in layer["data"]["values"]}
+    assert {name.partition(":")[0] for name in names} == {"one", "two"}
+
+
+def test_an_axis_of_speed_ups_is_labelled_on_both_sides_of_1():
+    assert figures._log_ticks(0.45, 1.7) == pytest.approx([0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5])
+
+
 def point(at: int, median_s: float = 1e-3, **more) -> SeriesPoint:
     given = {"status": Status.OK, "device": "cpu", "fingerprint": "old", **more}
     series = "gemm m=8 n=8 k=8 dtype=f32 | numpy | {} | t | x"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import kernelmark as km
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
 
@@ -369,3 +370,26 @@ def test_a_site_works_from_files(browser, place, tmp_path):
         assert shown == sorted(shown)
         page.locator("tbody a").first.click()
         page.locator("figure svg").wait_for()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_figure_as_a_page_fits_a_phone_and_a_dark_system(browser, place, tmp_path, width, scheme):
+    file = km.plot("ecdf", "run-000", store=place).save(tmp_path / "figure.html")
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True
+    )
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(file.as_uri())
+    page.wait_for_selector("#figure svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.querySelector('#figure svg').clientWidth") <= max(width, 820)
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    text = page.evaluate("getComputedStyle(document.querySelector('#figure svg text')).fill")
+    expected = {"light": ("rgb(255, 255, 255)", "rgb(34, 34, 34)")}
+    expected["dark"] = ("rgb(22, 24, 29)", "rgb(230, 230, 230)")
+    assert (ground, text) == expected[scheme]
+    assert not errors
+    context.close()

@@ -5,13 +5,16 @@ import dataclasses
 import json
 
 import pytest
+from fastapi.testclient import TestClient
 
 from kernelmark.core import codec
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.stores import open_store
 from kernelmark.stores.tokens import Scope
 from kernelmark.web import access
+from kernelmark.web.app import create_app
 from kernelmark.web.ingest import Limits
+from kernelmark.web.source import Source
 
 from .conftest import HOSTILE, RUNS, a_run, results_of
 
@@ -107,6 +110,16 @@ def test_public_mode_is_read_only(serve, store, writer):
     answer = client.post("/api/runs", content=body(), headers=writer)
     assert (answer.status_code, code(answer)) == (403, "read-only")
     assert client.get("/").status_code == 200
+
+
+def test_a_store_that_can_only_be_read_takes_no_push(store, writer):
+    with open_store(store.where, readonly=True) as opened:
+        source = Source(opened)
+        source.refresh()
+        client = TestClient(create_app(source), base_url="http://localhost")
+        answer = client.post("/api/runs", content=body(), headers=writer)
+        assert (answer.status_code, code(answer)) == (403, "read-only")
+        assert client.get("/").status_code == 200
 
 
 def test_elsewhere_reading_needs_a_token(serve, store, reader):

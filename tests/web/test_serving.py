@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from kernelmark.web.serving import _bind
+import pytest
+
+from kernelmark.core.errors import StoreError
+from kernelmark.stores import engine, open_store, place
+from kernelmark.web.serving import _bind, open_served
 
 
 def test_a_response_does_not_wait_for_acknowledgements():
@@ -24,3 +28,20 @@ def test_a_response_does_not_wait_for_acknowledgements():
             return await found
 
     assert asyncio.run(accepted()) != 0
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_store_that_this_user_can_only_read_is_served(tmp_path, monkeypatch, what):
+    path = tmp_path / "results.sqlite"
+    open_store(path).close()
+    locked = path if what == "file" else tmp_path
+    for module in (place, engine):  # root may write to a file of any mode
+        monkeypatch.setattr(module, "may_write", lambda asked: asked != locked)
+    with pytest.raises(StoreError):
+        open_store(path)
+    with open_served(str(path), public=False) as opened:
+        assert opened.readonly
+        assert opened.runs() == []
+    path.write_bytes(b"no store")
+    with pytest.raises(StoreError):
+        open_served(str(path), public=False)

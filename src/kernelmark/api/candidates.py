@@ -19,6 +19,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.private import private_folder
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.report.names import config_text
 from kernelmark.runners.ab import Opener, local_opener
@@ -65,7 +66,7 @@ class Wheels:
     def __init__(self, files: Sequence[Path], side: Side, where: Where) -> None:
         for file in files:
             if not file.is_file():
-                raise UsageError(f"there is no wheel {file}", hint="give paths of .whl files")
+                raise UsageError(Reason("no-wheel", path=str(file)), hint=Reason("wheel-paths"))
         self._files, self._side, self._where = files, side, where
         self.names = [file.name for file in files]
 
@@ -104,9 +105,16 @@ class Configs:
 
 
 def read_wheels(path: str) -> list[Path]:
-    """Wheels listed in a text file, one path a line, named from its folder."""
-    folder = Path(path).expanduser().parent
-    return [folder / Path(line).expanduser() for line in _lines(path)]
+    """Wheels listed in a text file: one path per line, relative to the folder of the file."""
+    given = Path(path).expanduser()
+    if given.is_dir() or given.suffix == ".whl":
+        # Which end is good is not in a folder: the order of versions may be, or that of dates.
+        kind, folder = ("folder", given) if given.is_dir() else ("wheel", given.parent)
+        raise UsageError(
+            Reason("no-list-of-wheels", path=path, kind=kind),
+            hint=Reason("list-wheels", folder=str(folder)),
+        )
+    return [given.parent / Path(line).expanduser() for line in _lines(path)]
 
 
 def read_configs(path: str) -> list[Config]:

@@ -35,8 +35,8 @@ WheelList = Annotated[
     o.option(
         "--wheels FILE",
         CANDIDATES,
-        help="Search wheels instead of commits: a text file with one path per line, from good to "
-        "bad.",
+        help="Search wheels instead of commits: a text file with one path per line, relative to "
+        "it, from good to bad.",
     ),
 ]
 ConfigList = Annotated[

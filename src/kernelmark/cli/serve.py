@@ -51,12 +51,14 @@ def serve(
     For example: kmark serve --port 8080
     """
     _require(*_NEEDED)
-    from kernelmark.stores import open_store
+    from kernelmark.core.reason import Reason
     from kernelmark.web import serving
 
     folders = [_folder(name) for name in tuning or ()]
-    with open_store(store, readonly=public) as opened:
+    with serving.open_served(store, public=public) as opened:
         notes = []
+        if opened.readonly and not public:
+            notes.append(f"note: {Reason('served-read-only', store=opened.where)}")
         if not opened.runs(limit=1):
             notes.append(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
 

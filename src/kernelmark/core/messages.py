@@ -351,6 +351,15 @@ TEMPLATES = {
         " not distinguished)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
         "{unconfirmed:if , but the direct comparison with the candidate before does not show it}"
     ),
+    "no-list-of-wheels": "{path}: is a {kind}; --wheels takes a text file that lists wheels",
+    "list-wheels": "order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt",
+    "no-wheel": "{path}: there is no such wheel",
+    "wheel-paths": "paths in the list are absolute, or relative to the folder of the list",
+    "store-read-only": "{store} is read-only",
+    "store-folder-read-only": (
+        "the folder of {store} cannot be written to, and SQLite needs that to add results"
+    ),
+    "served-read-only": "{store} is read-only here: every push is rejected",
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",

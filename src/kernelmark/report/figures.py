@@ -16,6 +16,7 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Measurement, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, time_text, value_text
+from kernelmark.report import vega
 from kernelmark.report.changes import Change, ranked
 from kernelmark.report.history import parts as series_parts
 from kernelmark.report.names import rerun
@@ -28,9 +29,12 @@ _BARS_WIDTH = 640  # not WIDTH, which a page stretches: the labels beside the ba
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 # The dark blue is hard to see on a dark ground.
 _DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
-_INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
+_INK = {False: vega.LIGHT, True: vega.DARK}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
+_MOST_LINES = 12  # of a backend: more cover each other
+_CELL, _MAP = (64, 36), (1280, 900)  # pixels of a heat map: a cell at most, and all of them
+_LEAST_CELL = (30, 14)  # that a ratio can be read in
 _MOST_DASHES = 5  # dash patterns that a reader can distinguish
 _MOST_SAMPLES = 6  # results whose samples are drawn
 _MOST_SERIES = 12
@@ -118,7 +122,8 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
             "mark": _dots(len(points)),
             "encoding": {
                 **axes,
-                "color": by_field("backend"),
+                # The legend's symbols would be as faint as the points.
+                "color": by_field("backend") | {"legend": {"symbolOpacity": 1}},
                 "shape": {"field": "op", "type": "nominal", "title": None}
                 | {"legend": {"symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}},
                 "tooltip": _tips("problem", "backend", "time", "rate", "share", "again"),
@@ -227,7 +232,9 @@ def bars(rows: Sequence[Row]) -> Spec:
         raise NothingToDo(
             "no problem was measured by two backends", hint="'kmark plot sweep' draws one"
         )
-    shown = set(compared[:_MOST_BARS])
+    # Spread over all: the first ones of a sweep share all dims but one.
+    count = min(len(compared), _MOST_BARS)
+    shown = {compared[at * len(compared) // count] for at in range(count)}
     values: Values = []
     failed: Values = []
     for row in rows:
@@ -301,6 +308,10 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
     x["scale"] |= {"padding": 10}
     if max(ratios) / min(ratios) < _FAR:  # Vega labels only some ticks of a logarithmic axis
         x["axis"] |= {"labelExpr": "format(datum.value, '~g')", "labelOverlap": "greedy"}
+        if max(ratios) / min(ratios) > 2:  # and has none between 1 and 2
+            ticks = _log_ticks(min(ratios), max(ratios))
+            # Vega draws every n-th of given ticks if they are more than tickCount.
+            x["axis"] |= {"values": ticks, "tickCount": len(ticks), "labelOverlap": False}
     return {
         "width": WIDTH,
         "height": HEIGHT,
@@ -316,7 +327,12 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
                     "color": by_field("backend"),
                 },
             },
-            _NO_CHANGE,
+{
+                **_NO_CHANGE,
+                # In the legend too: the others then have their colours of all figures.
+                "data": {"values": [{"one": 1, "backend": f"{base}: 1 ×"}]},
+                "encoding": _NO_CHANGE["encoding"] | {"color": by_field("backend")},
+            },
         ],
     }
 
@@ -340,6 +356,11 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
                 point[f"{name}_high"] = work / low_s
         values.append(point)
     lines = len({value["rest"] for value in values})
+    bands = "bands are 95 % intervals"
+    tips = ["problem", "backend", "time", "rate", "share", "again"]
+    if lines > _MOST_LINES:
+        values, tips = _medians(values), ["backend", "problems"]
+        bands = f"lines are medians over up to {lines} problems, bands hold 80 % of them"
     panels = []
     for name, unit in (("flops", "FLOP/s"), ("bytes", "B/s")):
         rates = [value[name] for value in values if name in value]
@@ -363,7 +384,7 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
         y = {"field": name, "type": "quantitative", "title": title, "axis": axis}
         band = {"field": f"{name}_low", "type": "quantitative", "title": title, "axis": axis}
         band_to = {"field": f"{name}_high"}
-        tips = {"tooltip": _tips("problem", "backend", "time", "rate", "share", "again")}
+        tooltip = {"tooltip": _tips(*tips)}
         panels.append(
             {
                 "width": WIDTH,
@@ -376,13 +397,31 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
                     {"mark": "line", "encoding": {**along, **colour, **dashes, "y": y}},
                     {
                         "mark": _dots(len(values)),
-                        "encoding": {**along, **colour, "y": y, **tips},
+                        "encoding": {**along, **colour, "y": y, **tooltip},
                     },
                 ],
             }
         )
-    notes = "; ".join(filter(None, (words, "bands are 95 % intervals")))
+    notes = "; ".join(filter(None, (words, bands)))
     return {"description": notes, "data": {"values": values}, "vconcat": panels}
+
+
+def _medians(points: Values) -> Values:
+    """The median rates of each backend at each x, and what 80 % of the problems are within."""
+    found: dict[tuple[str, float], Values] = {}
+    for point in points:
+        found.setdefault((point["backend"], point["x"]), []).append(point)
+    values: Values = []
+    for (backend, x), own in found.items():
+        value: dict[str, Any] = {"backend": backend, "x": x, "rest": "", "problems": len(own)}
+        for name in ("flops", "bytes"):
+            rates = [point[name] for point in own if name in point]
+            if rates:
+                one = len(rates) == 1  # which has no quantiles
+                cuts = rates * 9 if one else statistics.quantiles(rates, n=10, method="inclusive")
+                value |= {name: cuts[4], f"{name}_low": cuts[0], f"{name}_high": cuts[8]}
+        values.append(value)
+    return values
 
 
 def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
@@ -424,21 +463,25 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     # purpleorange: readable with every colour blindness, and its middle is no difference
     scale: Spec = {"scheme": "purpleorange", "type": "log", "domainMid": 1, "clamp": True}
     scale["domain"] = [1 / most, most]
-    place = {
+    place: Spec = {
         "x": {"field": "x", "type": "ordinal", "title": x, "axis": {"labelAngle": 0}},
         "y": {"field": "y", "type": "ordinal", "title": y, "sort": "descending"},
     }
+    place["x"]["axis"]["labelOverlap"] = True
+    place["y"]["axis"] = {"labelOverlap": True}
     pale = f"datum.ratio > {most**-0.6} && datum.ratio < {most**0.6}"
-    ink = {"condition": {"test": pale, "value": "#222222"}, "value": "#ffffff"}
+    # Of the cell, not of the page: names, as the page's own colours change with its theme.
+    ink = {"condition": {"test": pale, "value": "black"}, "value": "white"}
     text = {"text": {"field": "ratio", "format": ".2f"}, "color": ink}
     tip = {"tooltip": _tips("x", "y", "ratio", "count")}
     layers: list[Spec] = [
         {"mark": "rect", "encoding": {**place, "color": {**colour, "scale": scale}, **tip}}
     ]
-    if len(values) <= 400:
+    counts = len({value["x"] for value in values}), len({value["y"] for value in values})
+    wide, high = (min(_CELL[at], max(2, _MAP[at] // counts[at])) for at in (0, 1))
+    if wide >= _LEAST_CELL[0] and high >= _LEAST_CELL[1]:
         layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": {**place, **text}})
-    step = {"step": 64}
-    made: Spec = {"data": {"values": values}, "width": step, "height": {"step": 36}}
+    made: Spec = {"data": {"values": values}, "width": {"step": wide}, "height": {"step": high}}
     shared = any(value["count"] > 1 for value in values)
     notes = [words, f"time of {base} over that of {head}"]
     notes.append("geometric means where problems share a cell" if shared else "")
@@ -791,6 +834,14 @@ def log_axis(field: str, title: str, form: str = "~g") -> Spec:
     scale = {"type": "log", "nice": False}
     axis = {"format": form, "tickCount": 6}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round values of a logarithmic axis that spans less than two decades."""
+    first = math.floor(math.log10(low))
+    steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8)
+    ticks = [step * 10.0**power for power in (first, first + 1, first + 2) for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def by_field(field: str, *, legend: bool = True) -> Spec:

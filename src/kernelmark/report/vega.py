@@ -13,7 +13,56 @@ from kernelmark.core.printable import printable
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_LESS = "\ue000less\ue000"  # no text of ours or of the libraries
+# Colours of a figure's ground, text and grid.
+LIGHT = ("#ffffff", "#222222", "#dddddd")
+DARK = ("#16181d", "#e6e6e6", "#3a3f4a")
+_BLUES = ("#0072B2", "#56B4E9")  # swapped on a dark ground, where the dark one is hard to see
+_FOLLOW_SYSTEM = """:root {{ color-scheme: light dark; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: {}; }}{} }}""".format(
+    DARK[0],
+    "".join(
+        f' svg [{part}="{light}"] {{ {part}: {dark}; }}'
+        for light, dark in zip((*LIGHT, *_BLUES), (*DARK, *_BLUES[::-1]), strict=True)
+        for part in ("fill", "stroke")
+    ),
+)
+_PAGE = (
+    """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>kernelmark</title>
+<style>
+body { margin: 8px; }
+#figure { display: block; overflow-x: auto; }
+#figure svg { background: transparent !important; }
+""",
+    """
+</style>
+</head>
+<body><div id="figure"></div><script type="application/json" id="spec">""",
+    """</script><script type="module">""",
+)
+_END = "</script></body>\n</html>\n"
+# On a phone plots are as wide as the screen beside an axis, and legends are below them. What is
+# wide by its contents, such as a heat map, is scrolled in its own box.
+_SCRIPT = """
+const room = document.documentElement.clientWidth - 16;
+const narrow = (node) => {
+  if (typeof node.width === "number") node.width = Math.min(node.width, room - 70);
+  for (const part of ["layer", "vconcat", "hconcat"]) (node[part] || []).forEach(narrow);
+};
+const spec = JSON.parse(document.getElementById("spec").textContent);
+if (room < 700) {
+  spec.config ??= {};
+  narrow(spec);
+  const legend = { orient: "bottom", columns: 2, labelLimit: room / 2 };
+  spec.config.legend = { ...spec.config.legend, ...legend };
+  spec.config.title = { ...spec.config.title, limit: room };
+}
+vegaEmbed("#figure", spec, { renderer: "svg", actions: room >= 700 });
+"""
 KINDS = (".png", ".svg", ".html", ".json")
 _INSTALL = 'pip install "kernelmark[plots]"'
 
@@ -65,12 +114,16 @@ def _drawn(spec: Spec, kind: str) -> bytes:
         return bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
     if kind == ".svg":
         return svg(spec).encode()
-    # The library puts texts into a script element as they are: `</script>` in a name from a file
-    # would end it. In JavaScript \\u003c is the same character.
-    plain = json.loads(json.dumps(spec, ensure_ascii=False).replace("<", _LESS))
+    # `</script>` in a name from a file would end the element. In JSON \\u003c is the same
+    # character; the bundler would write it as it was.
+    data = json.dumps(spec).replace("<", "\\u003c")
     # The libraries go into the page: it must open where there is no network.
-    page = str(converter.vegalite_to_html(vl_spec=plain, bundle=True))
-    return page.replace(_LESS, "\\u003c").encode()
+    bundle = str(converter.javascript_bundle(_SCRIPT))
+    paper = spec.get("background")
+    style = f"body {{ background: {paper or LIGHT[0]}; }}"
+    style += _FOLLOW_SYSTEM if paper == LIGHT[0] else ""  # other figures have their own colours
+    first, middle, last = _PAGE
+    return "".join((first, style, middle, data, last, bundle, _END)).encode()
 
 
 def svg(spec: Spec) -> str:

@@ -129,13 +129,13 @@ def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
         return
     if not may_write(path):
         raise StoreError(
-            f"{place.shown} is read-only",
+            Reason("store-read-only", store=place.shown),
             hint=f"it can be shown and exported, but to add to it {_ELSEWHERE}",
         )
     if not may_write(path.parent):
         raise StoreError(
-            f"the folder of {place.shown} cannot be written to, and SQLite needs that",
-            hint=_ELSEWHERE,
+            Reason("store-folder-read-only", store=place.shown),
+            hint=f"it can be shown and exported, but to add to it {_ELSEWHERE}",
         )
 
 

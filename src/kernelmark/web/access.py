@@ -97,7 +97,7 @@ class Access:
     def check_write(self, authorization: str, address: str) -> Token:
         """The token of a push. A browser cannot be made to send one: it is a header that
         no form can set."""
-        if self._public:
+        if self._public or self._store.readonly:
             raise Refusal(status=403, code="read-only", message="this server is read-only")
         token = self._token(authorization, address, bearer_only=True)
         if token.scope is not Scope.WRITE:

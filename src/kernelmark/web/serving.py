@@ -10,7 +10,8 @@ from pathlib import Path
 
 import uvicorn
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import StoreError, UsageError
+from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark.web.access import LOCAL_NAMES
 from kernelmark.web.app import create_app
@@ -22,7 +23,18 @@ _BACKLOG = 512
 # A summary is hundreds of thousands of objects without cycles. By default the garbage collector
 # walks all of them for every few runs that are read, which takes longer than reading one.
 _GC_THRESHOLDS = (20_000, 20, 50)
+_READ_ONLY = ("store-read-only", "store-folder-read-only")
 _END_S = 2  # for requests that are under way when the server is stopped
+
+
+def open_served(where: str | None, *, public: bool) -> Store:
+    """The store to serve; for reading only in public mode, or if this user may not write to it."""
+    try:
+        return open_store(where, readonly=public)
+    except StoreError as error:
+        if error.message.code not in _READ_ONLY:
+            raise
+        return open_store(where, readonly=True)
 
 
 def serve(

@@ -327,7 +327,7 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
                     "color": by_field("backend"),
                 },
             },
-{
+            {
                 **_NO_CHANGE,
                 # In the legend too: the others then have their colours of all figures.
                 "data": {"values": [{"one": 1, "backend": f"{base}: 1 ×"}]},

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.robust import Robust, rule
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
 
 MIRROR = {"slower": "faster", "faster": "slower", "same": "same", "unsure": "unsure"}
 
 
-def one(make_result, base, head, which: Robust = rule):
-    (found,) = which.judge([Pair(base=make_result(*base), head=make_result(*head))])
+def one(make_result, base, head, which: Robust = rule, **changes):
+    pair = Pair(base=make_result(*base, **changes), head=make_result(*head, **changes))
+    (found,) = which.judge([pair])
     return found
 
 
@@ -42,9 +44,52 @@ def test_a_sure_but_small_change_is_not_an_alarm(make_result):
     calm = (100.0, 100.01, 99.99, 100.0, 100.0)
     found = one(make_result, calm, [t * 1.005 for t in calm])
     assert found.status is VerdictStatus.SAME
-    near = one(make_result, calm, [t * 1.0099 for t in calm])
+    near = one(make_result, calm, [t * 1.0099 for t in calm], device="cuda:0")
     assert near.status is VerdictStatus.UNSURE
     assert near.reason.code == "perhaps-within"
+
+
+def test_one_process_of_a_cpu_is_no_proof_of_a_small_change(make_result):
+    calm = (100.0, 100.01, 99.99, 100.0, 100.0)
+    slower = [t * 1.015 for t in calm]
+    assert one(make_result, calm, slower, device="cuda:0").status is VerdictStatus.SLOWER
+    found = one(make_result, calm, slower)
+    assert found.status is VerdictStatus.UNSURE
+    assert found.reason.code == "perhaps-process"
+    assert 1.01 < found.low < found.high  # the interval is that of the blocks
+    assert found.detectable > 0.015
+    assert one(make_result, calm, [t * 1.06 for t in calm]).status is VerdictStatus.SLOWER
+
+
+def loaded(result, load: float):
+    warnings = (Reason("other-load", load=load, cores=2, threads=True),)
+    return dataclasses.replace(
+        result, measurement=dataclasses.replace(result.measurement, warnings=warnings)
+    )
+
+
+def test_a_side_beside_other_work_is_not_called_slower(make_result):
+    calm, longer = make_result(100.0, 100.1, 99.9), make_result(300.0, 301.0, 299.0)
+
+    def judged(base, head):
+        (found,) = rule.judge([Pair(base=base, head=head)])
+        return found.status, found.reason.code
+
+    assert judged(calm, longer) == (VerdictStatus.SLOWER, "changed")
+    assert judged(calm, loaded(longer, 0.9)) == (VerdictStatus.UNSURE, "beside-load")
+    assert judged(loaded(longer, 0.9), calm) == (VerdictStatus.UNSURE, "beside-load")
+    # The load makes the faster side longer, so the change is at least this large.
+    assert judged(loaded(calm, 0.9), longer) == (VerdictStatus.SLOWER, "changed")
+    # Beside equal loads the comparison is as fair as without.
+    assert judged(loaded(calm, 0.8), loaded(longer, 0.9)) == (VerdictStatus.SLOWER, "changed")
+
+
+def test_several_processes_of_a_cpu_show_their_variation(make_result):
+    processes = [(100.0, 100.1), (99.9, 100.0), (100.1, 100.0), (100.0, 99.9)]
+    base = make_result(processes_us=processes)
+    head = make_result(processes_us=[[t * 1.015 for t in times] for times in processes])
+    (found,) = rule.judge([Pair(base=base, head=head)])
+    assert found.status is VerdictStatus.SLOWER
 
 
 def test_the_detectable_effect_is_detected(make_result):
@@ -189,13 +234,15 @@ def test_a_large_change_that_is_sure_keeps_its_figure(make_result):
 
 
 def suites(make_result, make_mixed, runs, factor=1.0):
-    """Runs of a suite of 60 rows, one of them multimodal; `factor` times as long."""
+    """Runs of a suite of 60 rows on a GPU, one of them multimodal; `factor` times as long."""
     rng = np.random.default_rng(11)
     steady = rng.uniform(50.0, 500.0, 59)
     made = []
     for _ in range(runs):
-        rows = [make_mixed(rng, factor)]
-        rows += [make_result(*(t * np.exp(rng.normal(0, 0.004, 4)) * factor)) for t in steady]
+        rows = [make_mixed(rng, factor, device="cuda:0")]
+        for t in steady:
+            times = t * np.exp(rng.normal(0, 0.004, 4)) * factor
+            rows.append(make_result(*times, device="cuda:0"))
         made.append(rows)
     return made
 

@@ -279,6 +279,12 @@ TEMPLATES = {
     "perhaps-chance": "{cause}: alone it would count, among so many {rows} it may be chance",
     "span": "{low:to {high}}",
     "not-detectable": "{low:to {high}}; found from {detectable:detectable}",
+    "beside-load": (
+        "{cause}, but beside other work on up to {load:.1f} cores: measure {side} again"
+    ),
+    "perhaps-process": (
+        "{low:to {high}}: processes may differ as much; found from {detectable:detectable}"
+    ),
     "one-block": "one block on a side: nothing says how another allocation would differ",
     "sides-without-dispersion": (
         "{sides:and}: a mean without dispersion, for history and threshold rules only"

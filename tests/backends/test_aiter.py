@@ -12,7 +12,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import aiter
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch import gpu, views
+from kernelmark.backends.torch import build, gpu, views
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import Stream, Tensor
@@ -121,6 +121,10 @@ def test_available_where_it_is_installed(
 ) -> None:
     assert BACKEND.available() is None
     assert BACKEND.version() == "0.1.stand-in"
+    monkeypatch.setattr(build, "platforms", lambda: frozenset({"hip"}))
+    assert not BACKEND.missing_on("hip")
+    monkeypatch.setattr(build, "platforms", frozenset)  # torch for CPUs
+    assert BACKEND.missing_on("hip").code == "torch-build"
     (tmp_path / "aiter").mkdir()
     (tmp_path / "aiter" / "__init__.py").touch()
     sys.modules.pop("aiter", None)

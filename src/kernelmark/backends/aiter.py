@@ -19,12 +19,14 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends import _rules
 from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.torch import backend as torch
 from kernelmark.backends.torch import gpu
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
@@ -172,6 +174,9 @@ class Aiter(Backend):
         if importlib.util.find_spec("torch") is None:
             return "torch is not installed: aiter needs one built for ROCm"
         return None
+
+    def missing_on(self, kind: str) -> Reason:
+        return torch.missing_on(kind)
 
     def version(self) -> str:
         for package in ("amd-aiter", "aiter"):

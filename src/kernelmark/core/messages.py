@@ -54,6 +54,11 @@ TEMPLATES = {
         "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
         " token, not {top_k}"
     ),
+    "torch-build": (
+        "torch {version} is not built for {device} devices: install a build for them from"
+        " pytorch.org/get-started"
+    ),
+    "torch-no-gpu": "torch {version} sees no GPU",
     "epilogue-unknown": "{backend} has no epilogue that applies {act}",
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",

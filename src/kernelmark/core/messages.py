@@ -59,6 +59,7 @@ TEMPLATES = {
         " pytorch.org/get-started"
     ),
     "torch-no-gpu": "torch {version} sees no GPU",
+    "validator-differs": "tunableop: {name} is {known} and {found}",
     "epilogue-unknown": "{backend} has no epilogue that applies {act}",
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",

@@ -376,6 +376,21 @@ def test_pytorch_s_validators_are_all_needed(w, tmp_path):
     assert "Validator,HIPBLASLT_VERSION,1-cafe" in heads
 
 
+def test_a_pytorch_with_another_library_than_the_tuned_one_gets_no_file(w, tmp_path, monkeypatch):
+    """PyTorch compares every validator with its own and ignores a file in which one differs."""
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
+    own = {**w.VALIDATORS, "HIPBLASLT_VERSION": "2-cafe"}
+    monkeypatch.setattr(tunableop, "_here", lambda: own)
+    with pytest.raises(UsageError) as error:
+        after(tunableop.emitter, [outcome], tmp_path)
+    assert error.value.message.code == "validator-differs"
+    assert error.value.message.fields["name"] == "HIPBLASLT_VERSION"
+    own["HIPBLASLT_VERSION"] = "1-cafe"
+    made = after(tunableop.emitter, [outcome], tmp_path)
+    heads = [line for line in made.edits[0].after.splitlines() if line.startswith("Validator")]
+    assert set(heads) == {f"Validator,{name},{value}" for name, value in own.items()}
+
+
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
     with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):

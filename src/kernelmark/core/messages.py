@@ -69,6 +69,8 @@ TEMPLATES = {
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-not-whole": "{backend}: {name}={value!r} in the config is no whole number from 0 on",
+    "config-not-for-kernel": "{name} in the config is for {only}, not for {kernel}",
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
     ),

@@ -66,6 +66,10 @@ TEMPLATES = {
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
     "library-refused": "{call}: the library does not support this (status {status})",
     "library-no-algorithm": "{call} offers no algorithm for this problem",
+    "format-scale": (
+        "its call has scaleA={scale_a} and scaleB={scale_b}, which the tuned kernel does not apply"
+        "{needs:if  (_{needs}_ is not in its name)}"
+    ),
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",

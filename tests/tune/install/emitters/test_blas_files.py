@@ -391,6 +391,44 @@ def test_a_pytorch_with_another_library_than_the_tuned_one_gets_no_file(w, tmp_p
     assert set(heads) == {f"Validator,{name},{value}" for name, value in own.items()}
 
 
+@pytest.mark.parametrize("emitter", [hipblaslt.emitter, tunableop.emitter])
+@pytest.mark.parametrize(
+    ("scales", "kind", "written"),
+    [
+        ("00", "SAB", True),
+        ("00", "SABV", True),
+        ("11", "SAB", True),
+        ("11", "SABV", False),
+        ("22", "SABV", True),  # a factor for each row
+        ("22", "SAB", False),
+        ("12", "SABV", False),
+        ("22", "HA_S", False),  # a kernel without scales
+        ("33", "SABV", False),  # a factor for each block of 32
+    ],
+)
+def test_a_call_with_scales_gets_a_kernel_that_applies_them(
+    w, tmp_path, emitter, scales, kind, written
+):
+    """The tuned problem has no scales: TensileLite's solutions for factors of one kind all run it,
+    but not a call with factors of another kind."""
+    outcome = w.outcome(
+        problem=w.product(dtype="f8e4m3", c="bf16"),
+        backend="hipblaslt",
+        config={"solution_index": 9},
+        version="1-cafe",
+        kernel=f"Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_{kind}_SAV_UserArgs_MT128x128x32",
+        blas=dict(zip(("scaleA", "scaleB"), scales, strict=True)),
+    )
+    given = w.VALIDATORS if emitter is tunableop.emitter else {}
+    made = after(emitter, [outcome], tmp_path, **given)
+    assert [held.reason.code for held in made.held] == ([] if written else ["format-scale"])
+    assert bool(made.edits) == written
+    if written and emitter is tunableop.emitter:
+        rowwise = int(scales == "22")
+        fields = emitter.question(outcome, FrozenDict())
+        assert fields["params"] == f"tn_512_16_1024_ld_1024_1024_512_rw_{rowwise}_bias_None"
+
+
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
     with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):

@@ -39,21 +39,29 @@ class Recorder:
         self.folder = folder
         self.ran: dict[str, tuple[list[str], dict[str, str]]] = {}
         self.good: dict[str, Any] = {}
+        self.shares: dict[str, float] = {}
         self.failed: list[str] = []
 
     def run(
-        self, name: str, *command: object, variables: Any = None, good: Any = (0,), **_: object
+        self,
+        name: str,
+        *command: object,
+        variables: Any = None,
+        good: Any = (0,),
+        share: float = 1.0,
+        **_: object,
     ) -> str:
         self.ran[name] = [str(word) for word in command], dict(variables or {})
         self.good[name] = good
+        self.shares[name] = share
         return ""
 
     def add(self, name: str, *_: object, passed: bool, **__: object) -> None:
         if not passed:
             self.failed.append(name)
 
-    def limit_s(self, factor: float) -> float:
-        return factor * 60
+    def limit_s(self, factor: float, share: float) -> float:
+        return share * factor * 60
 
     def option(self, step: str, name: str) -> str:
         words = self.ran[step][0]
@@ -102,7 +110,7 @@ def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
     given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
     recorder = Recorder(tmp_path)
     for backend in script.WRITTEN:
-        script.tune(recorder, "hip:0", backend, given)
+        script.tune(recorder, "hip:0", backend, given, 1)
     for step in ("tune-rocblas: plan", "rocblas: tune", "rocblas: confirm rocblas"):
         assert recorder.ran[step][1] == {"ROCBLAS_USE_HIPBLASLT": "0"}
     assert recorder.ran["hipblaslt: tune"][1] == {}
@@ -111,8 +119,23 @@ def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
 def test_tuning_ends_before_its_step_is_stopped(script: ModuleType, tmp_path: Path) -> None:
     given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
     recorder = Recorder(tmp_path)
-    script.tune(recorder, "hip:0", "hipblaslt", given)
+    script.tune(recorder, "hip:0", "hipblaslt", given, 1)
     assert 0 < float(recorder.option("hipblaslt: tune", "--minutes")) < 3
+
+
+def test_tuning_leaves_time_for_the_other_library_and_for_confirming(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    session = script.Session(tmp_path, 1000, step_seconds=600)
+    left = 1000.0
+    for number, backend in enumerate(script.WRITTEN):
+        recorder = Recorder(tmp_path)
+        given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
+        script.tune(recorder, "hip:0", backend, given, len(script.WRITTEN) - number)
+        share = recorder.shares[f"{backend}: tune"]
+        assert 0 < session.limit_s(3, share) <= share * 1000
+        left -= share * left
+    assert left > 150
 
 
 def test_a_suite_with_a_wrong_result_is_a_failed_step(script: ModuleType, tmp_path: Path) -> None:
@@ -172,7 +195,7 @@ def test_tunableop_is_written_where_its_versions_are_known(
     monkeypatch.setattr(script, "has_torch", lambda: torch)
     given = argparse.Namespace(problems=1, evaluations=2, validators=validators, tensile_logic=None)
     recorder = Recorder(tmp_path)
-    script.tune(recorder, "hip:0", "hipblaslt", given)
+    script.tune(recorder, "hip:0", "hipblaslt", given, 1)
     assert ("hipblaslt: write tunableop" in recorder.ran) == written
     assert ("hipblaslt: confirm tunableop" in recorder.ran) == torch
 

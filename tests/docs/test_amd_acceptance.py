@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.exit_codes import SOME_FAILED
+from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "amd_acceptance.py"
 
@@ -155,6 +156,43 @@ def test_the_log_has_the_gemms_that_are_tuned(script: ModuleType, tmp_path: Path
     wanted = [f"gemm m={m} n={n} k={k} dtype=bf16 tb=t" for m, n, k in script.SHAPES]
     assert {row["problem"] for row in rows} == {ops.parse(one).key for one in wanted}
     assert {(row["count"], row["lost"]) for row in rows} == {("1", "")}
+
+
+@pytest.mark.slow
+def test_a_log_is_tuned_written_and_confirmed_on_the_model_of_rocm(
+    script: ModuleType, tmp_path: Path, rocm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps with their real commands; in f32 and small, which is what the model can compute."""
+    monkeypatch.setenv("ROCM_PATH", str(rocm_folder))
+    monkeypatch.setenv("KERNELMARK_PACK", str(rocm_folder / "pack"))
+    monkeypatch.setattr(script, "SHAPES", ((6, 4, 8),))
+    log = script.bench_log
+    monkeypatch.setattr(script, "bench_log", lambda n: log(n).replace("bf16_r", "f32_r"))
+    monkeypatch.setattr(script, "has_torch", lambda: False)
+    session = script.Session(tmp_path / "work", 3600)
+    versions = ("HIPBLASLT_VERSION=100202-fa4e0000", "ROCBLAS_VERSION=5.2.0.fa4e0000")
+    validators = ["PT_VERSION=2.9.1", "HIP_VERSION=702", "GCN_ARCH_NAME=gfx90a:sramecc+", *versions]
+    given = argparse.Namespace(problems=1, evaluations=6, validators=validators, tensile_logic=None)
+    for backend in script.WRITTEN:
+        script.tune(session, "hip:0", backend, given, 1)
+    assert session.failed == [], (session.folder / "log.txt").read_text()
+    assert {"hipblaslt: confirm hipblaslt", "rocblas: confirm rocblas"} <= {
+        step.name for step in session.steps
+    }
+    session.write("acceptance.json")
+    script.collect(session.folder, tmp_path / "report.tar.gz")
+    with tarfile.open(tmp_path / "report.tar.gz") as file:
+        names = {Path(name).name for name in file.getnames()}
+    written = {f"{name}.{form}" for name, forms in script.WRITTEN.items() for form in forms}
+    assert {"log.txt", "acceptance.json", *written} - {"hipblaslt.tensile"} <= names
+    # A library that ignores the file must not pass.
+    monkeypatch.setenv("FAKE_ROCM_BUILD", "1")
+    place = session.folder / "hipblaslt.hipblaslt"
+    folder = session.folder / "tune-hipblaslt"
+    confirm = (*script.KMARK, "tune", "confirm", folder, "--as", "hipblaslt", "--to", place)
+    session.run("confirm in the next build", *confirm)
+    assert session.failed == ["confirm in the next build"]
+    assert session.steps[-1].code == REGRESSION
 
 
 @pytest.mark.parametrize("device", ["hip:0", "cpu"])

@@ -70,6 +70,7 @@ TEMPLATES = {
         "its call has scaleA={scale_a} and scaleB={scale_b}, which the tuned kernel does not apply"
         "{needs:if  (_{needs}_ is not in its name)}"
     ),
+    "format-type": "its call has d_type={logged}, and the GEMM that was tuned {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",

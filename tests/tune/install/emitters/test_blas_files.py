@@ -429,6 +429,29 @@ def test_a_call_with_scales_gets_a_kernel_that_applies_them(
         assert fields["params"] == f"tn_512_16_1024_ld_1024_1024_512_rw_{rowwise}_bias_None"
 
 
+@pytest.mark.parametrize(
+    ("problem", "types", "written"),
+    [
+        ({"dtype": "i8"}, {"c_type": "bf16_r", "d_type": "bf16_r"}, False),  # read as i32
+        ({"dtype": "i8"}, {"c_type": "i32_r", "d_type": "i32_r"}, True),
+        # Which of the two formats f8_r is, only the GPU says.
+        ({"dtype": "f8e4m3fnuz", "c": "f8e4m3fnuz"}, {"c_type": "f8_r", "d_type": "f8_r"}, True),
+        # C, of another type, is not read.
+        ({"dtype": "f8e4m3", "c": "bf16"}, {"c_type": "f32_r", "d_type": "bf16_r"}, True),
+    ],
+)
+def test_a_call_with_another_output_gets_no_kernel(w, tmp_path, problem, types, written):
+    outcome = w.outcome(
+        problem=w.product(**problem),
+        backend="hipblaslt",
+        config={"solution_index": 9},
+        version="1-cafe",
+        blas=types,
+    )
+    made = after(hipblaslt.emitter, [outcome], tmp_path)
+    assert [held.reason.code for held in made.held] == ([] if written else ["format-type"])
+
+
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
     with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):

@@ -25,6 +25,7 @@ def blas_call(outcome: Outcome) -> Fields:
         raise Unfit(f"BLAS libraries have no name for it: {error.message}") from None
     call = {**computed, **outcome.blas}
     _check_scales(outcome, call)
+    _check_output(call["d_type"], computed["d_type"])
     # Logs write f8_r for both kinds of FP8, and the library reads it as the other one.
     call |= {name: word for name, word in computed.items() if "fnuz" in word}
     for name in _SHAPE:
@@ -45,6 +46,12 @@ def _check_scales(outcome: Outcome, call: Fields) -> None:
         raise Unfit(
             Reason("format-scale", scale_a=call["scaleA"], scale_b=call["scaleB"], needs=word)
         )
+
+
+def _check_output(logged: str, tuned: str) -> None:
+    """Refuse a call whose output has a type that no problem has, and that was read as another."""
+    if logged != tuned.replace("_fnuz", "") and logged != tuned:
+        raise Unfit(Reason("format-type", logged=logged, tuned=tuned))
 
 
 def base_arch(name: str) -> str:

@@ -61,7 +61,7 @@ from kernelmark.runners.targets import find
 try:
     find(sys.argv[1])
 except KernelmarkError as error:
-    print(error)
+    sys.exit(str(error))
 """
 
 
@@ -180,7 +180,10 @@ def missing_device(device: str) -> str:
     if device.partition(":")[0] != "hip":
         return f"{device} is no AMD GPU; they are hip:0, hip:1, ..."
     command = [sys.executable, "-c", FIND_DEVICE, device]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.returncode:
+        return ""
+    return done.stderr.strip() or f"the search for {device} ended with code {done.returncode}"
 
 
 def describe_machine(session: Session) -> None:

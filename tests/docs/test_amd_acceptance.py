@@ -218,6 +218,15 @@ def test_a_gpu_that_is_there_is_found(
     assert script.missing_device("hip:7")
 
 
+def test_a_search_that_crashes_finds_no_gpu_and_what_it_prints_is_no_reason(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "FIND_DEVICE", "import os; os.abort()")
+    assert script.missing_device("hip:0")
+    monkeypatch.setattr(script, "FIND_DEVICE", "print('a library talks')")
+    assert script.missing_device("hip:0") == ""
+
+
 @pytest.mark.parametrize(
     ("validators", "torch", "written"),
     [([], False, False), ([], True, True), (["PT_VERSION=2.9.1"], False, True)],

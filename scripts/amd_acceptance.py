@@ -61,7 +61,7 @@ from kernelmark.runners.targets import find
 try:
     find(sys.argv[1])
 except KernelmarkError as error:
-    print(error)
+    sys.exit(str(error))
 """
 
 
@@ -93,16 +93,17 @@ class Session:
         name: str,
         *command: object,
         seconds: float = 1.0,
+        share: float = 1.0,
         variables: Mapping[str, str] | None = None,
         good: Sequence[int] = (0,),
     ) -> str:
         """Run a command; return what it printed. A failure is recorded, not raised. `seconds` is a
-        factor of the limit of a step."""
+        factor of the limit of a step, `share` the fraction of the time left that it may take."""
         words = [str(word) for word in command]
         text = " ".join([*(f"{k}={v}" for k, v in (variables or {}).items()), *words])
         text = text.replace(sys.executable, "python3").replace(str(ROOT) + "/", "")
         begun = time.monotonic()
-        limit = self.limit_s(seconds)
+        limit = self.limit_s(seconds, share)
         code, out, why = None, "", "no time left"
         if limit > 1:
             surroundings = {**os.environ, "NO_COLOR": "1", "COLUMNS": "140", **(variables or {})}
@@ -111,9 +112,9 @@ class Session:
         self.add(name, text, code=code, seconds=taken, passed=code in good, why=why, out=out)
         return out
 
-    def limit_s(self, factor: float = 1.0) -> float:
+    def limit_s(self, factor: float = 1.0, share: float = 1.0) -> float:
         """Return how long a step may take that starts now."""
-        return min(factor * self._step_seconds, self._deadline - time.monotonic())
+        return min(factor * self._step_seconds, share * (self._deadline - time.monotonic()))
 
     def add(
         self,
@@ -179,7 +180,10 @@ def missing_device(device: str) -> str:
     if device.partition(":")[0] != "hip":
         return f"{device} is no AMD GPU; they are hip:0, hip:1, ..."
     command = [sys.executable, "-c", FIND_DEVICE, device]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.returncode:
+        return ""
+    return done.stderr.strip() or f"the search for {device} ended with code {done.returncode}"
 
 
 def describe_machine(session: Session) -> None:
@@ -280,15 +284,19 @@ def plan(
     return folder
 
 
-def tune(session: Session, device: str, backend: str, given: argparse.Namespace) -> None:
-    """Tune a log's GEMMs, write the winners for each library, and confirm that it runs them."""
+def tune(
+    session: Session, device: str, backend: str, given: argparse.Namespace, libraries: int
+) -> None:
+    """Tune a log's GEMMs, write the winners for each library, and confirm that it runs them.
+    `libraries` are still to be tuned, this one included, and share the time that is left."""
     own = VARIABLES.get(backend)
     name = f"tune-{backend}"
     folder = plan(session, name, backend, device, given.problems, given.evaluations, own)
     # Stop the search in time for the finals: a step that is killed leaves no winners to write.
-    minutes = max(0.1, 0.6 * session.limit_s(3) / 60)
+    share = 0.75 / libraries
+    minutes = max(0.1, 0.6 * session.limit_s(3, share) / 60)
     run = (*KMARK, "tune", "run", folder, "-d", device, "-q", "--minutes", f"{minutes:.1f}")
-    session.run(f"{backend}: tune", *run, seconds=3, variables=own)
+    session.run(f"{backend}: tune", *run, seconds=3, share=share, variables=own)
     session.run(f"{backend}: show", *KMARK, "tune", "show", folder, "--all")
     for emitter in WRITTEN[backend]:
         options: list[object] = []
@@ -355,8 +363,8 @@ def main() -> None:
     check(session, given.skip_tests)
     measure(session, given.device, given.backends)
     micro(session, given.device, given.micro)
-    for backend in WRITTEN:
-        tune(session, given.device, backend, given)
+    for number, backend in enumerate(WRITTEN):
+        tune(session, given.device, backend, given, len(WRITTEN) - number)
     session.write("acceptance.json")
     collect(given.folder, given.output)
     passed = len(session.steps) - len(session.failed)

@@ -9,6 +9,7 @@ from kernelmark.api.plan import Selection, plan
 from kernelmark.api.sentinels import beside_suite, companions, sentinel_keys
 from kernelmark.backends.base import Backend
 from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Run
 from kernelmark.core.timing import Timing
 
@@ -21,8 +22,11 @@ class Known(Backend):
     summary = "some ops"
     device_kinds = ("cuda", "cpu")
 
-    def __init__(self, name, *ops, missing=None):
-        self.name, self._ops, self._missing = name, ops, missing
+    def __init__(self, name, *ops, missing=None, built_for=("cuda", "cpu")):
+        self.name, self._ops, self._missing, self._built_for = name, ops, missing, built_for
+
+    def missing_on(self, kind):
+        return NO_REASON if kind in self._built_for else Reason.of("built for others")
 
     def available(self):
         return self._missing
@@ -103,6 +107,9 @@ def test_on_a_gpu_what_is_not_under_test_comes_first(here):
 def test_without_its_vendors_library_the_first_chosen_backend_that_can(here):
     here(Known("rtc", "copy"), Known("cublaslt", "gemm", missing="no library"))
     here(Known("torch", "conv"), Known("triton", "gemm"))
+    found = companions(["torch", "triton"], GPU, Timing())
+    assert [case.backend for case in found] == ["rtc", "rtc", "triton"]
+    here(Known("torch", "gemm", built_for=("cpu",)))
     found = companions(["torch", "triton"], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "triton"]
 

@@ -12,7 +12,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import aiter
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch import gpu, views
+from kernelmark.backends.torch import build, gpu, views
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import Stream, Tensor
@@ -67,6 +67,8 @@ PROBLEMS = (
     "batched_gemm batch=3 m=5 n=7 k=3 dtype=f16 tb=t",
     f"{QUANT} k=33 scheme=a8w8 bias=yes",
     f"{QUANT} k=33 scheme=a8w8 c=f16",
+    "batched_gemm_quant batch=1 m=5 n=7 k=33 scheme=a8w8 bias=yes",
+    "batched_gemm_quant batch=1 m=5 n=7 k=33 scheme=a8w8 c=f16",
     f"{QUANT} k=300 scheme=a8w8_group a_order=mbk bias=yes",
     f"{QUANT} k=300 scheme=a8w8_group c_order=mbn b=f8e4m3fnuz",
     f"{QUANT} k=96 scheme=a16wfp4 a_order=mbk c_order=mbn",
@@ -81,14 +83,65 @@ def test_every_kernel_computes_the_problem(stand_in: None, key: str) -> None:
     problem, info = ops.parse(key), absent("gfx950")
     space = BACKEND.space(problem, info)
     assert space is not None
-    for kernel in space.parameters["kernel"]:
-        with bench(BACKEND, problem, FakeDevice(), config={"kernel": kernel}) as made:
+    assert space.default in list(space)
+    for config in space:
+        with bench(BACKEND, problem, FakeDevice(), config=config) as made:
             BackendContract().check(made)
-            assert made.kernel.info.name == ".".join(aiter.FUNCTIONS[_row(problem)][str(kernel)])
+            if config.get("split_k", "tuned") == "tuned":
+                functions = aiter.functions_of(problem)
+                assert made.kernel.info.name == ".".join(functions[str(config["kernel"])])
 
 
-def _row(problem: Any) -> str:
-    return str(problem.options.get("scheme", problem.op))
+A8W8 = "batched_gemm_quant batch={} m=5 n=7 k=33 scheme=a8w8"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("batched_gemm batch=3 m=5 n=7 k=3 dtype=bf16 tb=t", "batched_gemm_bf16"),
+        (A8W8.format(2), "batched_gemm_a8w8"),
+        (A8W8.format(1), "gemm_a8w8"),
+    ],
+)
+def test_ck_takes_its_config_from_aiters_table_or_from_ours(
+    stand_in: None, key: str, name: str
+) -> None:
+    """aiter's tables for CK have a kernel's number and the power of two of a split of k."""
+    plain = f"{name}_ck" if name == "gemm_a8w8" else name
+    for config, called in (
+        ({"kernel": "ck"}, (f"{name}_CK", None, None)),
+        ({"kernel": "ck", "split_k": "tuned"}, (f"{name}_CK", None, None)),
+        ({"kernel": "ck", "split_k": 2}, (plain, 2, None)),
+        ({"kernel": "ck", "kernel_id": 14}, (f"{name}_tune", 0, 14)),
+        ({"kernel": "ck", "kernel_id": 14, "split_k": 1}, (f"{name}_tune", 1, 14)),
+    ):
+        with bench(BACKEND, ops.parse(key), FakeDevice(), config=config) as made:
+            import aiter as package
+
+            BackendContract().check(made)
+            assert set(package.CK_CALLS) == {called}
+            package.CK_CALLS.clear()
+            assert made.kernel.info.name == f"aiter.{called[0]}"
+
+
+@pytest.mark.parametrize(
+    ("key", "config"),
+    [
+        (A8W8.format(2), {"kernel": "triton", "split_k": 1}),
+        (A8W8.format(2), {"split_k": 1}),  # the default is Triton's
+        (A8W8.format(2), {"kernel": "ck", "split_k": -1}),
+        (A8W8.format(2), {"kernel": "ck", "split_k": "some"}),
+        (A8W8.format(2), {"kernel": "ck", "kernel_id": True}),
+        # The functions that take a number add no bias.
+        (A8W8.format(2) + " bias=yes", {"kernel": "ck", "kernel_id": 3}),
+    ],
+)
+def test_a_config_that_ck_does_not_take_is_refused(
+    stand_in: None, key: str, config: dict[str, Any]
+) -> None:
+    with pytest.raises(Unsupported) as error:
+        BACKEND.prepare(ops.parse(key), config, FakeDevice(), [])
+    assert error.value.message.code in ("config-not-for-kernel", "config-not-whole")
 
 
 def test_the_default_is_aiters_own_dispatcher(stand_in: None) -> None:
@@ -113,7 +166,7 @@ def test_a_function_that_an_older_aiter_lacks_is_a_reason(
 
     monkeypatch.delattr(package, "gemm_a16w16_asm")
     with pytest.raises(Unsupported):
-        aiter.call_of(ops.parse(PROBLEMS[0]), "asm", dict.fromkeys("abd"))
+        aiter.call_of(ops.parse(PROBLEMS[0]), {"kernel": "asm"}, dict.fromkeys("abd"))
 
 
 def test_available_where_it_is_installed(
@@ -121,6 +174,10 @@ def test_available_where_it_is_installed(
 ) -> None:
     assert BACKEND.available() is None
     assert BACKEND.version() == "0.1.stand-in"
+    monkeypatch.setattr(build, "platforms", lambda: frozenset({"hip"}))
+    assert not BACKEND.missing_on("hip")
+    monkeypatch.setattr(build, "platforms", frozenset)  # torch for CPUs
+    assert BACKEND.missing_on("hip").code == "torch-build"
     (tmp_path / "aiter").mkdir()
     (tmp_path / "aiter" / "__init__.py").touch()
     sys.modules.pop("aiter", None)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.torch import backend, epilogue, rules
+from kernelmark.backends.torch import backend, build, epilogue, rules
 from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, _conv, refusal
 from kernelmark.backends.torch.kernels import TorchKernel
 from kernelmark.backends.torch.views import view
@@ -121,6 +121,34 @@ def test_asking_does_not_import_torch():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("cuda = None\nhip = None\n", frozenset()),
+        ("cuda = '12.8'\nhip = None\n", {"cuda"}),
+        ("cuda = None\nhip = '7.0.51831'\n", {"hip"}),
+        (None, None),
+    ],
+)
+def test_the_gpus_that_torch_is_built_for_are_known_without_an_import(
+    tmp_path, monkeypatch, text, found
+):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    if text is not None:
+        (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.9.1'\n{text}")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert build.platforms() == found
+    for kind in ("cuda", "hip"):
+        reason = backend.missing_on(kind)
+        assert bool(reason) == (found is not None and kind not in found)
+        if reason:
+            assert (reason.code, reason.fields["device"]) == ("torch-build", kind)
+    assert not backend.missing_on("cpu")
 
 
 def test_a_broken_torch_is_one_sentence(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import backends, devices, ops
+from kernelmark.backends.torch import build as torch_build
 from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
@@ -128,6 +129,31 @@ def test_list_and_doctor_tell_the_same_of_a_backend(kmark, monkeypatch, present)
     said = {"ready": "yes", "missing": "no", "no device": "no device"}
     assert listed == {row["backend"]: said[row["state"]] for row in examined}
     assert listed["rtc"] == ("yes" if present else "no device")
+
+
+def test_a_build_for_other_devices_is_not_ready_for_this_one(kmark, monkeypatch):
+    """torch's wheels are for one vendor each; the one for CPUs runs on no GPU."""
+    for name in ("cuda", "hip"):
+        kind = devices.registry.get(name)
+        monkeypatch.setattr(kind, "available", lambda: None)
+        monkeypatch.setattr(kind, "infos", list)
+    torch = backends.registry.get("torch")
+    monkeypatch.setattr(torch, "available", lambda: None)
+    monkeypatch.setattr(torch, "version", lambda: "2.9.1")
+    monkeypatch.setattr(torch_build, "platforms", lambda: frozenset({"cuda"}))
+
+    def found() -> tuple[object, ...]:
+        listed = json.loads(kmark("list", "backends", "--json", "-").out)
+        examined = json.loads(kmark("doctor", "--json", "-").out)["backends"]
+        (row,) = (row for row in listed if row["backend"] == "torch")
+        (state,) = (row for row in examined if row["backend"] == "torch")
+        return row["available"], row["devices"], state["state"], state["devices"]
+
+    assert found() == ("yes", "cpu, cuda", "ready", ["cpu", "cuda"])
+    monkeypatch.setattr(torch_build, "platforms", lambda: frozenset({"hip"}))
+    assert found() == ("yes", "cpu, hip", "ready", ["cpu", "hip"])
+    monkeypatch.setattr(torch_build, "platforms", lambda: None)  # a build that does not say
+    assert found() == ("yes", "cpu, cuda, hip", "ready", ["cpu", "cuda", "hip"])
 
 
 def test_doctor_looks_at_a_broken_store_and_goes_on(kmark, tmp_path):

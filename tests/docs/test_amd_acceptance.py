@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.exit_codes import SOME_FAILED
+from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "amd_acceptance.py"
 
@@ -39,21 +40,29 @@ class Recorder:
         self.folder = folder
         self.ran: dict[str, tuple[list[str], dict[str, str]]] = {}
         self.good: dict[str, Any] = {}
+        self.shares: dict[str, float] = {}
         self.failed: list[str] = []
 
     def run(
-        self, name: str, *command: object, variables: Any = None, good: Any = (0,), **_: object
+        self,
+        name: str,
+        *command: object,
+        variables: Any = None,
+        good: Any = (0,),
+        share: float = 1.0,
+        **_: object,
     ) -> str:
         self.ran[name] = [str(word) for word in command], dict(variables or {})
         self.good[name] = good
+        self.shares[name] = share
         return ""
 
     def add(self, name: str, *_: object, passed: bool, **__: object) -> None:
         if not passed:
             self.failed.append(name)
 
-    def limit_s(self, factor: float) -> float:
-        return factor * 60
+    def limit_s(self, factor: float, share: float) -> float:
+        return share * factor * 60
 
     def option(self, step: str, name: str) -> str:
         words = self.ran[step][0]
@@ -102,7 +111,7 @@ def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
     given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
     recorder = Recorder(tmp_path)
     for backend in script.WRITTEN:
-        script.tune(recorder, "hip:0", backend, given)
+        script.tune(recorder, "hip:0", backend, given, 1)
     for step in ("tune-rocblas: plan", "rocblas: tune", "rocblas: confirm rocblas"):
         assert recorder.ran[step][1] == {"ROCBLAS_USE_HIPBLASLT": "0"}
     assert recorder.ran["hipblaslt: tune"][1] == {}
@@ -111,8 +120,23 @@ def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
 def test_tuning_ends_before_its_step_is_stopped(script: ModuleType, tmp_path: Path) -> None:
     given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
     recorder = Recorder(tmp_path)
-    script.tune(recorder, "hip:0", "hipblaslt", given)
+    script.tune(recorder, "hip:0", "hipblaslt", given, 1)
     assert 0 < float(recorder.option("hipblaslt: tune", "--minutes")) < 3
+
+
+def test_tuning_leaves_time_for_the_other_library_and_for_confirming(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    session = script.Session(tmp_path, 1000, step_seconds=600)
+    left = 1000.0
+    for number, backend in enumerate(script.WRITTEN):
+        recorder = Recorder(tmp_path)
+        given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
+        script.tune(recorder, "hip:0", backend, given, len(script.WRITTEN) - number)
+        share = recorder.shares[f"{backend}: tune"]
+        assert 0 < session.limit_s(3, share) <= share * 1000
+        left -= share * left
+    assert left > 150
 
 
 def test_a_suite_with_a_wrong_result_is_a_failed_step(script: ModuleType, tmp_path: Path) -> None:
@@ -132,6 +156,43 @@ def test_the_log_has_the_gemms_that_are_tuned(script: ModuleType, tmp_path: Path
     wanted = [f"gemm m={m} n={n} k={k} dtype=bf16 tb=t" for m, n, k in script.SHAPES]
     assert {row["problem"] for row in rows} == {ops.parse(one).key for one in wanted}
     assert {(row["count"], row["lost"]) for row in rows} == {("1", "")}
+
+
+@pytest.mark.slow
+def test_a_log_is_tuned_written_and_confirmed_on_the_model_of_rocm(
+    script: ModuleType, tmp_path: Path, rocm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps with their real commands; in f32 and small, which is what the model can compute."""
+    monkeypatch.setenv("ROCM_PATH", str(rocm_folder))
+    monkeypatch.setenv("KERNELMARK_PACK", str(rocm_folder / "pack"))
+    monkeypatch.setattr(script, "SHAPES", ((6, 4, 8),))
+    log = script.bench_log
+    monkeypatch.setattr(script, "bench_log", lambda n: log(n).replace("bf16_r", "f32_r"))
+    monkeypatch.setattr(script, "has_torch", lambda: False)
+    session = script.Session(tmp_path / "work", 3600)
+    versions = ("HIPBLASLT_VERSION=100202-fa4e0000", "ROCBLAS_VERSION=5.2.0.fa4e0000")
+    validators = ["PT_VERSION=2.9.1", "HIP_VERSION=702", "GCN_ARCH_NAME=gfx90a:sramecc+", *versions]
+    given = argparse.Namespace(problems=1, evaluations=6, validators=validators, tensile_logic=None)
+    for backend in script.WRITTEN:
+        script.tune(session, "hip:0", backend, given, 1)
+    assert session.failed == [], (session.folder / "log.txt").read_text()
+    assert {"hipblaslt: confirm hipblaslt", "rocblas: confirm rocblas"} <= {
+        step.name for step in session.steps
+    }
+    session.write("acceptance.json")
+    script.collect(session.folder, tmp_path / "report.tar.gz")
+    with tarfile.open(tmp_path / "report.tar.gz") as file:
+        names = {Path(name).name for name in file.getnames()}
+    written = {f"{name}.{form}" for name, forms in script.WRITTEN.items() for form in forms}
+    assert {"log.txt", "acceptance.json", *written} - {"hipblaslt.tensile"} <= names
+    # A library that ignores the file must not pass.
+    monkeypatch.setenv("FAKE_ROCM_BUILD", "1")
+    place = session.folder / "hipblaslt.hipblaslt"
+    folder = session.folder / "tune-hipblaslt"
+    confirm = (*script.KMARK, "tune", "confirm", folder, "--as", "hipblaslt", "--to", place)
+    session.run("confirm in the next build", *confirm)
+    assert session.failed == ["confirm in the next build"]
+    assert session.steps[-1].code == REGRESSION
 
 
 @pytest.mark.parametrize("device", ["hip:0", "cpu"])
@@ -157,6 +218,15 @@ def test_a_gpu_that_is_there_is_found(
     assert script.missing_device("hip:7")
 
 
+def test_a_search_that_crashes_finds_no_gpu_and_what_it_prints_is_no_reason(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "FIND_DEVICE", "import os; os.abort()")
+    assert script.missing_device("hip:0")
+    monkeypatch.setattr(script, "FIND_DEVICE", "print('a library talks')")
+    assert script.missing_device("hip:0") == ""
+
+
 @pytest.mark.parametrize(
     ("validators", "torch", "written"),
     [([], False, False), ([], True, True), (["PT_VERSION=2.9.1"], False, True)],
@@ -172,7 +242,7 @@ def test_tunableop_is_written_where_its_versions_are_known(
     monkeypatch.setattr(script, "has_torch", lambda: torch)
     given = argparse.Namespace(problems=1, evaluations=2, validators=validators, tensile_logic=None)
     recorder = Recorder(tmp_path)
-    script.tune(recorder, "hip:0", "hipblaslt", given)
+    script.tune(recorder, "hip:0", "hipblaslt", given, 1)
     assert ("hipblaslt: write tunableop" in recorder.ran) == written
     assert ("hipblaslt: confirm tunableop" in recorder.ran) == torch
 

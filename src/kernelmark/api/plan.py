@@ -424,8 +424,8 @@ def require(name: str, info: DeviceInfo) -> None:
             f"backend {name} does not run on {info.name}",
             hint=Reason("choose-device", kinds=backend.device_kinds),
         )
-    reason = backend.available()
-    if reason is not None:
+    reason = backend.available() or backend.missing_on(info.kind)
+    if reason:
         raise UsageError(
             f"backend {name} is not available: {reason}", hint="kmark doctor lists all of them"
         )
@@ -439,8 +439,8 @@ def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
         return None, error.message
     if info.kind not in backend.device_kinds:
         return None, ""
-    reason = backend.available()
-    return (backend, "") if reason is None else (None, reason)
+    reason = backend.available() or backend.missing_on(info.kind)
+    return (None, reason) if reason else (backend, "")
 
 
 def _axis_text(name: str, value: object) -> str:

@@ -48,6 +48,7 @@ def beside_suite(run: Run) -> frozenset[str]:
 def _can(name: str, problem: Problem, info: DeviceInfo) -> bool:
     try:
         backend = backend_folder.find(name)
-        return backend.available() is None and backend.supports(problem, info) is None
+        lacking = backend.available() or backend.missing_on(info.kind)
+        return not lacking and backend.supports(problem, info) is None
     except KernelmarkError:
         return False

@@ -208,7 +208,8 @@ def _reference(info: DeviceInfo) -> str:
     """The first of the known references that is here and runs on the device."""
     for name in _REFERENCES:
         backend = backends.find(name)
-        if info.kind in backend.device_kinds and backend.available() is None:
+        here = info.kind in backend.device_kinds and backend.available() is None
+        if here and not backend.missing_on(info.kind):
             return name
     raise UsageError(
         f"no reference is available on {info.name}", hint="name one with -b; see kmark doctor"

@@ -1,9 +1,11 @@
 """aiter: AMD's kernels for inference, if the user has them installed, by its public functions.
 
 A config chooses whose kernel runs: {"kernel": "triton"}, "ck" or "asm". Without one aiter's own
-dispatcher decides where it has one ("auto"), by its tuned files. Some functions write into a given
-output; the others allocate their result, which is copied into the output after timing. Signatures
-are those of ROCm/aiter e4048607 (2026-08).
+dispatcher decides where it has one ("auto"), by its tuned files. CK splits k as its tuned file has
+it, unless `split_k` is given, the power of two of the parts; `kernel_id`, a number of such a file,
+runs any of CK's kernels. Some functions write into a given output; the others allocate their
+result, which is copied into the output after timing. Signatures are those of ROCm/aiter e4048607
+(2026-08).
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends import _rules
 from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.torch import backend as torch
 from kernelmark.backends.torch import gpu
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.ops.attention import scale
@@ -43,11 +47,11 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "batched_gemm": {
         "triton": (f"{_BATCHED}.batched_gemm_bf16", "batched_gemm_bf16"),
-        "ck": ("aiter", "batched_gemm_bf16"),
+        "ck": ("aiter", "batched_gemm_bf16_CK"),
     },
     "a8w8": {
         "triton": (f"{_BATCHED}.batched_gemm_a8w8", "batched_gemm_a8w8"),
-        "ck": ("aiter", "batched_gemm_a8w8"),
+        "ck": ("aiter", "batched_gemm_a8w8_CK"),
     },
     "a8w8_group": {"triton": (f"{_BATCHED}.{_GROUP}", _GROUP)},
     "a16wfp4": {"triton": (f"{_BATCHED}.batched_gemm_a16wfp4", "batched_gemm_a16wfp4")},
@@ -57,6 +61,15 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
     },
 }
+# CK's functions that take a split of k, and those that take a kernel's number too, by the function
+# that takes both from aiter's tuned file.
+CK = {
+    "batched_gemm_bf16_CK": ("batched_gemm_bf16", "batched_gemm_bf16_tune"),
+    "batched_gemm_a8w8_CK": ("batched_gemm_a8w8", "batched_gemm_a8w8_tune"),
+    "gemm_a8w8_CK": ("gemm_a8w8_ck", "gemm_a8w8_tune"),
+}
+_TUNED = "tuned"  # as aiter's tuned file says
+_SPLITS: tuple[ConfigValue, ...] = (_TUNED, *range(5))  # powers of two, up to 16 parts
 _FP4_ARCHS = ("gfx950", "gfx1250")
 _OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "attention")
 _EXAMPLES = (
@@ -68,11 +81,42 @@ _EXAMPLES = (
 def functions_of(problem: Problem) -> Mapping[str, tuple[str, str]]:
     """Return the kernels that aiter has for a problem, its default first."""
     found = dict(FUNCTIONS[str(problem.options.get("scheme", problem.op))])
+    if _is_one_a8w8(problem):
+        found["ck"] = ("aiter", "gemm_a8w8_CK")
     # These two are compiled for bf16 alone.
     if problem.op in ("gemm", "batched_gemm") and problem.dtypes["a"] != "bf16":
         for name in ("asm", "ck"):
             found.pop(name, None)
     return found
+
+
+def _is_one_a8w8(problem: Problem) -> bool:
+    return problem.options.get("scheme") == "a8w8" and problem.dims["batch"] == 1
+
+
+def function_of(problem: Problem, config: Config) -> tuple[str, str]:
+    """Return the module and name of the function that a config chooses; refuse one that no function
+    takes."""
+    kernels = functions_of(problem)
+    kernel = str(config.get("kernel", next(iter(kernels))))
+    if kernel not in kernels:
+        raise Unsupported(f"aiter has {', '.join(kernels)} for this problem, not {kernel!r}")
+    module, name = kernels[kernel]
+    split, number = config.get("split_k", _TUNED), config.get("kernel_id")
+    for key, value in (("split_k", 0 if split == _TUNED else split), ("kernel_id", number or 0)):
+        if kernel != "ck" and config.get(key, _TUNED) != _TUNED:
+            raise Unsupported(Reason("config-not-for-kernel", name=key, kernel=kernel, only="ck"))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise Unsupported(Reason("config-not-whole", backend="aiter", name=key, value=value))
+    if number is not None and problem.options["bias"]:
+        raise Unsupported(
+            Reason(
+                "config-not-for-kernel", name="kernel_id", kernel=f"{name} with a bias", only=name
+            )
+        )
+    if number is not None:
+        return module, CK[name][1]
+    return (module, name) if split == _TUNED else (module, CK[name][0])
 
 
 def missing(problem: Problem, info: DeviceInfo) -> str | None:
@@ -102,10 +146,11 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     return None
 
 
-def call_of(problem: Problem, kernel: str, held: Mapping[str, Any]) -> tuple[Any, Any]:
+def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return a launch on the tensors of an argument set, and the output that its result has to be
     copied into; None where it writes there itself."""
-    module, name = functions_of(problem)[kernel]
+    module, name = function_of(problem, config)
+    kernel = config.get("kernel", next(iter(functions_of(problem))))
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -113,19 +158,40 @@ def call_of(problem: Problem, kernel: str, held: Mapping[str, Any]) -> tuple[Any
     if problem.op == "attention":
         return _attention(function, problem, held)
     bias = held.get("bias")
+    if kernel == "ck":
+        return _ck_call(function, problem, config, held)
     if problem.op == "batched_gemm_quant":
-        return partial(function, *_quantised(problem, kernel, held)), None
+        return partial(function, *_quantised(problem, held)), None
     a, b, d = held["a"], held["b"], held["d"]
     if kernel == "auto":
         return partial(function, a, b, bias=bias, otype=d.dtype), d
-    if kernel in ("asm", "ck"):
+    if kernel == "asm":
         return partial(function, a, b, d, bias=bias), None
     out = "y" if problem.op == "gemm" else "YQ"
     return partial(function, a, b, bias=bias, dtype=d.dtype, **{out: d}), None
 
 
-def _quantised(problem: Problem, kernel: str, held: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the positional arguments of a scheme's function, which differ in name only."""
+def _ck_call(
+    function: Callable[..., Any], problem: Problem, config: Config, held: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    d, bias, operands = held["d"], held.get("bias"), [held["a"], held["b"]]
+    if problem.op == "batched_gemm_quant":
+        operands += [held["a_scale"].unsqueeze(2), held["b_scale"].unsqueeze(1)]
+        bias = None if bias is None else bias.unsqueeze(1)
+    if _is_one_a8w8(problem):  # a function without a batch
+        operands, d = [tensor[0] for tensor in operands], d[0]
+        bias = None if bias is None else bias[0, 0]
+    split = config.get("split_k", _TUNED)
+    if "kernel_id" in config:
+        number = config["kernel_id"]
+        return partial(function, *operands, d, number, 0 if split == _TUNED else split), None
+    if split == _TUNED:
+        return partial(function, *operands, bias=bias, dtype=d.dtype), d
+    return partial(function, *operands, d, bias, split), None
+
+
+def _quantised(problem: Problem, held: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the positional arguments of a scheme's function in Triton."""
     scheme, d = problem.options["scheme"], held["d"]
     bias = held["bias"].unsqueeze(1) if "bias" in held else None
     swapped_in = problem.options["a_order"] == "mbk"
@@ -133,8 +199,6 @@ def _quantised(problem: Problem, kernel: str, held: Mapping[str, Any]) -> Sequen
     a, b, b_scale = held["a"], held["b"], held["b_scale"]
     if scheme == "a8w8":
         scales = held["a_scale"].unsqueeze(2), b_scale.unsqueeze(1)
-        if kernel == "ck":
-            return a, b, *scales, d, bias, 0
         return a, b, *scales, bias, d.dtype, None, d
     if scheme == "a8w8_group":
         group = problem.dims["group"]
@@ -173,6 +237,9 @@ class Aiter(Backend):
             return "torch is not installed: aiter needs one built for ROCm"
         return None
 
+    def missing_on(self, kind: str) -> Reason:
+        return torch.missing_on(kind)
+
     def version(self) -> str:
         for package in ("amd-aiter", "aiter"):
             try:
@@ -191,17 +258,21 @@ class Aiter(Backend):
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         if self.supports(problem, info) is not None:
             return None
-        kernels = tuple(functions_of(problem))
-        return Space(parameters={"kernel": kernels}, default={"kernel": kernels[0]})
+        kernels: tuple[ConfigValue, ...] = tuple(functions_of(problem))
+        default = {"kernel": kernels[0]}
+        if "ck" not in kernels:
+            return Space(parameters={"kernel": kernels}, default=default)
+        return Space(
+            parameters={"kernel": kernels, "split_k": _SPLITS},
+            default={**default, "split_k": _TUNED},
+            forbids=_forbidden_split,
+        )
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        _rules.refuse_unknown(self.name, config, ("kernel",))
-        kernels = functions_of(problem)
-        kernel = str(config.get("kernel", next(iter(kernels))))
-        if kernel not in kernels:
-            raise Unsupported(f"aiter has {', '.join(kernels)} for this problem, not {kernel!r}")
+        _rules.refuse_unknown(self.name, config, ("kernel", "split_k", "kernel_id"))
+        name = ".".join(function_of(problem, config))
         viewer = gpu.enter(device)
         try:
             importlib.import_module("aiter")
@@ -209,12 +280,17 @@ class Aiter(Backend):
             raise CaseError(f"aiter is installed but cannot be imported: {error}") from error
         calls, outputs = [], []
         for arguments in sets:
-            call, output = call_of(problem, kernel, _views(problem, arguments, viewer))
+            call, output = call_of(problem, config, _views(problem, arguments, viewer))
             calls.append(call)
             outputs.append(output)
-        name = ".".join(kernels[kernel])
         allocates = bool(outputs) and outputs[0] is not None
         return gpu.started(gpu.GpuKernel(name, calls, outputs if allocates else None), device)
+
+
+def _forbidden_split(config: Config) -> str | None:
+    if config["kernel"] == "ck" or config["split_k"] == _TUNED:
+        return None
+    return Reason("config-not-for-kernel", name="split_k", kernel=config["kernel"], only="ck")
 
 
 def _views(problem: Problem, arguments: ArgumentSet, viewer: gpu.Viewer) -> dict[str, Any]:

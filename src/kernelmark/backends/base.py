@@ -47,6 +47,11 @@ class Backend(ABC):
     def available(self) -> str | None:
         """None, or one sentence on why it cannot run here and what to install."""
 
+    def missing_on(self, kind: str) -> Reason:
+        """Return why the installed build cannot run on one of `device_kinds`, or NO_REASON; only
+        asked when available."""
+        return NO_REASON
+
     @abstractmethod
     def version(self) -> str:
         """Version of the library underneath; only asked when available."""

@@ -28,7 +28,11 @@ def examine(place: str | None) -> list[Table]:
         _titled("here", ("what", "value"), _here()),
         _again(listing.devices(), "devices"),
         _titled("the CPU as a place to measure", ("what", "value", "advice"), _cpu()),
-        _titled("backends", ("backend", "state", "runs on", "version, or what to do"), _backends()),
+        _titled(
+            "backends",
+            ("backend", "state", "runs on", "version, or what to do"),
+            [(*row[:3], "; ".join(filter(None, row[3:]))) for row in _backends()],
+        ),
         _titled("store", ("what", "value"), store),
         _titled("cache", ("what", "value"), _cache()),
         _titled("folders", ("folder", "path", "state", "why"), _folders(place)),
@@ -66,9 +70,9 @@ def document(place: str | None) -> dict[str, Any]:
                 "state": state,
                 "devices": kinds.split(", ") if kinds else [],
                 "version": text if state in ("ready", "no device") else None,
-                "reason": None if state in ("ready", "no device") else text,
+                "reason": (notes or None) if state in ("ready", "no device") else text,
             }
-            for name, state, kinds, text in _backends()
+            for name, state, kinds, text, notes in _backends()
         ],
         "store": {
             "path": stored.get("place"),
@@ -241,11 +245,15 @@ def _backends() -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name in registry.names():
         kinds: tuple[str, ...] = ()
+        lacking: dict[str, str] = {}
         try:
             backend = registry.get(name)
             kinds = backend.device_kinds
             reason = backend.available()
             version = backend.version() if reason is None else ""
+            if reason is None:
+                kinds, lacking = listing.split_kinds(backend)
+                reason = None if kinds else next(iter(lacking.values()))
         except KernelmarkError as error:
             state, text = "broken", str(error.message)
         except Exception as error:  # a library that fails to load must not end the examination
@@ -254,7 +262,8 @@ def _backends() -> list[tuple[str, ...]]:
             state, text = ("ready", version) if reason is None else ("missing", reason)
             if reason is None and not here & set(kinds):
                 state = "no device"
-        rows.append((name, state, ", ".join(kinds), text))
+        notes = "; ".join(why for kind, why in lacking.items() if kind in here and kinds)
+        rows.append((name, state, ", ".join(kinds), text, notes))
     return rows
 
 

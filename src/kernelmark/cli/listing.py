@@ -14,6 +14,7 @@ from kernelmark.cli.output import check_writable, put_table, put_tables, write
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernelmark.backends.base import Backend
     from kernelmark.report.tables import Table
 
 What = Annotated[
@@ -139,10 +140,23 @@ def backends() -> Table:
             rows.append((name, "no", "", error.message))
             continue
         reason = backend.available()
-        usable = "yes" if here & set(backend.device_kinds) else "no device"
-        runs_on = ", ".join(backend.device_kinds)
-        rows.append((name, "no" if reason else usable, runs_on, reason or backend.summary))
+        runs_on = backend.device_kinds
+        if reason is None:
+            runs_on, lacking = split_kinds(backend)
+            reason = None if runs_on else next(iter(lacking.values()))
+        usable = "yes" if here & set(runs_on) else "no device"
+        rows.append(
+            (name, "no" if reason else usable, ", ".join(runs_on), reason or backend.summary)
+        )
     return _table(("backend", "available", "devices", "what it is, or why it is not there"), rows)
+
+
+def split_kinds(backend: Backend) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the kinds of device that an available backend's build runs on, and for each of the
+    others why it does not."""
+    lacking = {kind: backend.missing_on(kind) for kind in backend.device_kinds}
+    runs_on = tuple(kind for kind, reason in lacking.items() if not reason)
+    return runs_on, {kind: reason for kind, reason in lacking.items() if reason}
 
 
 def devices() -> Table:

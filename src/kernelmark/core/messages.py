@@ -54,15 +54,28 @@ TEMPLATES = {
         "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
         " token, not {top_k}"
     ),
+    "torch-build": (
+        "torch {version} is not built for {device} devices: install a build for them from"
+        " pytorch.org/get-started"
+    ),
+    "torch-no-gpu": "torch {version} sees no GPU",
+    "validator-differs": "tunableop: {name} is {known} and {found}",
     "epilogue-unknown": "{backend} has no epilogue that applies {act}",
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
     "library-refused": "{call}: the library does not support this (status {status})",
     "library-no-algorithm": "{call} offers no algorithm for this problem",
+    "format-scale": (
+        "its call has scaleA={scale_a} and scaleB={scale_b}, which the tuned kernel does not apply"
+        "{needs:if  (_{needs}_ is not in its name)}"
+    ),
+    "format-type": "its call has d_type={logged}, and the GEMM that was tuned {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-not-whole": "{backend}: {name}={value!r} in the config is no whole number from 0 on",
+    "config-not-for-kernel": "{name} in the config is for {only}, not for {kernel}",
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
     ),

@@ -144,9 +144,10 @@ class BackendContract:
         if "example" in metafunc.fixturenames:
             cases = []
             for kind in found.device_kinds:
-                runs = (found.available() or devices.registry.get(kind).available()) is None
+                reason = found.available() or devices.registry.get(kind).available()
                 # Where nothing can run, one skipped test says why as well as many.
-                cases += [(kind, key) for key in (examples if runs else examples[:1])]
+                idle = reason or found.missing_on(kind)
+                cases += [(kind, key) for key in (examples[:1] if idle else examples)]
             metafunc.parametrize(("kind", "example"), cases)
         elif "kind" in metafunc.fixturenames:
             metafunc.parametrize("kind", found.device_kinds)
@@ -164,8 +165,8 @@ class BackendContract:
     def opened(self, kind: str) -> Iterator[Device]:
         """The first device of a kind; skips with the device's own reason where there is none."""
         family = devices.registry.get(kind)
-        reason = family.available()
-        if reason is not None:
+        reason = family.available() or backends.registry.get(self.backend).missing_on(kind)
+        if reason:
             pytest.skip(reason)
         device = family.open(0, threads=1)
         try:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.install import apply
+from kernelmark.tune.install import confirm as confirming
 from kernelmark.tune.install.confirm import Proof, confirm, logged_names
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.records.outcome import Choice, Outcome
@@ -116,6 +120,36 @@ def test_a_kernel_that_runs_without_the_file_too_proves_nothing_of_the_file(
     proof = Proof.UNPROVEN if build == "0" else Proof.IGNORED
     assert found.proof is proof, found
     assert (found.ran == OWN_CHOICE) == (build == "0")
+
+
+@pytest.mark.parametrize(
+    ("with_file", "alone", "code", "proof"),
+    [
+        (f"Running kernel: {TENSILE}\n", "", 0, Proof.CONFIRMED),
+        (f"Running kernel: {TENSILE}\n", "", 1, Proof.UNKNOWN),
+        ("", "", 0, Proof.UNKNOWN),
+    ],
+)
+def test_a_library_that_logs_no_kernel_without_the_file_runs_another_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_file: str,
+    alone: str,
+    code: int,
+    proof: Proof,
+) -> None:
+    """rocBLAS has kernels of its own for vectors, which Tensile does not log."""
+    outcome = winner("gemm m=1 n=4 k=8 dtype=f32", "rocblas", TENSILE, -13, "5.2.0.fa4e0000")
+    path = written("rocblas", outcome, tmp_path / "tuned")
+
+    def run(command: Any, *, env: Mapping[str, str], **_: object) -> Any:
+        is_set = "ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH" in env
+        out = (with_file if is_set else alone).encode()
+        return subprocess.CompletedProcess(command, 0 if is_set else code, out, b"failed\n")
+
+    monkeypatch.setattr(confirming, "run_child", run)
+    (found,) = confirm(registry.get("rocblas"), [outcome], path)
+    assert found.proof is proof, found.detail
 
 
 def test_a_run_that_fails_proves_nothing(

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 
 from kernelmark.backends._rules import ON_AMD, refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.torch import gpu, kernels, rules
+from kernelmark.backends.torch import build, gpu, kernels, rules
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
@@ -72,6 +73,9 @@ class TorchBackend(Backend):
         except importlib.metadata.PackageNotFoundError:
             # Built in place, without the metadata of an installation.
             return str(importlib.import_module("torch").__version__)
+
+    def missing_on(self, kind: str) -> Reason:
+        return build.missing(kind, self.version())
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         return (

@@ -25,12 +25,13 @@ from kernelmark.backends._rules import (
     wrong_scales,
 )
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch import epilogue
+from kernelmark.backends.torch import build, epilogue
 from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Buffer, Device, Stream, Tensor
@@ -286,8 +287,10 @@ def enter(device: Device) -> Viewer:
     """Have torch use our stream from now on; views are made by what is returned."""
     import torch
 
+    if reason := build.missing(device.info.kind, torch.__version__):
+        raise Unsupported(reason)
     if not torch.cuda.is_available():
-        raise Unsupported(f"torch {torch.__version__} is built without GPU support, or sees no GPU")
+        raise Unsupported(Reason("torch-no-gpu", version=torch.__version__))
     _settings()
     index = device.info.index
     torch.cuda.set_device(index)

@@ -21,15 +21,55 @@ def gemm_a16w16_asm(A, B, out, bias=None, splitK=None, kernelName=None, bpreshuf
     return out
 
 
+CK_CALLS = []  # function, splitK and kernelId of every call of CK
+
+
 def batched_gemm_bf16(XQ, WQ, out, bias=None, splitK=0):
     assert XQ.dtype is torch.bfloat16
+    CK_CALLS.append(("batched_gemm_bf16", splitK, None))
     out.copy_(_product(XQ, WQ, bias))
     return out
 
 
+def batched_gemm_bf16_CK(XQ, WQ, bias=None, dtype=torch.bfloat16, splitK=None):
+    CK_CALLS.append(("batched_gemm_bf16_CK", splitK, None))
+    return _product(XQ, WQ, bias).to(dtype)
+
+
+def batched_gemm_bf16_tune(XQ, WQ, out, kernelId, splitK=0):
+    CK_CALLS.append(("batched_gemm_bf16_tune", splitK, kernelId))
+    return out.copy_(_product(XQ, WQ))
+
+
 def batched_gemm_a8w8(XQ, WQ, x_scale, w_scale, out, bias=None, splitK=0):
+    CK_CALLS.append(("batched_gemm_a8w8", splitK, None))
     out.copy_(_scaled(XQ, WQ, x_scale, w_scale, bias))
     return out
+
+
+def batched_gemm_a8w8_CK(XQ, WQ, x_scale, w_scale, bias=None, dtype=torch.bfloat16, splitK=None):
+    CK_CALLS.append(("batched_gemm_a8w8_CK", splitK, None))
+    return _scaled(XQ, WQ, x_scale, w_scale, bias).to(dtype)
+
+
+def batched_gemm_a8w8_tune(XQ, WQ, x_scale, w_scale, out, kernelId, splitK=0):
+    CK_CALLS.append(("batched_gemm_a8w8_tune", splitK, kernelId))
+    return out.copy_(_scaled(XQ, WQ, x_scale, w_scale))
+
+
+def gemm_a8w8_ck(XQ, WQ, x_scale, w_scale, Out, bias=None, splitK=0):
+    CK_CALLS.append(("gemm_a8w8_ck", splitK, None))
+    return Out.copy_(_one_scaled(XQ, WQ, x_scale, w_scale, bias))
+
+
+def gemm_a8w8_CK(XQ, WQ, x_scale, w_scale, bias=None, dtype=torch.bfloat16, splitK=None):
+    CK_CALLS.append(("gemm_a8w8_CK", splitK, None))
+    return _one_scaled(XQ, WQ, x_scale, w_scale, bias).to(dtype)
+
+
+def gemm_a8w8_tune(XQ, WQ, x_scale, w_scale, Out, kernelId=0, splitK=0):
+    CK_CALLS.append(("gemm_a8w8_tune", splitK, kernelId))
+    return Out.copy_(_one_scaled(XQ, WQ, x_scale, w_scale))
 
 
 def flash_attn_func(
@@ -187,6 +227,14 @@ def _product(x, w, bias=None):
 def _scaled(x, w, x_scale, w_scale, bias=None):
     assert x_scale.shape == (*x.shape[:2], 1)
     assert w_scale.shape == (w.shape[0], 1, w.shape[1])
+    found = _product(x, w) * x_scale.double() * w_scale.double()
+    return found if bias is None else found + bias.double()
+
+
+def _one_scaled(x, w, x_scale, w_scale, bias=None):
+    assert x_scale.shape == (x.shape[0], 1)
+    assert w_scale.shape == (1, w.shape[0])
+    assert bias is None or bias.shape == (w.shape[0],)
     found = _product(x, w) * x_scale.double() * w_scale.double()
     return found if bias is None else found + bias.double()
 

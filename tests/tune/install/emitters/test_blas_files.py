@@ -376,6 +376,82 @@ def test_pytorch_s_validators_are_all_needed(w, tmp_path):
     assert "Validator,HIPBLASLT_VERSION,1-cafe" in heads
 
 
+def test_a_pytorch_with_another_library_than_the_tuned_one_gets_no_file(w, tmp_path, monkeypatch):
+    """PyTorch compares every validator with its own and ignores a file in which one differs."""
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
+    own = {**w.VALIDATORS, "HIPBLASLT_VERSION": "2-cafe"}
+    monkeypatch.setattr(tunableop, "_here", lambda: own)
+    with pytest.raises(UsageError) as error:
+        after(tunableop.emitter, [outcome], tmp_path)
+    assert error.value.message.code == "validator-differs"
+    assert error.value.message.fields["name"] == "HIPBLASLT_VERSION"
+    own["HIPBLASLT_VERSION"] = "1-cafe"
+    made = after(tunableop.emitter, [outcome], tmp_path)
+    heads = [line for line in made.edits[0].after.splitlines() if line.startswith("Validator")]
+    assert set(heads) == {f"Validator,{name},{value}" for name, value in own.items()}
+
+
+@pytest.mark.parametrize("emitter", [hipblaslt.emitter, tunableop.emitter])
+@pytest.mark.parametrize(
+    ("scales", "kind", "written"),
+    [
+        ("00", "SAB", True),
+        ("00", "SABV", True),
+        ("11", "SAB", True),
+        ("11", "SABV", False),
+        ("22", "SABV", True),  # a factor for each row
+        ("22", "SAB", False),
+        ("12", "SABV", False),
+        ("22", "HA_S", False),  # a kernel without scales
+        ("33", "SABV", False),  # a factor for each block of 32
+    ],
+)
+def test_a_call_with_scales_gets_a_kernel_that_applies_them(
+    w, tmp_path, emitter, scales, kind, written
+):
+    """The tuned problem has no scales: TensileLite's solutions for factors of one kind all run it,
+    but not a call with factors of another kind."""
+    outcome = w.outcome(
+        problem=w.product(dtype="f8e4m3", c="bf16"),
+        backend="hipblaslt",
+        config={"solution_index": 9},
+        version="1-cafe",
+        kernel=f"Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_{kind}_SAV_UserArgs_MT128x128x32",
+        blas=dict(zip(("scaleA", "scaleB"), scales, strict=True)),
+    )
+    given = w.VALIDATORS if emitter is tunableop.emitter else {}
+    made = after(emitter, [outcome], tmp_path, **given)
+    assert [held.reason.code for held in made.held] == ([] if written else ["format-scale"])
+    assert bool(made.edits) == written
+    if written and emitter is tunableop.emitter:
+        rowwise = int(scales == "22")
+        fields = emitter.question(outcome, FrozenDict())
+        assert fields["params"] == f"tn_512_16_1024_ld_1024_1024_512_rw_{rowwise}_bias_None"
+
+
+@pytest.mark.parametrize(
+    ("problem", "types", "written"),
+    [
+        ({"dtype": "i8"}, {"c_type": "bf16_r", "d_type": "bf16_r"}, False),  # read as i32
+        ({"dtype": "i8"}, {"c_type": "i32_r", "d_type": "i32_r"}, True),
+        # Which of the two formats f8_r is, only the GPU says.
+        ({"dtype": "f8e4m3fnuz", "c": "f8e4m3fnuz"}, {"c_type": "f8_r", "d_type": "f8_r"}, True),
+        # C, of another type, is not read.
+        ({"dtype": "f8e4m3", "c": "bf16"}, {"c_type": "f32_r", "d_type": "bf16_r"}, True),
+    ],
+)
+def test_a_call_with_another_output_gets_no_kernel(w, tmp_path, problem, types, written):
+    outcome = w.outcome(
+        problem=w.product(**problem),
+        backend="hipblaslt",
+        config={"solution_index": 9},
+        version="1-cafe",
+        blas=types,
+    )
+    made = after(hipblaslt.emitter, [outcome], tmp_path)
+    assert [held.reason.code for held in made.held] == ([] if written else ["format-type"])
+
+
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
     with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):

@@ -10,6 +10,8 @@ from kernelmark.tune.records.outcome import Outcome
 from kernelmark.workloads.logs.blas import fields_of
 
 _PRODUCTS = ("gemm", "batched_gemm")
+# In names of solutions, by hipBLASLt's number: one factor for A and one for B, or one for each row.
+_SCALE_WORDS = {"1": "SAB", "2": "SABV"}
 _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
 
 
@@ -22,12 +24,34 @@ def blas_call(outcome: Outcome) -> Fields:
     except ProblemError as error:
         raise Unfit(f"BLAS libraries have no name for it: {error.message}") from None
     call = {**computed, **outcome.blas}
+    _check_scales(outcome, call)
+    _check_output(call["d_type"], computed["d_type"])
     # Logs write f8_r for both kinds of FP8, and the library reads it as the other one.
     call |= {name: word for name, word in computed.items() if "fnuz" in word}
     for name in _SHAPE:
         if call[name] != computed[name]:
             raise Unfit(f"its call has {name}={call[name]} and its problem {name}={computed[name]}")
     return FrozenDict(call)
+
+
+def _check_scales(outcome: Outcome, call: Fields) -> None:
+    """Refuse a kernel that does not apply the scales of the call. The tuned problem has none, and
+    TensileLite runs it by solutions of all kinds; a call with scales needs UseScaleAB of its kind,
+    which is part of a solution's name."""
+    modes = {call["scaleA"], call["scaleB"]}
+    if modes == {"0"}:
+        return
+    word = _SCALE_WORDS.get(max(modes)) if len(modes - {"0"}) == 1 else None
+    if word not in outcome.tuned.kernel.name.split("_"):
+        raise Unfit(
+            Reason("format-scale", scale_a=call["scaleA"], scale_b=call["scaleB"], needs=word)
+        )
+
+
+def _check_output(logged: str, tuned: str) -> None:
+    """Refuse a call whose output has a type that no problem has, and that was read as another."""
+    if logged != tuned.replace("_fnuz", "") and logged != tuned:
+        raise Unfit(Reason("format-type", logged=logged, tuned=tuned))
 
 
 def base_arch(name: str) -> str:

@@ -11,12 +11,13 @@ a kernel's name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install.emitters._blas import base_arch, blas_call
 from kernelmark.tune.install.emitters._lines import LineEmitter, Row
@@ -128,17 +129,12 @@ class TunableOp(LineEmitter):
         known = {name: given[name] for name in _VALIDATORS if name in given}
         validators = [line.split(",", 2)[1:] for line in lines if line.startswith("Validator,")]
         tuned = [(f"{o.tuned.backend.upper()}_VERSION", o.tuned.version) for o in winners]
-        for name, value in (*((cells[0], cells[-1]) for cells in validators), *tuned):
-            if value and known.setdefault(name, value) != value:
-                raise UsageError(
-                    f"tunableop: {name} is {known[name]} and {value}",
-                    hint="solution indices belong to one build: tune again with this one",
-                )
+        _add_same(known, [*((cells[0], cells[-1]) for cells in validators), *tuned])
         _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
         if validators:
             return []
         if any(name not in known for name in _needed(known)):
-            known = {**_here(), **known}
+            _add_same(known, _here().items())
         _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
         needed = _needed(known)
         missing = [name for name in needed if name not in known]
@@ -149,6 +145,16 @@ class TunableOp(LineEmitter):
                 hint=f"give --with {(missing or needed)[0]}=…, or merge into a file of PyTorch's",
             )
         return [f"Validator,{name},{known[name]}" for name in needed]
+
+
+def _add_same(known: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
+    """Add validators to those that are known; refuse another value of one."""
+    for name, value in more:
+        if value and known.setdefault(name, value) != value:
+            raise UsageError(
+                Reason("validator-differs", name=name, known=known[name], found=value),
+                hint="solution indices belong to one build: tune again with this one",
+            )
 
 
 def _check_arch(name: str, winners: Sequence[Outcome]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, flush, put_table, say
+from kernelmark.cli.output import flush, put_table, say
 from kernelmark.cli.places import extended
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
@@ -17,6 +17,7 @@ from kernelmark.report.names import backend_text, short
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
+    from kernelmark.cli.options import Outputs
     from kernelmark.core.result import Case
     from kernelmark.stores.store import Store
 

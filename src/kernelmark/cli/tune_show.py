@@ -11,7 +11,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
 
@@ -25,11 +25,10 @@ Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with
 
 
 def show(
+    *,
     folder: Folder,
     every: t.Every = False,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
@@ -42,7 +41,6 @@ def show(
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.records.standing import standings
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
     opened = TuningFolder.open(folder)
     plan_states = standings(opened)
@@ -58,7 +56,7 @@ def show(
     return 0
 
 
-def _put_standings(standings: Sequence[Standing], outputs: Outputs, *, every: bool) -> None:
+def _put_standings(standings: Sequence[Standing], outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown

@@ -26,6 +26,7 @@ from kernelmark.backends._rules import (
 )
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.torch import epilogue
+from kernelmark.backends.torch.conv import conv_calls
 from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
@@ -426,22 +427,7 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
 
     refuse_unknown("torch", config, ("benchmark",))
     torch.backends.cudnn.benchmark = get_flag("torch", config, "benchmark", default=False)
-    dims = problem.dims
-    settings: dict[str, Any] = {
-        name: (dims[f"{short}_h"], dims[f"{short}_w"])
-        for name, short in (("stride", "stride"), ("padding", "pad"), ("dilation", "dilation"))
-    }
-    settings["groups"] = dims["groups"]
-    calls: list[Call] = []
-    outputs = []
-    for held in sets:
-        parts = [held["x"], held["w"], held["y"]]
-        if problem.options["layout"] == "nhwc":
-            # The same memory seen as N, C, H, W: what torch calls channels_last.
-            parts = [part.permute(0, 3, 1, 2) for part in parts]
-        x, weights, y = parts
-        calls.append(partial(torch.conv2d, x, weights, **settings))
-        outputs.append(y)
+    calls, outputs = conv_calls(problem, sets)
     return GpuKernel("aten::conv2d", calls, outputs)
 
 

@@ -14,6 +14,7 @@ from kernelmark.backends.triton.plan import (
     level,
     power_of_two,
     shared_bytes,
+    too_large_tiles,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
@@ -123,15 +124,9 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     if problem.options["layout"] == "nchw":
         parameters["turn"] = (False, True)
     parameters["block_k"] = tuple(dict.fromkeys(parameters["block_k"]))
-    shared = shared_bytes(info)
 
     def forbids(config: Config) -> str | None:
-        block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
-        if (block_m + block_n) * block_k * bits // 8 * int(config["num_stages"]) > shared:
-            return "the staged tiles do not fit into shared memory"
-        if block_m * block_n > 256 * 128:
-            return "the accumulator tile does not fit into registers"
-        return None
+        return too_large_tiles(config, info, bits=(bits, bits))
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 

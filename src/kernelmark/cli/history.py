@@ -332,7 +332,7 @@ def _put(
             )
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
-        csv=lambda: csv_text(report.records(found, shown)),
+        csv=lambda: csv_text(report.records(shown)),
         md=lambda: report.markdown_page(
             found, worst_first, alarms, _tables(found, worst_first), more
         ),

@@ -89,7 +89,7 @@ def prepare(
     # torch falls back by itself, and says so with a C++ stack that would drown our own warnings.
     warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
-    held = [{name: view(arguments[name], device) for name in names} for arguments in sets]
+    held = [{name: view(arguments[name]) for name in names} for arguments in sets]
     if problem.op in ("attention", "conv", "moe"):
         _check_room(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
     if problem.op == "attention":

@@ -17,8 +17,8 @@ WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
 # Copies that a problem may have no use for.
 _ELSEWHERE = {
-    "turn": "operands of this problem are read as they are stored, there is nothing to turn",
-    "widen": "in this problem there is nothing to widen, only 8-bit values of many queries are",
+    "turn": "operands of this problem are read as they are stored, there is nothing to transpose",
+    "widen": "there is nothing to upcast in this problem: only 8-bit values of many queries are",
 }
 CACHE_MODIFIERS = ("", ".ca", ".cg", ".cv")  # those of loads that all of Triton's targets have
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")

@@ -13,7 +13,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import expected, lone, preview, put_report, refuse_short, reporter
+from kernelmark.cli.ab_output import expected, lone, preview, put_report, refuse_short, reporter
 from kernelmark.cli.ending import command_age_s
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError

@@ -144,7 +144,7 @@ def compare(
         title = figures.TITLES["changes"]
         draw(figures.changes(of_comparison(found, place)), drawn, title, " → ".join(names))
     spared = len(meant) - len(bad)
-    _tell(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
+    _print_notes(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
     broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]
     if broken and not quiet and not any(row.verdict in limits for row in broken):
         say(f"note: {counted(len(broken), 'broken row')} did not fail: --fail-on leaves it out")
@@ -187,7 +187,7 @@ def _put(
     )
 
 
-def _tell(
+def _print_notes(
     comparison: Comparison,
     bad: list[Row],
     *,

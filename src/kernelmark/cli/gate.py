@@ -11,7 +11,7 @@ import typer
 
 from kernelmark.cli import ab as a
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import lone, preview, put_report, reporter
+from kernelmark.cli.ab_output import lone, preview, put_report, reporter
 from kernelmark.cli.compare import FailOnWords
 from kernelmark.cli.output import say
 from kernelmark.core.errors import UsageError

@@ -228,14 +228,14 @@ def _shown(
     more: Sequence[str],
     quiet: bool,
 ) -> list[Story]:
-    """Put and tell what is shown, `more` words after each command; the alarms in it that are not
+    """Print what is shown, `more` words after each command; the alarms in it that are not
     of something faster."""
     from kernelmark.core.verdict import VerdictStatus
 
     names = {story.series for story in found.alarms}
     alarms = [story for story in shown if story.series in names]
     _put(found, shown, alarms, outputs, most=most, more=more)
-    _tell(found, shown, alarms, more=more, quiet=quiet)
+    _print_notes(found, shown, alarms, more=more, quiet=quiet)
     return [story for story in alarms if story.screen.status is not VerdictStatus.FASTER]
 
 
@@ -348,7 +348,7 @@ def _tables(found: History, shown: list[Story]) -> list[Table]:
     return made
 
 
-def _tell(
+def _print_notes(
     found: History,
     shown: list[Story],
     alarms: list[Story],

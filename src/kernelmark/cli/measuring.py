@@ -261,7 +261,7 @@ def _finish(
     argv: tuple[str, ...],
 ) -> int:
     """Print the results and notes after the last case; return the exit code."""
-    from kernelmark.cli.telling import put_results, tell_demo, tell_rest
+    from kernelmark.cli.run_output import print_demo_hints, print_notes, put_results
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
@@ -271,14 +271,14 @@ def _finish(
     try:
         put_results(results, outputs, quiet=asked.quiet)
     finally:
-        tell_rest(results, store, quiet=asked.quiet, place=place, more=more)
+        print_notes(results, store, quiet=asked.quiet, place=place, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
             resume = extended(f"kmark run --resume {results.run.id}", place)
             say(f"interrupted; everything so far is stored: {resume}")
         elif "demo" in results.run.suite.split(",") and not asked.quiet:
-            tell_demo(results, place)
+            print_demo_hints(results, place)
     if interrupted:
         return INTERRUPTED
     if results.failed:
@@ -294,7 +294,7 @@ def _preview(
     plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions, outputs: o.Outputs
 ) -> int:
     """The cases and how long they would take."""
-    from kernelmark.cli.telling import plan_table
+    from kernelmark.cli.run_output import plan_table
     from kernelmark.core.units import duration_text
 
     done = store.finished(resumed.id) if store is not None and resumed is not None else set()

@@ -46,7 +46,7 @@ def show(
 ) -> int:
     """Show a stored run, as 'kmark run' printed it."""
     from kernelmark.api.loading import loaded
-    from kernelmark.cli.telling import put_results, tell_rest
+    from kernelmark.cli.run_output import print_notes, put_results
     from kernelmark.report.detail import detail
 
     with loaded(ref, store) as (results, opened):
@@ -69,7 +69,7 @@ def show(
                 put("\n")
             return 0
         put_results(found, outputs, quiet=quiet)
-        tell_rest(found, opened, quiet=quiet, place=place, more=more)
+        print_notes(found, opened, quiet=quiet, place=place, more=more)
     return 0
 
 

@@ -160,7 +160,7 @@ def export(
     Configs of a tuning folder: kmark export DIR --as python -o tuned.py
     """
     from kernelmark.api.loading import loaded
-    from kernelmark.cli.telling import put_results
+    from kernelmark.cli.run_output import put_results
 
     if form is not None:
         from kernelmark.cli.tune_apply import export_winners

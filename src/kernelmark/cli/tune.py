@@ -171,7 +171,7 @@ def summarise(
             on_event=on_event,
         )
     _put_summary(summary, outputs, every=every)
-    _tell_summary(summary, folder, quiet=quiet)
+    _print_summary(summary, folder, quiet=quiet)
     return SOME_FAILED if any(c.status and c.status.failed for c in summary.costs) else 0
 
 
@@ -194,7 +194,7 @@ def _put_summary(summary: Summary, outputs: o.Outputs, *, every: bool) -> None:
     )
 
 
-def _tell_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
+def _print_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
 
     if summary.failed:
@@ -270,7 +270,7 @@ def plan(
         force=force,
     )
     _put_plans(done, outputs, every=every)
-    return _tell_plans(done, folder, arch=arch, quiet=quiet)
+    return _print_plans(done, folder, arch=arch, quiet=quiet)
 
 
 def _put_plans(done: Planned, outputs: o.Outputs, *, every: bool) -> None:
@@ -292,7 +292,7 @@ def _put_plans(done: Planned, outputs: o.Outputs, *, every: bool) -> None:
     )
 
 
-def _tell_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
+def _print_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
     from kernelmark.report import tuning as report
 
     for line in report.reasons(done.refused):

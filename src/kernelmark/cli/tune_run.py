@@ -91,7 +91,7 @@ def run(
             store=opened,
         )
     _put(done, outputs)
-    _tell(done, folder, quiet=quiet)
+    _print_notes(done, folder, quiet=quiet)
     if done.interrupted:
         return INTERRUPTED
     return SOME_FAILED if done.failed else 0
@@ -130,7 +130,7 @@ def _put(done: Tuned, outputs: o.Outputs) -> None:
     )
 
 
-def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
+def _print_notes(done: Tuned, folder: str, *, quiet: bool) -> None:
     from kernelmark.report.tuning import metrics_line
 
     again = f"kmark tune run {shlex.quote(folder)}"

@@ -47,7 +47,7 @@ def show(
     if not plan_states:
         raise NothingToDo(f"{folder} has no plans yet", hint=f"kmark tune plan {folder} -b BACKEND")
     _put_standings(plan_states, outputs, every=every)
-    _tell_standings(plan_states, quiet=quiet)
+    _print_standings(plan_states, quiet=quiet)
     if drawn is not None:
         from kernelmark.report.figures import TITLES
         from kernelmark.report.tuning_figure import of_folder
@@ -75,7 +75,7 @@ def _put_standings(standings: Sequence[Standing], outputs: o.Outputs, *, every: 
     )
 
 
-def _tell_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
+def _print_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
     from kernelmark.tune.records.outcome import Metrics
 

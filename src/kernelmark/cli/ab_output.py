@@ -1,4 +1,4 @@
-"""What `kmark ab` says: before, while and after it measures."""
+"""Output of `kmark ab` before, during and after measuring."""
 
 from __future__ import annotations
 

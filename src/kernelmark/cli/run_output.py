@@ -1,4 +1,4 @@
-"""Results on stdout and in files, and what has to be said about them on stderr."""
+"""Print the results, notes and failures of a run, and write its files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def put_results(
         outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
 
 
-def tell_rest(
+def print_notes(
     results: Results,
     store: Store | None,
     *,
@@ -63,7 +63,7 @@ def tell_rest(
     are the words that name the store, `more` those that a repetition needs."""
     run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
-        _tell_failure(failure, run_id, place, more)
+        _print_failure(failure, run_id, place, more)
     marked = sum(map(tables.warned, results.rows))
     if quiet:
         if marked and run_id is not None:
@@ -81,7 +81,7 @@ def tell_rest(
     say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
 
 
-def tell_demo(results: Results, place: Sequence[str]) -> None:
+def print_demo_hints(results: Results, place: Sequence[str]) -> None:
     """What the demo showed, and three commands to go on with."""
     say()
     for sentence in answer(results.timed):
@@ -99,7 +99,7 @@ def plan_table(cases: Sequence[Case]) -> tables.Table:
     return tables.Table(columns=columns, rows=rows)
 
 
-def _tell_failure(
+def _print_failure(
     failure: tables.Failure, run_id: str | None, place: Sequence[str], more: Sequence[str]
 ) -> None:
     count = len(failure.rows)

@@ -410,7 +410,7 @@ def test_the_heuristics_first_choice_is_the_default(library: Library) -> None:
 
 def test_algorithms_are_read_back_from_their_text(library: Library) -> None:
     matmul = _lt.Matmul(cublaslt._library(), ops.parse("gemm m=4 n=4 k=4 dtype=f16 c=f32"))
-    for one in matmul.heuristics(10, _lt.WORKSPACE_BYTES):
+    for one in matmul.heuristics(10):
         text = cublaslt.describe(one[:64])
         assert cublaslt.parse(text, matmul) == one[:64]
         assert cublaslt.describe(cublaslt.parse(text, matmul)) == text

@@ -268,7 +268,7 @@ def test_bits_of_every_dtype_are_seen_as_they_are(device):
         spec = TensorSpec(name="a", shape=(2, 2), dtype=name)
         tensor = Tensor(spec=spec, buffer=device.allocate(spec.nbytes), offset=0)
         device.write(tensor.buffer, 0, encode(values, name).view(np.uint8).ravel())
-        seen = view(tensor, device).to(torch.float64)
+        seen = view(tensor).to(torch.float64)
         expected = np.rint(values) if name.startswith("i") else values
         assert np.array_equal(seen.numpy(), expected), name
         device.free(tensor.buffer)
@@ -306,7 +306,7 @@ def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) ->
     """A GPU's calls on the CPU, where torch upcasts 8-bit floats: which is why it is refused."""
 
     def prepare(problem, config, device, sets):
-        held = [{name: view(one, device) for name, one in tensors.items()} for tensors in sets]
+        held = [{name: view(one) for name, one in tensors.items()} for tensors in sets]
         made = [epilogue.calls(problem, one) for one in held]
         assert made[0][0].startswith("aten::_scaled_mm")
         return TorchKernel(made[0][0], [steps for _, steps in made], onednn=True)

@@ -82,7 +82,7 @@ def test_every_op_compiles_for_every_architecture(key: str, arch: str) -> None:
         assert one.threads in (32, 64, 128, 256, 512)
         assert one.shared_bytes <= SHARED[arch]
     main = built[plan.main]
-    assert main.name not in ("turn", "widen")
+    assert main.name not in ("transpose", "upcast")
     assert told.resources["registers"] == resources(main.code)[main.name]["registers"]
     assert told.resources["shared_bytes"] == main.shared_bytes
     machine = int.from_bytes(built[0].code[18:20], "little")
@@ -132,8 +132,8 @@ def test_bytes_with_k_innermost_reach_the_wide_matrix_unit(kind: str) -> None:
     import triton
 
     problem = ops.parse(f"gemm m=2048 n=2048 k=2048 dtype={kind}")
-    turn, main = _planner(problem).plan(problem, {}, info("sm_90")).calls
-    assert turn.build("sm_90").name == "turn"
+    transpose, main = _planner(problem).plan(problem, {}, info("sm_90")).calls
+    assert transpose.build("sm_90").name == "transpose"
     source = building._source(main.function, main.arguments, dict(main.constants))
     options = building._usable(tuple(main.options.items()), "sm_90")
     text = triton.compile(source, target=building.target("sm_90"), options=options).asm["ptx"]

@@ -304,19 +304,19 @@ def test_small_arithmetic() -> None:
     ]
 
 
-BOTH = ["turned x", "turned w"]
+BOTH = ["transposed x", "transposed w"]
 # By these words kmark ab tells a slip from a regression.
-NO_TURN = "does not know 'turn' in the config .* nothing to turn"
-NO_WIDEN = "does not know 'widen' in the config .* nothing to widen"
+NO_TURN = "does not know 'turn' in the config .* nothing to transpose"
+NO_WIDEN = "does not know 'widen' in the config .* nothing to upcast"
 
 
 @pytest.mark.parametrize(
     ("key", "arch", "copied"),
     [
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", BOTH),
-        ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 dtype=i8", "sm_90", ["turned x"]),
+        ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 dtype=i8", "sm_90", ["transposed x"]),
         ("conv n=8 c=256 h=14 w=14 k=128 r=3 s=3 stride=2 dtype=f16", "sm_90", BOTH),
-        ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 stride=2 dtype=f16", "sm_90", ["turned x"]),
+        ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 stride=2 dtype=f16", "sm_90", ["transposed x"]),
         # One tap and few filters read too little of it to pay for a copy.
         ("conv n=8 c=256 h=14 w=14 k=64 r=1 s=1 dtype=f16", "sm_90", []),
         ("conv n=8 c=256 h=1 w=1 k=512 r=1 s=1 dtype=f16", "sm_90", []),
@@ -324,7 +324,7 @@ NO_WIDEN = "does not know 'widen' in the config .* nothing to widen"
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f32", "sm_90", []),
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "gfx942", []),
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16 layout=nhwc", "sm_90", []),
-        ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_90", ["widened v"]),
+        ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_90", ["upcast v"]),
         ("attention heads=8 seq=512 dim=128 dtype=f8e4m3", "sm_90", []),
         ("attention heads=8 seq_q=1 seq_kv=8192 dim=128 dtype=f8e4m3", "sm_90", []),
         ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_120", []),
@@ -345,17 +345,17 @@ def test_operands_are_copied_where_that_pays(key: str, arch: str, copied: list[s
 def test_a_copy_may_be_asked_for_or_refused() -> None:
     conv = ops.parse("conv n=2 c=16 h=8 w=8 k=32 r=3 s=3 dtype=f16")
     made = _planner(conv).plan(conv, {"turn": True}, info("gfx942"))
-    assert made.named_bytes == {"turned x": 2 * 16 * 64 * 2, "turned w": 32 * 16 * 9 * 2}
+    assert made.named_bytes == {"transposed x": 2 * 16 * 64 * 2, "transposed w": 32 * 16 * 9 * 2}
     attention = ops.parse("attention batch=2 heads=8 seq=2048 dim=128 dtype=f8e4m3")
     made = _planner(attention).plan(attention, {}, info("sm_90"))
-    assert made.named_bytes == {"widened v": 2 * 8 * 2048 * 128 * 2}
+    assert made.named_bytes == {"upcast v": 2 * 8 * 2048 * 128 * 2}
     refused = _planner(attention).plan(attention, {"widen": False}, info("sm_90"))
     assert not refused.named_bytes
     # What it leaves out is the default of a kernel that does not copy.
     assert refused.calls[0].options["num_warps"] == 8
     split = _planner(attention).plan(attention, {"split_kv": 4}, info("sm_90"))
     assert not split.named_bytes
-    with pytest.raises(Unsupported, match="widened"):
+    with pytest.raises(Unsupported, match="upcast"):
         _planner(attention).plan(attention, {"split_kv": 4, "widen": True}, info("sm_90"))
 
 

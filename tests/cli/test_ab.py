@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from kernelmark.cli.ab_telling import progress
+from kernelmark.cli.ab_output import progress
 from kernelmark.runners.events import Waiting
 
 FAKE = (

@@ -60,7 +60,7 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("run", "-o", "gemm", "-a", "m=8", "--dtype", "f33"), "unknown dtype 'f33'"),
         (("run", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8"), "no dtype is given"),
         (("run", "-s", "nosuch"), "unknown suite 'nosuch'"),
-        (("run", "-s", "./nosuch.toml"), "no such suite file"),
+        (("run", "-s", "./nosuch.toml"), "no such file"),
         (("run", "-p", "gemm m=8 n"), "not name=value"),
         (("run",), "nothing was asked for"),
         (("run", "--resume", "--no-store"), "--no-store"),

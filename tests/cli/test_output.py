@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.cli.output import Outputs, folded
+from kernelmark.cli.options import Outputs
+from kernelmark.cli.output import folded
 from kernelmark.core.errors import UsageError
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark.core import files
+from kernelmark.core.errors import UsageError
 from kernelmark.core.printable import printable
 
 CELLS = st.one_of(
@@ -113,3 +114,26 @@ def test_json_is_plain_and_has_no_nan():
     assert "é" in files.json_text("é")
     with pytest.raises(ValueError, match="not JSON compliant"):
         files.json_text(math.nan)
+
+
+@pytest.mark.parametrize("data", [None, b"\xff", b"a = ["])
+def test_a_toml_file_that_cannot_be_loaded_is_refused_by_the_name_it_was_given(tmp_path, data):
+    path = tmp_path / "one.toml"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(UsageError) as refused:
+        files.load_toml(path, missing="make it", hint="mend it", shown="~/one.toml")
+    hints = {None: "make it", b"\xff": None, b"a = [": "mend it"}
+    assert refused.value.hint == hints[data]
+    assert refused.value.message.startswith("~/one.toml: ")
+
+
+def test_a_folder_is_no_text(tmp_path):
+    with pytest.raises(UsageError):
+        files.read_text(tmp_path)
+
+
+def test_a_toml_file_is_loaded(tmp_path):
+    path = tmp_path / "one.toml"
+    path.write_text("a = 1")
+    assert files.load_toml(path, missing="") == {"a": 1}

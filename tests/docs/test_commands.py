@@ -13,7 +13,7 @@ from kernelmark import backends, devices, ops
 from kernelmark.cli.app import command
 from kernelmark.cli.main import prepared
 from kernelmark.cli.measuring import RunOptions
-from kernelmark.cli.telling import NEXT
+from kernelmark.cli.run_output import NEXT
 from kernelmark.core.dtype import dtype
 from kernelmark.workloads import axes, suites
 

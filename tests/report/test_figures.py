@@ -16,6 +16,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import figures, tuning_figure, vega
 from kernelmark.report.changes import Change
+from kernelmark.report.figures import _backends
 from kernelmark.report.tables import rows
 from kernelmark.stores.values import SeriesPoint
 from kernelmark.tune.records.journal import Trial
@@ -409,7 +410,7 @@ def test_a_backend_has_the_same_colour_over_another(made):
 
 
 def test_an_axis_of_speed_ups_is_labelled_on_both_sides_of_1():
-    assert figures._log_ticks(0.45, 1.7) == pytest.approx([0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5])
+    assert _backends._log_ticks(0.45, 1.7) == pytest.approx([0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5])
 
 
 def point(at: int, median_s: float = 1e-3, **more) -> SeriesPoint:

@@ -262,7 +262,7 @@ def test_any_cut_of_a_file_is_a_suite_or_a_sentence(tmp_path_factory, cut):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(UsageError, match="no such suite file"):
+    with pytest.raises(UsageError, match="no such file"):
         suites.load(str(tmp_path / "none.toml"))
     with pytest.raises(UsageError, match="cannot be read"):
         suites.load(str(tmp_path) + "/")

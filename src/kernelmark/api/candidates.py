@@ -16,7 +16,7 @@ from kernelmark.api.plan import parse_config
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import read_whole
+from kernelmark.core.files import read_text, read_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.private import private_folder
 from kernelmark.core.reason import Reason
@@ -137,12 +137,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _text(path: str) -> str:
-    try:
-        return read_whole(Path(path).expanduser()).decode()
-    except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file", hint="it lists candidates") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+    return read_text(Path(path).expanduser(), missing="it lists candidates", shown=path)
 
 
 def _install(wheel: Path, folder: Path, python: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.compare.suspects import LEAST
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import parse_toml, read_whole
+from kernelmark.core.files import load_toml
 from kernelmark.core.frozen import FrozenDict
 
 T = TypeVar("T")
@@ -144,19 +144,12 @@ class Nightly:
 def load(path: str | os.PathLike[str]) -> Nightly:
     """Read and check a file."""
     place = Path(path).expanduser().absolute()
-    try:
-        document = parse_toml(read_whole(place).decode())
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path}: there is no such file",
-            hint="examples/nightly/nightly.toml is one to begin with",
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not UTF-8, or not TOML
-        raise UsageError(
-            f"{path}: is not valid TOML: {error}", hint="see docs/nightly.md"
-        ) from None
+    document = load_toml(
+        place,
+        missing="examples/nightly/nightly.toml is one to begin with",
+        hint="see docs/nightly.md",
+        shown=str(path),
+    )
     found = dataclasses.replace(_read(document, Nightly, str(path)), path=place)
     return _checked(found, str(path))
 

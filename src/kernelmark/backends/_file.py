@@ -383,7 +383,7 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
             return Viewer(device.info.index).view(tensor)
         from kernelmark.backends.torch.views import view as cpu_view
 
-        return cpu_view(tensor, device)
+        return cpu_view(tensor)
     if form == "cupy":
         return cupy_array(tensor, device.info.index)
     if on_gpu:

@@ -185,11 +185,11 @@ class Matmul:
             if ours in arguments:
                 self._set_desc(theirs, _P(arguments[ours].address))
 
-    def heuristics(self, most: int, workspace_bytes: int = WORKSPACE_BYTES) -> list[bytes]:
+    def heuristics(self, most: int) -> list[bytes]:
         """Return the library's choices, best first, as its opaque result structures."""
         table = self.library.table
         preference = self._create("MatmulPreference")
-        limit = ctypes.c_uint64(workspace_bytes)
+        limit = ctypes.c_uint64(WORKSPACE_BYTES)
         self.library.call(
             "MatmulPreferenceSetAttribute",
             preference,

@@ -142,7 +142,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     if options["alpha"] != 1 or options["beta"] != 0:
         return "aiter has no alpha and beta"
     if options["bias"] and problem.op == "batched_gemm":
-        return "aiter takes a bias for each product of a batch, not one for all"
+        return "aiter takes a bias for each GEMM of a batch, not one for all"
     return None
 
 

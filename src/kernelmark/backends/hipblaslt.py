@@ -260,11 +260,11 @@ class HipblasLt(Backend):
 
 
 def _scaled(problem: Problem) -> str | None:
-    """Return why a scaled product is not one of hipBLASLt's: it has MXFP4, one at a time."""
+    """Return why a scaled GEMM is not one of hipBLASLt's: it has MXFP4, one at a time."""
     if problem.options["scheme"] != "afp4wfp4":
         return f"hipblaslt has no scheme {problem.options['scheme']}"
     if problem.dims["batch"] != 1:
-        return "hipblaslt scales blocks of 32 elements of one product, not of a batch"
+        return "hipblaslt scales blocks of 32 elements of one GEMM, not of a batch"
     return None
 
 

@@ -13,9 +13,9 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import expected, lone, preview, put_report, refuse_short, reporter
+from kernelmark.cli.ab_output import expected, lone, preview, put_report, refuse_short, reporter
 from kernelmark.cli.ending import command_age_s
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
@@ -115,41 +115,11 @@ MinSamples = Annotated[
 
 def ab(
     context: typer.Context,
-    env: Env = None,
-    settings: Settings = None,
-    backends: SideBackend = None,
-    config: SideConfig = None,
-    ops: o.Ops = None,
-    device: Device = "cpu",
-    suites: o.Suites = None,
-    axes: o.Axes = None,
-    dtypes: o.Dtypes = None,
-    problems: o.Problems = None,
-    filter: o.Filter = None,
-    limit: o.Limit = None,
-    rounds: Rounds = "10,16,24,32",
-    alpha: Alpha = 0.01,
-    delta: Delta = 0.01,
-    budget: Budget = None,
-    timing: o.TimingFile = None,
-    cache: o.CacheState = None,
-    strain: o.StrainKind = None,
-    duty: o.DutyKind = None,
-    threads: o.Threads = None,
-    max_s: o.MaxSeconds = None,
-    warmup_s: o.WarmupSeconds = None,
-    samples: MinSamples = None,
-    seed: o.Seed = None,
-    store: o.StorePlace = None,
-    no_store: o.NoStore = False,
-    label: o.Label = "",
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
-    quiet: o.Quiet = False,
-    dry_run: o.DryRun = False,
-    timeout: o.Timeout = 300.0,
-    jobs: o.Jobs = None,
+    *,
+    sides: SideOptions,
+    compared: ComparedOptions,
+    outputs: o.Outputs,
+    stored: o.StoredOptions,
 ) -> int:
     """Measure two stacks alternately; exit 1 on a regression.
 
@@ -160,11 +130,14 @@ def ab(
 
     Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
     """
-    outputs = Outputs(json=json, csv=csv, md=md)
-    plan = plan_of(AbOptions.of(context.params))
-    if not quiet and (note := lone(plan)):
+    from kernelmark.runners.environments import parse_sides
+
+    both = parse_sides(sides.env or (), sides.settings or ())
+    # Environments that are named may be equal on purpose.
+    plan = plan_of(compared, both, stored, may_be_equal=bool(sides.env))
+    if not stored.quiet and (note := lone(plan)):
         say(note)
-    if dry_run:
+    if stored.dry_run:
         return preview(plan)
     from kernelmark.api.ab import captured, compare_sides
     from kernelmark.api.rounds import Rounds
@@ -174,7 +147,7 @@ def ab(
     from kernelmark.runners.targets import find
     from kernelmark.stores import open_store
 
-    if not quiet:
+    if not stored.quiet:
         say(expected(plan))
         if others := describe_others(find(plan.device)[1]):
             say(f"note: {plan.device} is in use by {others}: times may be disturbed")
@@ -184,7 +157,7 @@ def ab(
         put_table(difference_table(difference(*environments), plan.names))
         say()
     with contextlib.ExitStack() as stack:
-        opened = None if no_store else stack.enter_context(open_store(store))
+        opened = None if stored.no_store else stack.enter_context(open_store(stored.store))
         # The budget is that of the command, not of its rounds alone.
         spent_s = command_age_s()
         remaining = plan.budget(spent_s)
@@ -196,18 +169,24 @@ def ab(
             environments,
             store=opened,
             argv=tuple(context.obj or ()),
-            on_event=stack.enter_context(reporter(plan, quiet=quiet, budget=remaining)),
+            on_event=stack.enter_context(reporter(plan, quiet=stored.quiet, budget=remaining)),
             budget=remaining,
         )
-    return put_report(report, outputs, stored=opened is not None, quiet=quiet)
+    return put_report(report, outputs, stored=opened is not None, quiet=stored.quiet)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbOptions(o.ProblemOptions):
-    """Options that say what is compared, and how: of `kmark ab`, `gate` and `bisect`."""
+@dataclass(frozen=True, kw_only=True)
+class SideOptions(o.Options):
+    """Options that name the two sides."""
 
     env: Env = None
     settings: Settings = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOptions(o.TimingOptions, o.ProblemOptions):
+    """Options that say what is compared, and how: of `kmark ab`, `gate` and `bisect`."""
+
     backends: SideBackend = None
     config: SideConfig = None
     device: Device = "cpu"
@@ -215,34 +194,27 @@ class AbOptions(o.ProblemOptions):
     alpha: Alpha = 0.01
     delta: Delta = 0.01
     budget: Budget = None
-    timing: o.TimingFile = None
-    cache: o.CacheState = None
-    strain: o.StrainKind = None
-    duty: o.DutyKind = None
-    threads: o.Threads = None
-    max_s: o.MaxSeconds = None
-    warmup_s: o.WarmupSeconds = None
     samples: MinSamples = None
-    seed: o.Seed = None
-    label: o.Label = ""
-    timeout: o.Timeout = 300.0
-    jobs: o.Jobs = None
 
 
-def plan_of(asked: AbOptions, sides: tuple[Side, Side] | None = None) -> AbPlan:
-    """Return the comparison that the options ask for; refuse what is illegal. `sides` are those of
-    --env and --set if not given."""
+def plan_of(
+    asked: ComparedOptions,
+    sides: tuple[Side, Side],
+    stored: o.StoredOptions,
+    *,
+    may_be_equal: bool = True,
+) -> AbPlan:
+    """Return the comparison that the options ask for; refuse what is illegal, and two equal sides
+    unless they `may_be_equal`."""
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.plan import own_kernels, problems_of
     from kernelmark.backends import is_file
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
-    from kernelmark.runners.environments import Side, parse_sides
+    from kernelmark.runners.environments import Side
 
     if asked.budget is not None and asked.budget <= 0:
         raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
-    asked_alike = sides is not None or bool(asked.env)  # a thing with itself may be meant
-    sides = sides or parse_sides(asked.env or (), asked.settings or ())
     names = sides[0].name, sides[1].name
     timing = _timing(asked)
     choices = [_choices(asked, name, names) for name in names]
@@ -284,12 +256,12 @@ def plan_of(asked: AbOptions, sides: tuple[Side, Side] | None = None) -> AbPlan:
         device=info.name,
         rule=_rule(asked),
         suite=",".join(selection.suites),
-        label=asked.label,
-        timeout_s=asked.timeout,
+        label=stored.label,
+        timeout_s=stored.timeout,
         budget_s=asked.budget,
-        jobs=_jobs(asked.jobs, info.kind),
+        jobs=_jobs(stored.jobs, info.kind),
     )
-    if not asked_alike and _alike(sides) and all(pair.base == pair.head for pair in pairs):
+    if not may_be_equal and _alike(sides) and all(pair.base == pair.head for pair in pairs):
         both = ", ".join(choices[0][0])
         hint = f"name the sides: -b {names[0]}:{choices[0][0][0]} -b {names[1]}:BACKEND"
         if len(choices[0][0]) > 1:
@@ -316,7 +288,7 @@ def _jobs(given: int | None, kind: str) -> int:
 
 
 def _choices(
-    asked: AbOptions, name: str, names: tuple[str, str]
+    asked: ComparedOptions, name: str, names: tuple[str, str]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the backends and the config of one side."""
     from kernelmark import backends as known
@@ -341,14 +313,10 @@ def _of_side(words: Sequence[str], name: str, names: tuple[str, str]) -> list[st
     return [word for word in words if not word.startswith(prefixes)] + own
 
 
-def _timing(asked: AbOptions) -> Timing:
+def _timing(asked: ComparedOptions) -> Timing:
     from kernelmark.core.timing import PRESETS, load_timing_fields
     from kernelmark.runners.ab import ROUND
 
-    names = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
-    changes = {name: getattr(asked, name) for name in names}
-    changes |= {"min_samples": asked.samples}
-    changes = {name: value for name, value in changes.items() if value is not None}
     if asked.timing in PRESETS:
         raise UsageError(
             f"--timing {asked.timing}: kmark ab has no presets",
@@ -359,10 +327,10 @@ def _timing(asked: AbOptions) -> Timing:
         raise UsageError(
             f"{asked.timing}: kmark ab has no presets", hint="leave preset out of the file"
         )
-    return dataclasses.replace(ROUND, **file_fields | changes)
+    return dataclasses.replace(ROUND, **file_fields | asked.timing_changes())
 
 
-def _rule(asked: AbOptions) -> Rule:
+def _rule(asked: ComparedOptions) -> Rule:
     from kernelmark.runners.ab import Rule
     from kernelmark.stats.paired import Looks, least_rounds
 

@@ -35,6 +35,7 @@ from kernelmark.cli import (
     tune,
 )
 from kernelmark.cli.ending import Interrupted
+from kernelmark.cli.options import expand_options
 from kernelmark.core.errors import UsageError
 
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
@@ -137,10 +138,10 @@ for _name, _thing in _IN_ORDER.items():
         for _info in _thing.registered_commands:
             if _info.callback is not None:
                 _info.help = _help(_info.callback)
-                _info.callback = _bounded(_info.callback)
+                _info.callback = _bounded(expand_options(_info.callback))
         app.add_typer(_thing, name=_name, cls=PlainGroup)
     else:
-        app.command(_name, help=_help(_thing))(_bounded(_thing))
+        app.command(_name, help=_help(_thing))(_bounded(expand_options(_thing)))
 
 
 def _version(asked: bool) -> None:

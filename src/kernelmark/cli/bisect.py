@@ -15,7 +15,7 @@ from kernelmark.cli import ab as a
 from kernelmark.cli import gate as g
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import NOTHING
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,39 +63,10 @@ Fresh = Annotated[
 
 def bisect(
     context: typer.Context,
-    good: Good = None,
-    bad: Bad = "HEAD",
-    wheels: WheelList = None,
-    configs: ConfigList = None,
-    repo: g.Repo = ".",
-    build: g.Build = "",
-    build_timeout: g.BuildTimeout = 3600.0,
-    python: g.Python = "",
-    settings: g.Settings = None,
-    backends: a.SideBackend = None,
-    config: a.SideConfig = None,
-    ops: o.Ops = None,
-    device: a.Device = "cpu",
-    suites: o.Suites = None,
-    axes: o.Axes = None,
-    dtypes: o.Dtypes = None,
-    problems: o.Problems = None,
-    filter: o.Filter = None,
-    limit: o.Limit = None,
+    *,
+    asked: CandidateOptions,
+    compared: a.ComparedOptions,
     confidence: Confidence = 0.95,
-    budget: a.Budget = None,
-    rounds: a.Rounds = "10,16,24,32",
-    alpha: a.Alpha = 0.01,
-    delta: a.Delta = 0.01,
-    timing: o.TimingFile = None,
-    cache: o.CacheState = None,
-    strain: o.StrainKind = None,
-    duty: o.DutyKind = None,
-    threads: o.Threads = None,
-    max_s: o.MaxSeconds = None,
-    warmup_s: o.WarmupSeconds = None,
-    samples: a.MinSamples = None,
-    seed: o.Seed = None,
     json: o.Json = None,
     md: o.Md = None,
     quiet: o.Quiet = False,
@@ -115,18 +86,18 @@ def bisect(
     from kernelmark.core.files import json_text
     from kernelmark.report.changes import command_text, movers_table, of_pairs
 
-    outputs = Outputs(json=json, md=md)
+    outputs = o.Outputs(json=json, md=md)
     if confidence <= 0.5:
         raise UsageError("--confidence must be above 0.5", hint="0.95 is usual")
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
-    asked = CandidateOptions.of(context.params)
-    with _candidates(asked, a.AbOptions.of(context.params), tell) as (source, plan):
+    stored = o.StoredOptions(timeout=timeout)
+    with _candidates(asked, compared, stored, tell) as (source, plan):
         question = Question(
             cases=tuple(pair.base for pair in plan.pairs),
             rule=plan.rule,
             confidence=confidence,
-            budget_s=math.inf if budget is None else budget,
-            key=f"{build}\n{python}\n{settings}\n{plan.device}\n{plan.rule}",
+            budget_s=math.inf if compared.budget is None else compared.budget,
+            key=f"{asked.build}\n{asked.python}\n{asked.settings}\n{plan.device}\n{plan.rule}",
         )
         if fresh:
             forget(question, source.names)
@@ -146,9 +117,9 @@ def bisect(
     return 0 if finding.state in ("located", "range") else NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateOptions(g.CheckoutOptions):
-    """Options that name the candidates."""
+@dataclass(frozen=True, kw_only=True)
+class Candidates(o.Options):
+    """Options that name the candidates: one of good, wheels and configs."""
 
     good: Good = None
     bad: Bad = "HEAD"
@@ -156,9 +127,17 @@ class CandidateOptions(g.CheckoutOptions):
     configs: ConfigList = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CandidateOptions(g.CheckoutOptions, Candidates):
+    """The candidates, and how commits among them are checked out and built."""
+
+
 @contextlib.contextmanager
 def _candidates(
-    asked: CandidateOptions, compared: a.AbOptions, tell: Callable[[str], None]
+    asked: CandidateOptions,
+    compared: a.ComparedOptions,
+    stored: o.StoredOptions,
+    tell: Callable[[str], None],
 ) -> Iterator[tuple[Source, AbPlan]]:
     """The candidates that the options name, and what is measured on each."""
     from kernelmark.api import candidates as known
@@ -173,7 +152,7 @@ def _candidates(
         )
     if asked.good is None:
         side = _side(asked)
-        plan = a.plan_of(compared, (side, dataclasses.replace(side, name="head")))
+        plan = a.plan_of(compared, (side, dataclasses.replace(side, name="head")), stored)
         if asked.wheels is not None:
             yield known.Wheels(known.read_wheels(asked.wheels), side, _where(plan)), plan
         elif asked.configs is not None:
@@ -183,7 +162,7 @@ def _candidates(
     with g.checkouts_of(asked, tell, variables) as checkouts:
         bad = checkouts.side("head", asked.bad)
         with contextlib.chdir(bad.folder):
-            plan = a.plan_of(compared, (dataclasses.replace(bad, name="base"), bad))
+            plan = a.plan_of(compared, (dataclasses.replace(bad, name="base"), bad), stored)
         yield known.Commits(checkouts, asked.good, asked.bad, _where(plan)), plan
 
 

@@ -12,7 +12,7 @@ import typer
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.output import Outputs, put_table, put_tables, say
+from kernelmark.cli.output import put_table, put_tables, say
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import UsageError
 from kernelmark.core.verdict import VerdictStatus
@@ -81,6 +81,7 @@ All = Annotated[
 
 
 def compare(
+    *,
     base: Base,
     head: Head,
     rule: RuleName = "robust",
@@ -89,9 +90,7 @@ def compare(
     explain: Explain = None,
     every: All = False,
     store: o.StorePlace = None,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
@@ -111,7 +110,6 @@ def compare(
     from kernelmark.core.units import counted
     from kernelmark.stores import open_store
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
     if explain is not None and outputs.any:
         raise UsageError(
@@ -146,7 +144,7 @@ def compare(
         title = figures.TITLES["changes"]
         draw(figures.changes(of_comparison(found, place)), drawn, title, " → ".join(names))
     spared = len(meant) - len(bad)
-    _tell(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
+    _print_notes(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
     broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]
     if broken and not quiet and not any(row.verdict in limits for row in broken):
         say(f"note: {counted(len(broken), 'broken row')} did not fail: --fail-on leaves it out")
@@ -162,7 +160,7 @@ def _command(refs: Sequence[str], *, rule: str, match: str, fail_on: Sequence[st
 
 def _put(
     comparison: Comparison,
-    outputs: Outputs,
+    outputs: o.Outputs,
     command: str,
     place: Sequence[str],
     *,
@@ -189,7 +187,7 @@ def _put(
     )
 
 
-def _tell(
+def _print_notes(
     comparison: Comparison,
     bad: list[Row],
     *,

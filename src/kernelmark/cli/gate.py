@@ -11,9 +11,9 @@ import typer
 
 from kernelmark.cli import ab as a
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import lone, preview, put_report, reporter
+from kernelmark.cli.ab_output import lone, preview, put_report, reporter
 from kernelmark.cli.compare import FailOnWords
-from kernelmark.cli.output import Outputs, say
+from kernelmark.cli.output import say
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,49 +95,12 @@ Budget = Annotated[
 
 def gate(
     context: typer.Context,
-    base: Base = None,
-    head: Head = "HEAD",
-    repo: Repo = ".",
-    build: Build = "",
-    build_timeout: BuildTimeout = 3600.0,
-    python: Python = "",
-    base_env: BaseEnv = None,
-    head_env: HeadEnv = None,
-    settings: Settings = None,
-    backends: a.SideBackend = None,
-    config: a.SideConfig = None,
-    ops: o.Ops = None,
-    device: a.Device = "cpu",
-    suites: o.Suites = None,
-    axes: o.Axes = None,
-    dtypes: o.Dtypes = None,
-    problems: o.Problems = None,
-    filter: o.Filter = None,
-    limit: o.Limit = None,
-    budget: Budget = 1200.0,
+    *,
+    asked: SideOptions,
+    compared: GateCompared,
     fail_on: FailOnWords = None,
-    rounds: a.Rounds = "10,16,24,32",
-    alpha: a.Alpha = 0.01,
-    delta: a.Delta = 0.01,
-    timing: o.TimingFile = None,
-    cache: o.CacheState = None,
-    strain: o.StrainKind = None,
-    duty: o.DutyKind = None,
-    threads: o.Threads = None,
-    max_s: o.MaxSeconds = None,
-    warmup_s: o.WarmupSeconds = None,
-    samples: a.MinSamples = None,
-    seed: o.Seed = None,
-    store: o.StorePlace = None,
-    no_store: o.NoStore = False,
-    label: o.Label = "gate",
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
-    quiet: o.Quiet = False,
-    dry_run: o.DryRun = False,
-    timeout: o.Timeout = 300.0,
-    jobs: o.Jobs = None,
+    outputs: o.Outputs,
+    stored: GateStored,
 ) -> int:
     """Measure two commits alternately; exit 1 on a regression.
 
@@ -152,32 +115,31 @@ def gate(
     from kernelmark.report.ab import answer_of
     from kernelmark.stores import open_store
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     words = o.comma_list(fail_on)
     limits = failing.parse(words) if words else failing.FailOn()
-    tell: Callable[[str], None] = (lambda text: None) if quiet else say
+    tell: Callable[[str], None] = (lambda text: None) if stored.quiet else say
     with contextlib.ExitStack() as stack:
-        sides, facts = stack.enter_context(_sides(SideOptions.of(context.params), tell))
+        sides, facts = stack.enter_context(_sides(asked, tell))
         # Files are those of head: a change may add the suite that measures it.
         with contextlib.chdir(sides[1].folder or "."):
-            plan = a.plan_of(a.AbOptions.of(context.params), sides)
+            plan = a.plan_of(compared, sides, stored)
         if note := lone(plan):
             tell(note)
-        if dry_run:
+        if stored.dry_run:
             return preview(plan)
-        opened = None if no_store else stack.enter_context(open_store(store))
+        opened = None if stored.no_store else stack.enter_context(open_store(stored.store))
         report = compare_sides(
             plan,
             captured(plan),
             store=opened,
             argv=_pinned(context.obj or (), facts),
-            on_event=stack.enter_context(reporter(plan, quiet=quiet)),
+            on_event=stack.enter_context(reporter(plan, quiet=stored.quiet)),
         )
     code = put_report(
         report,
         outputs,
         stored=opened is not None,
-        quiet=quiet,
+        quiet=stored.quiet,
         limits=limits,
         facts=[f"{name}: {text}" for name, text in facts.items()],
     )
@@ -185,7 +147,7 @@ def gate(
     return code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckoutOptions(o.Options):
     """Options that say how a commit is checked out and built."""
 
@@ -196,7 +158,7 @@ class CheckoutOptions(o.Options):
     settings: Settings = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SideOptions(CheckoutOptions):
     """Options that name the two sides."""
 
@@ -204,6 +166,20 @@ class SideOptions(CheckoutOptions):
     head: Head = "HEAD"
     base_env: BaseEnv = None
     head_env: HeadEnv = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateCompared(a.ComparedOptions):
+    """What is compared, within the time of a CI job."""
+
+    budget: Budget = 1200.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateStored(o.StoredOptions):
+    """How cases are measured and stored, with a label by default."""
+
+    label: o.Label = "gate"
 
 
 @contextlib.contextmanager

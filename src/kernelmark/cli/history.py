@@ -14,7 +14,7 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.ending import REGRESSION
-from kernelmark.cli.output import Outputs, put, put_tables, say
+from kernelmark.cli.output import put, put_tables, say
 from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.patterns import found_in
@@ -119,6 +119,7 @@ Micro = Annotated[
 
 
 def history(
+    *,
     context: typer.Context,
     ops: o.Ops = None,
     backends: o.KeptBackends = None,
@@ -139,9 +140,7 @@ def history(
     check: Check = False,
     micro: Micro = None,
     store: o.StorePlace = None,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
@@ -154,7 +153,6 @@ def history(
     from kernelmark.api.comparing import history as look_back
     from kernelmark.stores import open_store
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
     if runs < 1:
         raise UsageError(f"--runs is {runs}, and must be at least 1")
@@ -224,20 +222,20 @@ def _opened(store: str | None, micro: str | None) -> Store:
 def _shown(
     found: History,
     shown: list[Story],
-    outputs: Outputs,
+    outputs: o.Outputs,
     *,
     most: int,
     more: Sequence[str],
     quiet: bool,
 ) -> list[Story]:
-    """Put and tell what is shown, `more` words after each command; the alarms in it that are not
+    """Print what is shown, `more` words after each command; the alarms in it that are not
     of something faster."""
     from kernelmark.core.verdict import VerdictStatus
 
     names = {story.series for story in found.alarms}
     alarms = [story for story in shown if story.series in names]
     _put(found, shown, alarms, outputs, most=most, more=more)
-    _tell(found, shown, alarms, more=more, quiet=quiet)
+    _print_notes(found, shown, alarms, more=more, quiet=quiet)
     return [story for story in alarms if story.screen.status is not VerdictStatus.FASTER]
 
 
@@ -316,7 +314,7 @@ def _put(
     found: History,
     shown: list[Story],
     alarms: list[Story],
-    outputs: Outputs,
+    outputs: o.Outputs,
     *,
     most: int,
     more: Sequence[str],
@@ -334,7 +332,7 @@ def _put(
             )
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
-        csv=lambda: csv_text(report.records(found, shown)),
+        csv=lambda: csv_text(report.records(shown)),
         md=lambda: report.markdown_page(
             found, worst_first, alarms, _tables(found, worst_first), more
         ),
@@ -350,7 +348,7 @@ def _tables(found: History, shown: list[Story]) -> list[Table]:
     return made
 
 
-def _tell(
+def _print_notes(
     found: History,
     shown: list[Story],
     alarms: list[Story],

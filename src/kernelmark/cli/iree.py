@@ -10,7 +10,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import NOTHING, SOME_FAILED
-from kernelmark.cli.output import Outputs, put_tables, say
+from kernelmark.cli.output import put_tables, say
 
 Module = Annotated[
     Path, typer.Argument(metavar="MODULE", help="MLIR text or bytecode that iree-compile accepts.")
@@ -93,7 +93,7 @@ def ab(
     from kernelmark.iree.modules import parse_variant
     from kernelmark.report.iree import document, tables
 
-    outputs = Outputs(json=json)
+    outputs = o.Outputs(json=json)
     plan = Plan(
         module=module,
         variants=tuple(map(parse_variant, variant)),
@@ -167,7 +167,7 @@ def dispatches(
     from kernelmark.iree.modules import split_words
     from kernelmark.report.iree import costs_document, costs_table
 
-    outputs = Outputs(json=json)
+    outputs = o.Outputs(json=json)
     costs = rank_dispatches(
         module,
         target=target,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.units import counted
 
@@ -36,7 +36,7 @@ def lint_configs(
     from kernelmark.core.files import json_text
     from kernelmark.tune.install import aiter_config, nearest_config
 
-    outputs = Outputs(json=json)
+    outputs = o.Outputs(json=json)
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     lints = [lint(folder) for lint in (aiter_config.lint, nearest_config.lint)]

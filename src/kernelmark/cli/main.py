@@ -86,7 +86,7 @@ def _run(words: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except BaseException as error:
         if "--debug" in given and not isinstance(error, SystemExit) and not _unread(error):
-            _tell_trace(error)
+            _print_trace(error)
         return ended_by(error, words)
 
 
@@ -110,7 +110,7 @@ def _end_at_once(code: int) -> None:
         os._exit(code)
 
 
-def _tell_trace(error: BaseException) -> None:
+def _print_trace(error: BaseException) -> None:
     import traceback
 
     from kernelmark.cli.output import say

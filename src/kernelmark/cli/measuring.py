@@ -15,7 +15,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import INTERRUPTED, NOTHING, SOME_FAILED, command_age_s, learn_start
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.cli.places import extended, redacted, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
 from kernelmark.core.units import counted
@@ -30,64 +30,14 @@ if TYPE_CHECKING:
 
 # Newest runs among which an unfinished one is looked for.
 _LOOKED_AT = 100
-# Options that choose what is measured: a resumed run has its own.
-_TIMING_FIELDS = (
-    *("cache", "timer", "strain", "duty", "threads"),
-    *("processes", "max_s", "warmup_s", "seed"),
-)
-_CHOOSING = (
-    *("ops", "backends", "devices", "suites", "axes", "dtypes", "problems", "filter", "limit"),
-    *(
-        "no_canaries",
-        "no_sentinels",
-        "config",
-        "timing",
-        "max_blocks",
-        "target_ci",
-        *_TIMING_FIELDS,
-    ),
-)
 
 
 def run(
     context: typer.Context,
-    ops: o.Ops = None,
-    backends: o.Backends = None,
-    devices: o.Devices = None,
-    suites: o.Suites = None,
-    axes: o.Axes = None,
-    dtypes: o.Dtypes = None,
-    problems: o.Problems = None,
-    filter: o.Filter = None,
-    limit: o.Limit = None,
-    no_canaries: o.NoCanaries = False,
-    no_sentinels: o.NoSentinels = False,
-    config: o.ConfigWords = None,
-    timing: o.TimingName = "default",
-    cache: o.CacheState = None,
-    timer: o.TimerKind = None,
-    strain: o.StrainKind = None,
-    duty: o.DutyKind = None,
-    threads: o.Threads = None,
-    processes: o.Processes = None,
-    max_s: o.MaxSeconds = None,
-    warmup_s: o.WarmupSeconds = None,
-    max_blocks: o.MaxBlocks = None,
-    target_ci: o.TargetCi = None,
-    seed: o.Seed = None,
-    roofs: o.Roofs = "stored",
-    store: o.StorePlace = None,
-    no_store: o.NoStore = False,
-    label: o.Label = "",
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
-    quiet: o.Quiet = False,
+    *,
+    asked: RunOptions,
+    outputs: o.Outputs,
     resume: o.Resume = None,
-    retry_failed: o.RetryFailed = False,
-    dry_run: o.DryRun = False,
-    timeout: o.Timeout = 300.0,
-    jobs: o.Jobs = None,
 ) -> int:
     """Measure problems with backends; verify and store results.
 
@@ -96,13 +46,10 @@ def run(
     Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
     --dtype f32
     """
-    asked = RunOptions.of(context.params)
-    outputs = asked.outputs  # refuses a file that cannot be written before anything is measured
-    _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
-    plan = _plan(asked, canaries=not no_store) if resume is None else None
-    hidden = no_store or dry_run
-    store_and_run = _opened(store, no_store=hidden, resume=resume, failed_too=retry_failed)
-    with store_and_run as (opened, resumed):
+    _check_resume(resume, asked)
+    plan = _plan(asked, canaries=not asked.no_store) if resume is None else None
+    with _opened(asked, resume) as (opened, resumed):
+        roofs = asked.roofs
         if plan is None and resumed is not None:
             named = resumed.suite.split(",")
             before = _chosen_before(context, resumed)
@@ -111,8 +58,8 @@ def run(
                 roofs = before.roofs
         if plan is None:
             raise NothingToDo("there is nothing to run")
-        if dry_run:
-            return _preview(plan, opened, resumed, asked)
+        if asked.dry_run:
+            return _preview(plan, opened, resumed, asked, outputs)
         from kernelmark.api.roofs import expected_roofs_s
 
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
@@ -122,22 +69,22 @@ def run(
         argv = tuple(context.obj or ())
         asked = dataclasses.replace(asked, roofs=roofs)
         results, cases_s = _measured(plan, asked, opened, argv=argv, resumed=resumed)
-        code = _finish(results, opened, asked, argv)
+        code = _finish(results, opened, asked, outputs, argv)
         if not roofs_s:
             learn_start(command_age_s() - cases_s, "run")
         return code
 
 
-def _check_resume(resume: str | None, *, retry_failed: bool, no_store: bool) -> None:
-    if resume is None and retry_failed:
+def _check_resume(resume: str | None, asked: RunOptions) -> None:
+    if resume is None and asked.retry_failed:
         raise UsageError("--retry-failed goes with --resume")
-    if resume is not None and no_store:
+    if resume is not None and asked.no_store:
         raise UsageError("a run is resumed from a store: --no-store does not go with --resume")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(o.ProblemOptions):
-    """The options of `kmark run`, but for those that choose an earlier run."""
+@dataclass(frozen=True, kw_only=True)
+class RunChoice(o.TimingOptions, o.ProblemOptions):
+    """Options that choose what is measured, and how: a resumed run has its own."""
 
     backends: o.Backends = None
     devices: o.Devices = None
@@ -145,32 +92,10 @@ class RunOptions(o.ProblemOptions):
     no_sentinels: o.NoSentinels = False
     config: o.ConfigWords = None
     timing: o.TimingName = "default"
-    cache: o.CacheState = None
     timer: o.TimerKind = None
-    strain: o.StrainKind = None
-    duty: o.DutyKind = None
-    threads: o.Threads = None
     processes: o.Processes = None
-    max_s: o.MaxSeconds = None
-    warmup_s: o.WarmupSeconds = None
     max_blocks: o.MaxBlocks = None
     target_ci: o.TargetCi = None
-    seed: o.Seed = None
-    roofs: o.Roofs = "stored"
-    store: o.StorePlace = None
-    no_store: o.NoStore = False
-    label: o.Label = ""
-    json: o.Json = None
-    csv: o.Csv = None
-    md: o.Md = None
-    quiet: o.Quiet = False
-    retry_failed: o.RetryFailed = False
-    timeout: o.Timeout = 300.0
-    jobs: o.Jobs = None
-
-    @property
-    def outputs(self) -> Outputs:
-        return Outputs(json=self.json, csv=self.csv, md=self.md)
 
     def choose(self) -> tuple[Selection, Timing]:
         """Return what is measured, and how."""
@@ -182,13 +107,18 @@ class RunOptions(o.ProblemOptions):
             devices=o.comma_list(self.devices) or ("cpu",),
             config=parse_config(self.config or ()),
         )
-        changes = {name: getattr(self, name) for name in _TIMING_FIELDS}
-        changes |= {"max_allocations": self.max_blocks, "target_rel_ci": self.target_ci}
-        changes = {name: value for name, value in changes.items() if value is not None}
-        return selection, Timing.load(self.timing, **changes)
+        return selection, Timing.load(self.timing, **self.timing_changes())
 
 
-def _plan(asked: RunOptions, *, canaries: bool) -> Plan:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(o.StoredOptions, RunChoice):
+    """The options of `kmark run`, but for outputs and those that choose an earlier run."""
+
+    roofs: o.Roofs = "stored"
+    retry_failed: o.RetryFailed = False
+
+
+def _plan(asked: RunChoice, *, canaries: bool) -> Plan:
     from kernelmark.api.plan import plan
 
     selection, timing = asked.choose()
@@ -197,16 +127,15 @@ def _plan(asked: RunOptions, *, canaries: bool) -> Plan:
 
 
 @contextlib.contextmanager
-def _opened(
-    place: str | None, *, no_store: bool, resume: str | None, failed_too: bool
-) -> Iterator[tuple[Store | None, Run | None]]:
+def _opened(asked: RunOptions, resume: str | None) -> Iterator[tuple[Store | None, Run | None]]:
     """The store, opened before anything runs, and the run to go on with."""
-    if resume is None and no_store:
+    if resume is None and (asked.no_store or asked.dry_run):
         yield None, None
         return
     from kernelmark.stores import open_store
 
-    with open_store(place) as store:
+    with open_store(asked.store) as store:
+        failed_too = asked.retry_failed
         yield store, None if resume is None else _resumed(store, resume, failed_too=failed_too)
 
 
@@ -251,7 +180,8 @@ def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
     """Return the options that the run was started with, from its own command line."""
     from kernelmark.api.folders import folder_of
 
-    again = [name for name in _CHOOSING if context.params[name] != _default(context, name)]
+    names = [field.name for field in dataclasses.fields(RunChoice)]
+    again = [name for name in names if context.params[name] != _default(context, name)]
     if again:
         raise UsageError(
             f"a resumed run keeps what it was started with: {again[0]} cannot be chosen again",
@@ -323,9 +253,15 @@ def _measured(
     return results, clock.seconds
 
 
-def _finish(results: Results, store: Store | None, asked: RunOptions, argv: tuple[str, ...]) -> int:
+def _finish(
+    results: Results,
+    store: Store | None,
+    asked: RunOptions,
+    outputs: o.Outputs,
+    argv: tuple[str, ...],
+) -> int:
     """Print the results and notes after the last case; return the exit code."""
-    from kernelmark.cli.telling import put_results, tell_demo, tell_rest
+    from kernelmark.cli.run_output import print_demo_hints, print_notes, put_results
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
@@ -333,16 +269,16 @@ def _finish(results: Results, store: Store | None, asked: RunOptions, argv: tupl
     # A run that was resumed has what it was begun with.
     more = (*rerun_words((*results.run.argv, *argv[1:])), *place)
     try:
-        put_results(results, asked.outputs, quiet=asked.quiet)
+        put_results(results, outputs, quiet=asked.quiet)
     finally:
-        tell_rest(results, store, quiet=asked.quiet, place=place, more=more)
+        print_notes(results, store, quiet=asked.quiet, place=place, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
             resume = extended(f"kmark run --resume {results.run.id}", place)
             say(f"interrupted; everything so far is stored: {resume}")
         elif "demo" in results.run.suite.split(",") and not asked.quiet:
-            tell_demo(results, place)
+            print_demo_hints(results, place)
     if interrupted:
         return INTERRUPTED
     if results.failed:
@@ -354,9 +290,11 @@ def _finish(results: Results, store: Store | None, asked: RunOptions, argv: tupl
     return 0
 
 
-def _preview(plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions) -> int:
+def _preview(
+    plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions, outputs: o.Outputs
+) -> int:
     """The cases and how long they would take."""
-    from kernelmark.cli.telling import plan_table
+    from kernelmark.cli.run_output import plan_table
     from kernelmark.core.units import duration_text
 
     done = store.finished(resumed.id) if store is not None and resumed is not None else set()
@@ -365,7 +303,8 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None, asked: RunOpt
         raise NothingToDo("nothing is left to run")
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
-    seconds = _expected_s(plan, [case for case in cases if case.id not in refused], asked)
+    possible = [case for case in cases if case.id not in refused]
+    seconds = _expected_s(plan, possible, asked, outputs)
     where = ", ".join(info.name for info in plan.devices)
     say(f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)}")
     for note in plan.notes:
@@ -375,7 +314,7 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None, asked: RunOpt
     return 0
 
 
-def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions) -> float:
+def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o.Outputs) -> float:
     """Seconds of the whole command, with roofs that it would measure."""
     from kernelmark.api.roofs import expected_roofs_s
     from kernelmark.runners.ahead import kernel_key
@@ -393,7 +332,7 @@ def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions) -> float:
         if not asked.no_store:
             with contextlib.suppress(NothingToDo, StoreError):  # one that is still to be made
                 store = stack.enter_context(open_store(asked.store, readonly=True))
-        if asked.outputs.shows_percent or not asked.no_store:
+        if outputs.shows_percent or not asked.no_store:
             roofs_s = expected_roofs_s(plan, store, asked.roofs)
     ahead = list(kernels.values()) if len(kernels) > 1 and jobs else []
     return roofs_s + estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)

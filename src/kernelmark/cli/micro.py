@@ -16,7 +16,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.micro_pack import make_pack
-from kernelmark.cli.output import Outputs, check_writable, put_table, say
+from kernelmark.cli.output import check_writable, put_table, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
@@ -109,6 +109,7 @@ Folder = Annotated[
 
 
 def micro(
+    *,
     context: typer.Context,
     words: Words = None,
     every: All = False,
@@ -122,9 +123,7 @@ def micro(
     figure: FigureFile = None,
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     quiet: o.Quiet = False,
     precompile: Archs = None,
     output: Folder = None,
@@ -144,7 +143,6 @@ def micro(
     if verb:
         takes = ", ".join(f"--{name}" for name in VERBS[verb])
         o.check_alone(context, ("words", *VERBS[verb]), f"'micro {verb}'", hint=f"it takes {takes}")
-    outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
     if verb == "list":
         put_table(_listing(names[1:]))
@@ -186,7 +184,7 @@ def micro(
 def _compare(
     refs: Sequence[str],
     store: str | None,
-    outputs: Outputs,
+    outputs: o.Outputs,
     figure: Path | None,
     *,
     quiet: bool,
@@ -204,14 +202,12 @@ def _compare(
             found = [ref if is_file(ref) else find_run(ref, opened) for ref in refs]
     with kept_by(_again("compare", *refs), store):
         compare(
-            found[0],
-            found[1],
+            base=found[0],
+            head=found[1],
             fail_on=["none"],
             every=True,
             store=store,
-            json=outputs.json,
-            csv=outputs.csv,
-            md=outputs.md,
+            outputs=outputs,
             quiet=quiet,
         )
     if figure is not None:
@@ -366,7 +362,7 @@ def _again(*words: str) -> tuple[str, ...]:
 
 def _show(
     results: Results,
-    outputs: Outputs,
+    outputs: o.Outputs,
     kept: AbstractContextManager[None],
     *,
     points: bool,

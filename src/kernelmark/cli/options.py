@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
 import typer
 
 from kernelmark.cli import completing
+from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +70,7 @@ def _not_negative(value: float | None) -> float | None:
 
 
 Words = list[str] | None
+Text = Callable[[], str]
 
 Ops = Annotated[
     Words,
@@ -379,17 +384,49 @@ def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a command as one value, for the functions behind it."""
+    """Options that commands share: a command with a parameter of such a class has all its fields as
+    options. No slots, which would rule out more than one base."""
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
         """Take the fields of this class from the options of a command, which may have more."""
-        return cls(**{f.name: params[f.name] for f in fields(cls) if f.name in params})
+        return cls(**{field.name: params[field.name] for field in fields(cls)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command for the parser: with the fields of its Options classes as parameters."""
+    hints = get_type_hints(call, include_extras=True)
+    groups = {n: h for n, h in hints.items() if isinstance(h, type) and issubclass(h, Options)}
+    if not groups:
+        return call
+    parameters: dict[str, inspect.Parameter] = {}
+    for own in inspect.signature(call).parameters.values():
+        if own.name in groups:
+            kinds = get_type_hints(groups[own.name], include_extras=True)
+            found = {field.name: field.default for field in fields(groups[own.name])}
+        else:
+            kinds, found = hints, {own.name: own.default}
+        for name, default in found.items():
+            if name in parameters:
+                raise TypeError(f"{call.__name__} has two options {name}")
+            parameters[name] = inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[name]
+            )
+
+    @functools.wraps(call)
+    def expanded(**given: Any) -> Any:
+        made = {name: group.of(given) for name, group in groups.items()}
+        taken = {field.name for group in groups.values() for field in fields(group)}
+        return call(**made, **{name: given[name] for name in given if name not in taken})
+
+    expanded.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    expanded.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+    return expanded
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProblemOptions(Options):
     """Options that choose problems."""
 
@@ -415,6 +452,90 @@ class ProblemOptions(Options):
             limit=self.limit,
             **more,
         )
+
+
+# Options that are called otherwise than their fields of Timing.
+_TIMING_FIELDS = {
+    "max_blocks": "max_allocations",
+    "samples": "min_samples",
+    "target_ci": "target_rel_ci",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingOptions(Options):
+    """Options that set fields of a Timing, for every command that measures."""
+
+    timing: TimingFile = None
+    cache: CacheState = None
+    strain: StrainKind = None
+    duty: DutyKind = None
+    threads: Threads = None
+    max_s: MaxSeconds = None
+    warmup_s: WarmupSeconds = None
+    seed: Seed = None
+
+    def timing_changes(self) -> dict[str, Any]:
+        """Return the fields of Timing that the options set, also those of a subclass."""
+        from kernelmark.core.timing import Timing
+
+        known = {field.name for field in fields(Timing)}
+        given = {_TIMING_FIELDS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
+        return {n: value for n, value in given.items() if n in known and value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredOptions(Options):
+    """Options of commands that measure cases and store them."""
+
+    store: StorePlace = None
+    no_store: NoStore = False
+    label: Label = ""
+    quiet: Quiet = False
+    dry_run: DryRun = False
+    timeout: Timeout = 300.0
+    jobs: Jobs = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs(Options):
+    """Where data was asked to go; `-` is stdout, which then holds nothing else."""
+
+    json: Json = None
+    csv: Csv = None
+    md: Md = None
+
+    def __post_init__(self) -> None:
+        asked = [place for place in (self.json, self.csv, self.md) if place is not None]
+        if asked.count("-") > 1:
+            raise UsageError(
+                "only one of --json, --csv and --md can go to stdout",
+                hint="give the others a file name",
+            )
+        for place in asked:
+            check_writable(place)
+
+    @property
+    def any(self) -> bool:
+        return not (self.json is None and self.csv is None and self.md is None)
+
+    @property
+    def shows_percent(self) -> bool:
+        """Whether anything that is written has a column for the share of the roof."""
+        return not (self.json == "-" and self.csv is None and self.md is None)
+
+    @property
+    def stdout_taken(self) -> bool:
+        return "-" in (self.json, self.csv, self.md)
+
+    def put(self, *, json: Text, csv: Text | None = None, md: Text | None = None) -> None:
+        """Make and write what was asked for, and nothing else. One that cannot be written keeps
+        no other from being written."""
+        pairs = ((self.json, json), (self.csv, csv), (self.md, md))
+        asked = [(place, text) for place, text in pairs if place is not None and text is not None]
+        with contextlib.ExitStack() as waiting:
+            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):  # the last is first
+                waiting.callback(lambda place, text: write(place, text()), place, text)
 
 
 def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:

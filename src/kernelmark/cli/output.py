@@ -9,8 +9,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -23,52 +22,10 @@ if TYPE_CHECKING:
 
     from kernelmark.report.tables import Table
 
-Text = Callable[[], str]
 _COMMAND = re.compile(r"(.*?)(?:(?<=: )(kmark [^:]*))?", re.DOTALL)
 # Between a number and its unit, which stay on one line.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[nmµ]?s|min|h)(?!\w))")
 _STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """Where data was asked to go; `-` is stdout, which then holds nothing else."""
-
-    json: str | None = None
-    csv: str | None = None
-    md: str | None = None
-
-    def __post_init__(self) -> None:
-        asked = [place for place in (self.json, self.csv, self.md) if place is not None]
-        if asked.count("-") > 1:
-            raise UsageError(
-                "only one of --json, --csv and --md can go to stdout",
-                hint="give the others a file name",
-            )
-        for place in asked:
-            check_writable(place)
-
-    @property
-    def any(self) -> bool:
-        return not (self.json is None and self.csv is None and self.md is None)
-
-    @property
-    def shows_percent(self) -> bool:
-        """Whether anything that is written has a column for the share of the roof."""
-        return not (self.json == "-" and self.csv is None and self.md is None)
-
-    @property
-    def stdout_taken(self) -> bool:
-        return "-" in (self.json, self.csv, self.md)
-
-    def put(self, *, json: Text, csv: Text | None = None, md: Text | None = None) -> None:
-        """Make and write what was asked for, and nothing else. One that cannot be written keeps
-        no other from being written."""
-        pairs = ((self.json, json), (self.csv, csv), (self.md, md))
-        asked = [(place, text) for place, text in pairs if place is not None and text is not None]
-        with contextlib.ExitStack() as waiting:
-            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):  # the last is first
-                waiting.callback(lambda place, text: write(place, text()), place, text)
 
 
 def check_writable(place: str) -> None:

@@ -62,7 +62,7 @@ def serve(
         if not opened.runs(limit=1):
             notes.append(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
 
-        def tell(text: str) -> None:
+        def on_message(text: str) -> None:
             # The address comes first: scripts read it.
             for line in (text, *notes):
                 say(line)
@@ -74,7 +74,7 @@ def serve(
             port=port,
             public=public,
             tuning=folders,
-            tell=(lambda text: None) if quiet else tell,
+            on_message=(lambda text: None) if quiet else on_message,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put, put_tables
+from kernelmark.cli.output import put, put_tables
 from kernelmark.cli.places import extended, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
 
@@ -32,6 +32,7 @@ Samples = Annotated[
 
 
 def show(
+    *,
     ref: o.RunRef = "latest",
     ops: o.Ops = None,
     backends: o.KeptBackends = None,
@@ -40,17 +41,14 @@ def show(
     case: CaseRef = None,
     samples: Samples = False,
     store: o.StorePlace = None,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
     """Show a stored run, as 'kmark run' printed it."""
     from kernelmark.api.loading import loaded
-    from kernelmark.cli.telling import put_results, tell_rest
+    from kernelmark.cli.run_output import print_notes, put_results
     from kernelmark.report.detail import detail
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     with loaded(ref, store) as (results, opened):
         place = () if opened is None else store_words(store)
         words = rerun_words(results.run.argv)
@@ -71,7 +69,7 @@ def show(
                 put("\n")
             return 0
         put_results(found, outputs, quiet=quiet)
-        tell_rest(found, opened, quiet=quiet, place=place, more=more)
+        print_notes(found, opened, quiet=quiet, place=place, more=more)
     return 0
 
 

@@ -11,7 +11,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, say
+from kernelmark.cli.output import say
 from kernelmark.core.errors import KernelmarkError, UsageError, about
 
 if TYPE_CHECKING:
@@ -141,11 +141,10 @@ With = Annotated[
 
 
 def export(
+    *,
     ref: Exported = "latest",
     store: o.StorePlace = None,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    asked: o.Outputs,
     form: As = None,
     output: Output = None,
     base: Base = None,
@@ -161,9 +160,8 @@ def export(
     Configs of a tuning folder: kmark export DIR --as python -o tuned.py
     """
     from kernelmark.api.loading import loaded
-    from kernelmark.cli.telling import put_results
+    from kernelmark.cli.run_output import put_results
 
-    asked = Outputs(json=json, csv=csv, md=md)
     if form is not None:
         from kernelmark.cli.tune_apply import export_winners
 
@@ -175,7 +173,7 @@ def export(
         return export_winners(ref, form, output=output, base=base, words=words or ())
     if output is not None or base is not None or words:
         raise UsageError("-o, --base and --with go with --as", hint="say a format: --as python")
-    outputs = asked if asked.any else Outputs(json="-")
+    outputs = asked if asked.any else o.Outputs(json="-")
     with loaded(ref, store) as (results, _):
         put_results(results, outputs, table=False)
     return 0

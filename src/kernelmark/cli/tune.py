@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_check, tune_confirm, tune_run, tune_show
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import NOTHING, SOME_FAILED
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ Force = Annotated[bool, o.option("--force", o.RUNNING, help="Also overwrite edit
 
 
 def summarise(
+    *,
     context: typer.Context,
     folder: Folder,
     backend: Reference = None,
@@ -142,9 +144,7 @@ def summarise(
     every: t.Every = False,
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
     """Time each problem with the reference; select the costly ones.
@@ -156,7 +156,6 @@ def summarise(
     from kernelmark.cli.progress import reporter
     from kernelmark.stores import open_store
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     with contextlib.ExitStack() as stack:
         opened = None if no_store else stack.enter_context(open_store(store))
         on_event = stack.enter_context(reporter(None, quiet=quiet))
@@ -172,11 +171,11 @@ def summarise(
             on_event=on_event,
         )
     _put_summary(summary, outputs, every=every)
-    _tell_summary(summary, folder, quiet=quiet)
+    _print_summary(summary, folder, quiet=quiet)
     return SOME_FAILED if any(c.status and c.status.failed for c in summary.costs) else 0
 
 
-def _put_summary(summary: Summary, outputs: Outputs, *, every: bool) -> None:
+def _put_summary(summary: Summary, outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
@@ -195,7 +194,7 @@ def _put_summary(summary: Summary, outputs: Outputs, *, every: bool) -> None:
     )
 
 
-def _tell_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
+def _print_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
 
     if summary.failed:
@@ -218,20 +217,21 @@ def _style(cost: Cost) -> str:
     return "" if cost.selected and cost.total_s else "dim"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanProblems(o.ProblemOptions):
+    """Problems to plan for; of a log, --limit keeps the expensive ones."""
+
+    limit: Limit = None
+
+
 def plan(
-    context: typer.Context,
+    *,
     folder: NewFolder,
     backend: Tuned,
     reference: ToBeat = None,
     device: OneDevice = None,
     arch: Arch = None,
-    suites: o.Suites = None,
-    ops: o.Ops = None,
-    axes: o.Axes = None,
-    dtypes: o.Dtypes = None,
-    problems: o.Problems = None,
-    filter: o.Filter = None,
-    limit: Limit = None,
+    chosen: PlanProblems,
     thr: PlanThreshold = None,
     strategy: StrategyName = "kmark",
     evaluations: Evaluations = 100,
@@ -241,9 +241,7 @@ def plan(
     min_gain_us: MinGain = 0.5,
     force: Force = False,
     every: t.Every = False,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
     """Write an editable plan per problem: space, budget, seed.
@@ -257,7 +255,6 @@ def plan(
     from kernelmark.api import tuning
     from kernelmark.tune.plans.plan import Acceptance, Budget
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     done = tuning.plan(
         folder,
         backend=backend,
@@ -265,7 +262,7 @@ def plan(
         device=device,
         arch=arch,
         thr=thr,
-        selection=o.ProblemOptions.of(context.params).select(),
+        selection=chosen.select(),
         strategy=strategy,
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),
@@ -273,10 +270,10 @@ def plan(
         force=force,
     )
     _put_plans(done, outputs, every=every)
-    return _tell_plans(done, folder, arch=arch, quiet=quiet)
+    return _print_plans(done, folder, arch=arch, quiet=quiet)
 
 
-def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
+def _put_plans(done: Planned, outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
@@ -295,7 +292,7 @@ def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
     )
 
 
-def _tell_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
+def _print_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
     from kernelmark.report import tuning as report
 
     for line in report.reasons(done.refused):

@@ -93,7 +93,7 @@ def apply(
     with hinted(_MEND):
         change = applying.prepare(emitter, outcomes, into, given)
     put(change.diff(into))
-    _tell(change, emitter, quiet=quiet)
+    _print_notes(change, emitter, quiet=quiet)
     if not change.edits:
         return _nothing(change, into) or missing
     names = {wanted.name for wanted in change.wanted}
@@ -135,7 +135,7 @@ def export_winners(
     with hinted(_MEND):
         change = applying.prepare(emitter, outcomes, into, given)
     if not change.edits:
-        _tell(change, emitter, quiet=False)
+        _print_notes(change, emitter, quiet=False)
         return _nothing(change, into) or missing
     if output == "-":
         if len(change.edits) > 1 or change.edits[0].path != Path():
@@ -144,7 +144,7 @@ def export_winners(
     else:
         for file in applying.export(emitter, change, to):
             say(f"written: {file}")
-    _tell(change, emitter, quiet=False)
+    _print_notes(change, emitter, quiet=False)
     say(f"read back: {_proof(change)}")
     return missing
 
@@ -179,7 +179,7 @@ def load_winners(
     return emitter, outcomes, options, SOME_FAILED if current.unreadable else 0
 
 
-def _tell(change: Change, emitter: Emitter, *, quiet: bool) -> None:
+def _print_notes(change: Change, emitter: Emitter, *, quiet: bool) -> None:
     for held in change.held:
         say(f"{held.name} is not written: {held.reason}")
     if quiet:

@@ -10,7 +10,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import SOME_FAILED
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 
 if TYPE_CHECKING:
     from kernelmark.tune.search.check import Check
@@ -35,14 +35,13 @@ Timeout = Annotated[
 
 
 def check(
+    *,
     folder: Folder,
     only: t.Only = None,
     candidates: Candidates = 16,
     jobs: Jobs = None,
     timeout: Timeout = 180.0,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
     """Compile candidates without a GPU; report spills and limits.
@@ -54,7 +53,6 @@ def check(
     from kernelmark.api import tuning_check
     from kernelmark.tune.search.check import Verdict
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     checks = []
     for plan_check in tuning_check.check(
         folder,
@@ -71,7 +69,7 @@ def check(
     return 0 if all(plan_check.count(Verdict.ACCEPTED) for plan_check in checks) else SOME_FAILED
 
 
-def _put(checks: Sequence[Check], outputs: Outputs) -> None:
+def _put(checks: Sequence[Check], outputs: o.Outputs) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import checks as report
     from kernelmark.report.render import markdown

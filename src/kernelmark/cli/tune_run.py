@@ -12,7 +12,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError
 from kernelmark.core.units import counted
 
@@ -57,6 +57,7 @@ Timeout = Annotated[
 
 
 def run(
+    *,
     folder: Folder,
     devices: Devices = None,
     only: t.Only = None,
@@ -65,9 +66,7 @@ def run(
     timeout: Timeout = 30.0,
     retry_failed: RetryFailed = False,
     store: o.StorePlace = None,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
     """Search each plan's space; keep configs that are faster.
@@ -79,7 +78,6 @@ def run(
     from kernelmark.api import tuning_run
     from kernelmark.cli.tune_progress import reporter
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     with _for_roofs(store) as opened, reporter(quiet=quiet) as on_event:
         done = tuning_run.run(
             folder,
@@ -93,7 +91,7 @@ def run(
             store=opened,
         )
     _put(done, outputs)
-    _tell(done, folder, quiet=quiet)
+    _print_notes(done, folder, quiet=quiet)
     if done.interrupted:
         return INTERRUPTED
     return SOME_FAILED if done.failed else 0
@@ -114,7 +112,7 @@ def _for_roofs(place: str | None) -> Iterator[Store | None]:
         yield opened
 
 
-def _put(done: Tuned, outputs: Outputs) -> None:
+def _put(done: Tuned, outputs: o.Outputs) -> None:
     from kernelmark.report.outcomes import by_worth, outcome_table
     from kernelmark.report.render import markdown
     from kernelmark.tune.records import results
@@ -132,7 +130,7 @@ def _put(done: Tuned, outputs: Outputs) -> None:
     )
 
 
-def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
+def _print_notes(done: Tuned, folder: str, *, quiet: bool) -> None:
     from kernelmark.report.tuning import metrics_line
 
     again = f"kmark tune run {shlex.quote(folder)}"

@@ -11,7 +11,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
 
@@ -25,11 +25,10 @@ Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with
 
 
 def show(
+    *,
     folder: Folder,
     every: t.Every = False,
-    json: o.Json = None,
-    csv: o.Csv = None,
-    md: o.Md = None,
+    outputs: o.Outputs,
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
@@ -42,14 +41,13 @@ def show(
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.records.standing import standings
 
-    outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
     opened = TuningFolder.open(folder)
     plan_states = standings(opened)
     if not plan_states:
         raise NothingToDo(f"{folder} has no plans yet", hint=f"kmark tune plan {folder} -b BACKEND")
     _put_standings(plan_states, outputs, every=every)
-    _tell_standings(plan_states, quiet=quiet)
+    _print_standings(plan_states, quiet=quiet)
     if drawn is not None:
         from kernelmark.report.figures import TITLES
         from kernelmark.report.tuning_figure import of_folder
@@ -58,7 +56,7 @@ def show(
     return 0
 
 
-def _put_standings(standings: Sequence[Standing], outputs: Outputs, *, every: bool) -> None:
+def _put_standings(standings: Sequence[Standing], outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
@@ -77,7 +75,7 @@ def _put_standings(standings: Sequence[Standing], outputs: Outputs, *, every: bo
     )
 
 
-def _tell_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
+def _print_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
     from kernelmark.tune.records.outcome import Metrics
 

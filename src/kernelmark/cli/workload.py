@@ -46,12 +46,12 @@ def import_workload(
         write(skipped, _table(reading.skipped))
     place = TuningFolder.make(folder)
     inputs.save(reading, place.workload, arch=arch, force=force)
-    _tell(reading, arch)
+    _print_notes(reading, arch)
     say(f"written: {place.workload}; next: kmark tune summarise {shlex.quote(folder)}")
     return 0
 
 
-def _tell(reading: Reading, arch: str) -> None:
+def _print_notes(reading: Reading, arch: str) -> None:
     workload = reading.workload
     problems = len({call.problem for call in workload.calls})
     formats = dict.fromkeys(name for one in reading.inputs for name in one.formats)
@@ -59,20 +59,20 @@ def _tell(reading: Reading, arch: str) -> None:
         f"{_many(workload.total, 'call')} of {_many(problems, 'problem')} "
         f"in {_many(len(reading.inputs), 'file')} ({', '.join(formats)})"
     )
-    _tell_lost(reading)
+    _print_lost(reading)
     again = sum(one.again for one in reading.inputs)
     if again:
         say(f"{_many(again, 'call')} logged a second time by another kind of line, counted once")
-    _tell_copies(reading)
+    _print_copies(reading)
     for one in reading.inputs:
         for note in one.notes:
             say(f"{one.place}: {note}")
     if not arch and _has_shared_f8(reading, formats):
         say("8-bit floats were read as OCP's; if the log is of gfx940 to gfx942: --arch gfx942")
-    _tell_skipped(reading.skipped)
+    _print_skipped(reading.skipped)
 
 
-def _tell_copies(reading: Reading) -> None:
+def _print_copies(reading: Reading) -> None:
     first: dict[str, str] = {}
     for one in reading.inputs:
         if one.sha256 in first:
@@ -80,7 +80,7 @@ def _tell_copies(reading: Reading) -> None:
         first.setdefault(one.sha256, one.place)
 
 
-def _tell_lost(reading: Reading) -> None:
+def _print_lost(reading: Reading) -> None:
     lost: dict[str, int] = {}
     for call in reading.workload.calls:
         for word in call.lost:
@@ -91,7 +91,7 @@ def _tell_lost(reading: Reading) -> None:
         say(f"left out of the problems: {words}")
 
 
-def _tell_skipped(skips: Skips) -> None:
+def _print_skipped(skips: Skips) -> None:
     groups = skips.groups()
     say(f"{_many(len(skips), 'line')} skipped{':' if groups else ''}")
     for group in groups[:_REASONS]:

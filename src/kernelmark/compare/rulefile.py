@@ -23,7 +23,7 @@ from kernelmark.compare import rules
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
 from kernelmark.core.errors import UsageError, about
-from kernelmark.core.files import parse_toml, read_whole
+from kernelmark.core.files import load_toml
 
 _SELECTORS = ("op", "backend", "problem")
 
@@ -113,7 +113,8 @@ def load(name_or_path: str) -> Rule:
                 error.message, hint=f"known: {', '.join(rules.names())}, or a .toml file"
             ) from None
     path = Path(name_or_path).expanduser()
-    document = _read(path)
+    missing = f"a rule is a TOML file, or one of {', '.join(rules.names())}"
+    document = load_toml(path, missing=missing)
     special = document.pop("where", [])
     if not isinstance(special, list) or not all(isinstance(t, dict) for t in special):
         raise UsageError(f"{path}: where is not a list of tables", hint="begin each with [[where]]")
@@ -174,17 +175,3 @@ def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Prese
             f"{', '.join(_SELECTORS)}",
         )
     return start.changed(settings, place)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(read_whole(path).decode())
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path}: there is no such file",
-            hint=f"a rule is a TOML file, or one of {', '.join(rules.names())}",
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not UTF-8, or not TOML
-        raise UsageError(f"{path}: is not valid TOML: {error}") from None

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelmark.core.errors import UsageError
 from kernelmark.core.printable import csv_word
 from kernelmark.core.reason import reason_documents
 
@@ -69,6 +70,32 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("a number in it is too long") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_text(path: Path, *, missing: str | None = None, shown: str = "") -> str:
+    """Return the text of a user's file, called `shown` in errors; `missing` is the hint if there is
+    no such file."""
+    shown = shown or str(path)
+    try:
+        return read_whole(path).decode()
+    except FileNotFoundError:
+        raise UsageError(f"{shown}: there is no such file", hint=missing) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{shown}: is not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read: {error.strerror or error}") from None
+
+
+def load_toml(
+    path: Path, *, missing: str, hint: str | None = None, shown: str = ""
+) -> dict[str, Any]:
+    """Return the values in a user's TOML file; `hint` is for a text that is not TOML."""
+    text = read_text(path, missing=missing, shown=shown)
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        message = f"{shown or path}: is not valid TOML: {error}"
+        raise UsageError(message, hint=hint) from None
 
 
 def json_text(document: object) -> str:

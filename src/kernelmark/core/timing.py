@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import parse_toml, read_whole
+from kernelmark.core.files import load_toml
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import plain_number
 
@@ -169,17 +169,7 @@ def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a timing that a TOML file sets, and its `preset` if it names one."""
-    try:
-        found = parse_toml(read_whole(path).decode())
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path}: there is no such file",
-            hint=f"a timing is a TOML file or one of {', '.join(PRESETS)}",
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not UTF-8, or not TOML
-        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+    found = load_toml(path, missing=f"a timing is a TOML file or one of {', '.join(PRESETS)}")
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
     for name, value in found.items():
         if name not in defaults:

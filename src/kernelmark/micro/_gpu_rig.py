@@ -110,9 +110,9 @@ class GpuRig(Rig):
                 "function_set_attribute", ctypes.c_void_p(call.function), _CARVEOUT, 0
             )
 
-    def resident(self, call: Call, shared_bytes: int = 0) -> int:
+    def resident(self, call: Call) -> int:
         """Blocks of the call's size that fit on a unit at a time."""
-        return self._driver.occupancy(call.function, call.block, shared_bytes)
+        return self._driver.occupancy(call.function, call.block, 0)
 
     def spoiler(self, blocks: int) -> int:
         """Dynamic shared memory a block that lets no more than `blocks` onto a unit."""

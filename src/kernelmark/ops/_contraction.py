@@ -1,4 +1,4 @@
-"""The contractions of matrix products, and where an output cannot be checked by one."""
+"""The contractions of GEMMs, and where an output cannot be checked by one."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec, is_int
 from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
-_BATCHES = 4  # of a batched product are checked
+_BATCHES = 4  # of a batched GEMM are checked
 _HELP = {
     "m": "rows of D",
     "n": "columns of D",
@@ -32,7 +32,7 @@ _HELP = {
     "acc": "dtype that products are summed in",
     "ta": "n: A is stored m×k; t: k×m",
     "tb": "n: B is stored k×n; t: n×k",
-    "alpha": "factor of the product, not 0",
+    "alpha": "factor of A·B, not 0",
     "beta": "factor of C; C is an input only if it is not 0",
     "bias": "yes: add a row of n elements to every row of D",
     "dtype": "shorthand: A and B, and C and acc that follow from it",
@@ -40,9 +40,9 @@ _HELP = {
 
 
 class Matmul(Op):
-    """A product of matrices, or of a batch of them, stored one after the other.
+    """A GEMM, or a strided batch of them, stored one after the other.
 
-    `flops` counts 2·m·n·k a product, as every tool in the field does; alpha, beta and bias, at
+    `flops` counts 2·m·n·k a GEMM, as every tool in the field does; alpha, beta and bias, at
     most 4·m·n more, are not counted. An 8-bit float output saturates, as the libraries do.
     """
 
@@ -134,8 +134,8 @@ class Matmul(Op):
         )
         if not options["bias"]:
             return found
-        # Libraries without a fused bias for a shape (cuBLASLt, for odd n) add it to the product
-        # already rounded to c. That product is at most |value| + |bias|, and |bias| ≤ 1.
+        # Libraries without a fused bias for a shape (cuBLASLt, for odd n) add it to the result
+        # already rounded to c. That result is at most |value| + |bias|, and |bias| ≤ 1.
         again = dtype(problem.dtypes["c"]).unit_roundoff
         return dataclasses.replace(
             found,

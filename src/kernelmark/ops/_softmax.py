@@ -82,7 +82,7 @@ def error(
       and Q·scale rounded to the input dtype (u/√3·‖q‖₂·scale, k having variance 1/3). Common to
       all keys: the rounding of scale, of s_j and of s_j - max (4·u_acc·max|s|) and that of exp
       (4·u_acc);
-    - the second product sums terms p_j·v_j, and flash kernels rescale the sum as often.
+    - the second GEMM sums terms p_j·v_j, and flash kernels rescale the sum as often.
 
     What is left (the divisor l, a rounding common to all weights, the output) is a share of the
     value and stands in the tolerance.

@@ -1,4 +1,4 @@
-"""Which dtypes go together in a product, and what the inputs of each are drawn from."""
+"""Which dtypes go together in a GEMM, and what the inputs of each are drawn from."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Attention(Op):
     """O = softmax(scale·Q·Kᵀ)·V for each batch and head; query heads share key-value heads in
     groups of heads_q / heads_kv.
 
-    `flops` counts two products, 2·(dim_qk + dim_v) for each pair of a query and a key that it may
+    `flops` counts two GEMMs, 2·(dim_qk + dim_v) for each pair of a query and a key that it may
     see; a causal mask's pairs are counted exactly, not halved. The softmax is not counted.
     """
 
@@ -163,14 +163,14 @@ class Attention(Op):
         out, acc = dtype(types["o"]), dtype(types["acc"])
         rounded = _softmax.weight_type(problem).unit_roundoff
         keys, narrow = problem.dims["seq_kv"], _softmax.narrow_type(problem)
-        # of the second product, of the divisor, of the division
+        # of the second GEMM, of the divisor, of the division
         sums = trend(keys, narrow, acc) + trend(keys, acc, acc) + 2 * acc.unit_roundoff
         return Tolerance(
             per_magnitude=rounded * (1 + out.unit_roundoff),
             per_value=out.unit_roundoff + rounded + sums,
             absolute=out.smallest_step / 2,
             why=(
-                f"weights rounded to {_softmax.weight_type(problem)} before the second product "
+                f"weights rounded to {_softmax.weight_type(problem)} before the second GEMM "
                 f"({rounded:.2g}, independent for each key, plus a share common to all), "
                 f"sums over {problem.dims['dim_qk']} and {problem.dims['seq_kv']} terms in "
                 f"{acc}, then one rounding to {out}: {out.unit_roundoff:.2g} of the value"

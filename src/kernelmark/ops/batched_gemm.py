@@ -1,4 +1,4 @@
-"""batched_gemm: many matrix products of one shape, matrices stored one after the other."""
+"""batched_gemm: many GEMMs of one shape, matrices stored one after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class BatchedGemm(Matmul):
     """D[i] = alpha·op(A[i])·op(B[i]) + beta·C[i] + bias; the bias is the same for every i."""
 
     name = "batched_gemm"
-    summary = "strided batch of matrix products of one shape"
+    summary = "strided batch of GEMMs of one shape"
     examples = (
         "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32",
         "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32 ta=t tb=t alpha=0.5 beta=-1.5 bias=yes",

@@ -1,4 +1,4 @@
-"""batched_gemm_quant: batches of products whose operands are stored or computed in few bits."""
+"""batched_gemm_quant: batches of GEMMs whose operands are stored or computed in few bits."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class BatchedGemmQuant(Op):
     """
 
     name = "batched_gemm_quant"
-    summary = "batched products of int8, fp8 or MXFP4 operands with their scales"
+    summary = "batched GEMMs of int8, fp8 or MXFP4 operands with their scales"
     parameters = _HELP
     examples = (
         "batched_gemm_quant batch=2 m=5 n=7 k=33 scheme=a8w8",
@@ -203,7 +203,7 @@ class BatchedGemmQuant(Op):
             found = dataclasses.replace(found, absolute=found.absolute + step)
         if problem.options["bias"]:
             again = out.unit_roundoff
-            why += "; the product may be rounded once more before the bias is added"
+            why += "; the GEMM may be rounded once more before the bias is added"
             found = dataclasses.replace(
                 found, per_value=found.per_value + again, absolute=found.absolute + again
             )

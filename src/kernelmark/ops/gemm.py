@@ -1,4 +1,4 @@
-"""gemm: one matrix product."""
+"""gemm: one GEMM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Gemm(Matmul):
     """D = alpha·op(A)·op(B) + beta·C + bias."""
 
     name = "gemm"
-    summary = "matrix product D = alpha·op(A)·op(B) + beta·C + bias"
+    summary = "GEMM D = alpha·op(A)·op(B) + beta·C + bias"
     examples = (
         "gemm m=33 n=47 k=65 dtype=f64",
         "gemm m=33 n=47 k=65 dtype=f32",

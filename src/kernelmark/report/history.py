@@ -216,7 +216,7 @@ def unconfirmed(alarms: Sequence[Story]) -> str:
     )
 
 
-def records(history: History, shown: Sequence[Story]) -> list[dict[str, Cell]]:
+def records(shown: Sequence[Story]) -> list[dict[str, Cell]]:
     """One flat record a point of a series, in seconds."""
     made: list[dict[str, Cell]] = []
     for story in shown:

@@ -15,7 +15,7 @@ from kernelmark.core.result import Case, Config, Result
 from kernelmark.core.timing import PRESETS, Timing
 from kernelmark.micro import registry as micro
 
-# Said even where they are what a bare problem means: a product without them reads as a plain one.
+# Said even where they are what a bare problem means: a GEMM without them reads as a plain one.
 _ALWAYS = ("dtype", "scheme")
 _USUAL = Timing()
 _LONGEST = 40  # characters of a parameter's value in a table

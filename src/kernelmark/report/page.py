@@ -10,7 +10,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell, printable
-from kernelmark.core.reason import BRIEF, FIELDS, Style, format_reason
+from kernelmark.core.reason import BRIEF, FIELDS, format_reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import bytes_text, counted
@@ -222,8 +222,8 @@ def _inline(spec: vega.Spec) -> str:
     return vega.svg(spec).replace(f'="{figures.PALETTE[0]}"', '="var(--mark)"')
 
 
-def _warnings(part: Part, style: Style = FIELDS) -> list[str]:
-    found = [format_reason(reason, style) for reason in tables.warnings(part.rows)]
+def _warnings(part: Part) -> list[str]:
+    found = [format_reason(reason, FIELDS) for reason in tables.warnings(part.rows)]
     return [*found, *part.notes]
 
 

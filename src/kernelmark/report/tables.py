@@ -137,7 +137,7 @@ def divided(made: Sequence[Row]) -> list[Row | None]:
     return [*made[:first], None, *made[first:]] if first else list(made)
 
 
-def results_table(made: Sequence[Row], title: str = "") -> Table:
+def results_table(made: Sequence[Row]) -> Table:
     """The table that `run` and `show` print."""
     several_devices = len({row.result.device for row in made}) > 1
     timings = _timings(made)
@@ -169,7 +169,7 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
         line += [time_text(_also(row)[name]) if name in _also(row) else NONE for name in beside]
         line += [_times(row)] if compared else []
         cells.append((*line, _status(row)))
-    return Table(columns=tuple(columns), rows=tuple(cells), title=title)
+    return Table(columns=tuple(columns), rows=tuple(cells))
 
 
 def _timings(made: Sequence[Row]) -> dict[int, str]:

@@ -48,57 +48,46 @@ class Step:
         return self.after - self.before
 
 
-def change_points(
-    values: Sequence[float], *, min_effect: float, alpha: float = ALPHA, least: int = LEAST
-) -> list[Step]:
+def change_points(values: Sequence[float], *, min_effect: float) -> list[Step]:
     """Steps of at least `min_effect` (in the unit of the values), in order; on logarithms of
     times, 0.01 is 1 %. The same series gives the same steps."""
     data = np.asarray(values, dtype=np.float64)
     if not np.isfinite(data).all():
         raise ValueError("values must be finite")
-    found = _divided(data, 0, _Search(min_effect=min_effect, alpha=alpha, least=least), 0.0)
+    found = _divided(data, 0, min_effect, 0.0)
     return _kept(data, found, min_effect)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
-    """What is asked for of a step."""
-
-    min_effect: float
-    alpha: float
-    least: int
-
-
-def _divided(data: _Values, start: int, search: _Search, memory: float) -> dict[int, float]:
+def _divided(data: _Values, start: int, min_effect: float, memory: float) -> dict[int, float]:
     """Places of steps with their p-values. `memory` is that of the series around this part: too
     few points remain in a part to see that they drift."""
-    if len(data) < 2 * search.least:
+    if len(data) < 2 * LEAST:
         return {}
-    split, gain = _best_split(data, search.least)
+    split, gain = _best_split(data)
     left, right = data[:split], data[split:]
     memory = max(memory, _memory(left, right))
-    if abs(np.median(right) - np.median(left)) < search.min_effect:
+    if abs(np.median(right) - np.median(left)) < min_effect:
         return {}
-    if not _settled(left, right, search.least):
+    if not _settled(left, right):
         return {}
     if memory > _DRIFTS and not _abrupt(data, split):
         return {}
-    p_value = _p_value(data, gain, search)
-    if p_value > search.alpha:
+    p_value = _p_value(data, gain)
+    if p_value > ALPHA:
         return {}
     return {
-        **_divided(left, start, search, memory),
+        **_divided(left, start, min_effect, memory),
         start + split: p_value,
-        **_divided(right, start + split, search, memory),
+        **_divided(right, start + split, min_effect, memory),
     }
 
 
-def _best_split(data: _Values, least: int) -> tuple[int, float]:
+def _best_split(data: _Values) -> tuple[int, float]:
     """The split that brings the points nearest to their medians, and by how much."""
     values = data.tolist()
     before = _prefix_costs(values)
     after = _prefix_costs(values[::-1])[::-1]
-    splits = range(least, len(values) - least + 1)
+    splits = range(LEAST, len(values) - LEAST + 1)
     best = min(splits, key=lambda split: before[split] + after[split])
     return best, before[-1] - before[best] - after[best]
 
@@ -114,19 +103,19 @@ def _prefix_costs(values: Sequence[float]) -> list[float]:
     return costs
 
 
-def _p_value(data: _Values, gain: float, search: _Search) -> float:
-    """How often a shuffled series gains as much; exact up to `alpha`, a lower bound above it, as
+def _p_value(data: _Values, gain: float) -> float:
+    """How often a shuffled series gains as much; exact up to ALPHA, a lower bound above it, as
     most series have no step and a few dozen shuffles show that."""
     source = np.random.default_rng(len(data))
     every = source.permuted(np.tile(data, (_SHUFFLES, 1)), axis=1)
     count = 1
     for shuffled in np.array_split(every, _PARTS):
         costs = np.full(len(shuffled), np.inf)
-        for split in range(search.least, len(data) - search.least + 1):
+        for split in range(LEAST, len(data) - LEAST + 1):
             left, right = shuffled[:, :split], shuffled[:, split:]
             costs = np.minimum(costs, _distance(left) + _distance(right))
         count += int(np.sum(_distance(shuffled) - costs >= gain - _TINY))
-        if count / (1 + _SHUFFLES) > search.alpha:
+        if count / (1 + _SHUFFLES) > ALPHA:
             break
     return count / (1 + _SHUFFLES)
 
@@ -137,13 +126,13 @@ def _distance(rows: _Values) -> _Values:
     return total
 
 
-def _settled(left: _Values, right: _Values, least: int) -> bool:
+def _settled(left: _Values, right: _Values) -> bool:
     """Whether enough points of each side are nearer to their own level than to the other: a side
     of few points may owe its level to less of them."""
     middle = (np.median(left) + np.median(right)) / 2
     rises = np.median(right) > np.median(left)
     counts = (np.sum((left < middle) == rises), np.sum((right > middle) == rises))
-    return bool(min(counts) >= least)
+    return bool(min(counts) >= LEAST)
 
 
 def _memory(left: _Values, right: _Values) -> float:

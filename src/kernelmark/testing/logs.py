@@ -65,7 +65,7 @@ def write_log(
 ) -> Mapping[Logged, int]:
     """Write a hipBLASLt log of `calls` calls of `shapes` distinct ones; no size is above `largest`.
 
-    Layers of language models in bf16, f16 and 8-bit floats, and products of attention heads in
+    Layers of language models in bf16, f16 and 8-bit floats, and GEMMs of attention heads in
     batches; few shapes have most of the calls. What was written is returned, with its counts.
     """
     source = random.Random(seed)

@@ -32,7 +32,7 @@ def fake_plans(
     rounds: int = 6,
     finalists: int = 2,
 ) -> list[TunePlan]:
-    """Plans for small products of growing size."""
+    """Plans for small GEMMs of growing size."""
     return [
         TunePlan(
             name=f"SSS_NN_{i}",

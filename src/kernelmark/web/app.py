@@ -28,7 +28,7 @@ from kernelmark.web.source import Source
 
 _KEPT = 512  # pages
 _KEPT_BYTES = 64 * 2**20
-_BUILT = 8  # pages before they are rendered: the figure of a page is asked for right after it
+_BUILT = 8  # pages before they are rendered: the figure of a page is requested right after it
 _SMALL = 1024  # bytes that are not worth compressing
 _LONGEST = 300  # characters of a parameter
 _MOST_OFFSET = 10**9
@@ -73,8 +73,8 @@ class _Pages:
         self._built: OrderedDict[tuple[object, ...], tuple[Page, int]] = OrderedDict()
         self._building = threading.Lock()
 
-    async def page(self, name: str, form: str, asked: Mapping[str, str]) -> _Made:
-        key = (name, form, *sorted(asked.items()))
+    async def page(self, name: str, form: str, params: Mapping[str, str]) -> _Made:
+        key = (name, form, *sorted(params.items()))
         stamp = self._source.stamp
         made = self._made.get(key)
         if made is not None and made.stamp == stamp:
@@ -84,7 +84,7 @@ class _Pages:
         if waiting is None:
             loop = asyncio.get_running_loop()
             threads = self._drawing if form == "svg" else self._threads
-            waiting = loop.run_in_executor(threads, self._make, name, form, asked, stamp)
+            waiting = loop.run_in_executor(threads, self._make, name, form, params, stamp)
             self._pending[key] = waiting
             waiting.add_done_callback(lambda _: self._pending.pop(key, None))
         made = await asyncio.shield(waiting)
@@ -99,31 +99,31 @@ class _Pages:
         while len(self._made) > _KEPT or (self._bytes > _KEPT_BYTES and len(self._made) > 1):
             self._bytes -= len(self._made.popitem(last=False)[1].body)
 
-    def _make(self, name: str, form: str, asked: Mapping[str, str], stamp: str) -> _Made:
-        whole = {**asked, "rows": "all"} if form == "csv" else asked
+    def _make(self, name: str, form: str, params: Mapping[str, str], stamp: str) -> _Made:
+        whole = {**params, "rows": "all"} if form == "csv" else params
         page, status = self._page(name, whole, stamp)
         if form == "svg":
             return _figure(page, stamp, status)
-        return _packed(self._render(name, form, page, asked, status), stamp, form, status)
+        return _packed(self._render(name, form, page, params, status), stamp, form, status)
 
-    def _page(self, name: str, asked: Mapping[str, str], stamp: str) -> tuple[Page, int]:
+    def _page(self, name: str, params: Mapping[str, str], stamp: str) -> tuple[Page, int]:
         """The page before it is rendered, and its HTTP status."""
-        key = (stamp, name, *sorted(asked.items()))
+        key = (stamp, name, *sorted(params.items()))
         with self._building:
             if key in self._built:
                 return self._built[key]
-        made = self._build(name, asked)
+        made = self._build(name, params)
         # With every row they are large.
-        if "rows" not in asked and made[1] < 500:
+        if "rows" not in params and made[1] < 500:
             with self._building:
                 self._built[key] = made
                 while len(self._built) > _BUILT:
                     self._built.popitem(last=False)
         return made
 
-    def _build(self, name: str, asked: Mapping[str, str]) -> tuple[Page, int]:
+    def _build(self, name: str, params: Mapping[str, str]) -> tuple[Page, int]:
         try:
-            return VIEWS[name].build(self._source, server_url, asked), 200
+            return VIEWS[name].build(self._source, server_url, params), 200
         except StoreError as error:
             return _problem(error, "store"), 503
         except NothingToDo as error:
@@ -135,14 +135,14 @@ class _Pages:
             return _problem(KernelmarkError("this page could not be made"), "internal"), 500
 
     def _render(
-        self, name: str, form: str, page: Page, asked: Mapping[str, str], status: int
+        self, name: str, form: str, page: Page, params: Mapping[str, str], status: int
     ) -> bytes:
         if form == "json":
             return rendering.json_bytes(page)
         if form == "csv":
             return rendering.csv_bytes(page)
-        parts = [value for key, value in asked.items() if "{" + key + "}" in VIEWS[name].path]
-        query = {k: v for k, v in asked.items() if "{" + k + "}" not in VIEWS[name].path}
+        parts = [value for key, value in params.items() if "{" + key + "}" in VIEWS[name].path]
+        query = {k: v for k, v in params.items() if "{" + k + "}" not in VIEWS[name].path}
         address = server_url(name, *parts, **query)
         join = "&" if "?" in address else "?"
         twins = {"JSON": f"{address}{join}format=json"}
@@ -210,10 +210,10 @@ def _response(request: Request, made: _Made) -> Response:
     return Response(body, status_code=made.status, media_type=made.type, headers=headers)
 
 
-def _asked(request: Request, view: View) -> tuple[str, dict[str, str]]:
-    """The format and the parameters of an address; anything unknown or too long is refused."""
+def _parse_params(request: Request, view: View) -> tuple[str, dict[str, str]]:
+    """Return the format and the parameters of an address; refuse what is unknown or too long."""
     known = {field.name: field for field in (*view.fields, _FORMAT)}
-    asked: dict[str, str] = {}
+    params: dict[str, str] = {}
     for name, value in request.query_params.items():
         field = known.get(name)
         if field is None:
@@ -228,13 +228,13 @@ def _asked(request: Request, view: View) -> tuple[str, dict[str, str]]:
         if value and field.whole and int(value[:20]) > _MOST_OFFSET:
             raise Refusal(status=400, code="parameter", message=f"{name} is too large")
         if value:
-            asked[name] = value
-    form = asked.pop("format", "html")
+            params[name] = value
+    form = params.pop("format", "html")
     for name, value in request.path_params.items():
         if len(value) > _LONGEST:
             raise Refusal(status=400, code="parameter", message=f"{name} is too long")
-        asked[name] = value
-    return form, asked
+        params[name] = value
+    return form, params
 
 
 def create_app(
@@ -274,13 +274,13 @@ def create_app(
     def add_page(name: str, view: View) -> None:
         async def page(request: Request) -> Response:
             check_reader(request)
-            form, asked = _asked(request, view)
-            return _response(request, await made.page(name, form, asked))
+            form, params = _parse_params(request, view)
+            return _response(request, await made.page(name, form, params))
 
         async def twin(request: Request) -> Response:
             check_reader(request)
-            _, asked = _asked(request, view)
-            return _response(request, await made.page(name, "json", asked))
+            _, params = _parse_params(request, view)
+            return _response(request, await made.page(name, "json", params))
 
         parts = _path_parameters(view)
         described = [_described(field) for field in view.fields]

@@ -129,8 +129,8 @@ def server_url(page: str, *parts: str, **query: str) -> str:
     for part in parts:
         start, _, rest = path.partition("{")
         path = f"{start}{quote(part, safe='')}{rest.partition('}')[2]}"
-    asked = urlencode({name: value for name, value in query.items() if value})
-    return f"{path}?{asked}" if asked else path
+    text = urlencode({name: value for name, value in query.items() if value})
+    return f"{path}?{text}" if text else path
 
 
 @functools.cache

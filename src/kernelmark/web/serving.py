@@ -44,7 +44,7 @@ def serve(
     port: int,
     public: bool,
     tuning: Sequence[Path],
-    tell: Callable[[str], None],
+    on_message: Callable[[str], None],
 ) -> int:
     """Serve until a signal ends it; 0."""
     source = Source(store, tuning, prepare=rows_of)
@@ -68,7 +68,9 @@ def serve(
     gc.set_threshold(*_GC_THRESHOLDS)
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     shown = f"[{host}]" if ":" in host else host
-    tell(f"serving {store.where} at http://{shown}:{bound.getsockname()[1]}/ (Ctrl-C ends it)")
+    on_message(
+        f"serving {store.where} at http://{shown}:{bound.getsockname()[1]}/ (Ctrl-C ends it)"
+    )
     try:
         server.run(sockets=[bound])
     except KeyboardInterrupt:  # the signal that ended it, once the server has closed

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.web import rendering
-from kernelmark.web.pages.parts import Urls, device_query
+from kernelmark.web.pages.parts import Params, Urls, device_query
 from kernelmark.web.pages.runs import CHARTS
 from kernelmark.web.rendering import VIEWS
 from kernelmark.web.source import Source
@@ -30,8 +30,6 @@ _FIXED = {
 _ALL = {"rows": "all"}
 _UNSAFE = re.compile(r"[^0-9A-Za-z._-]")
 
-Asked = dict[str, str]
-
 
 def write_site(source: Source, folder: Path, *, runs: int) -> int:
     """Write every page into `folder` and return how many there are."""
@@ -39,7 +37,7 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
     newest, _ = source.store.find_runs(limit=runs)
     if not newest:
         raise NothingToDo("the store has no runs yet", hint="kmark run adds results")
-    pages: dict[str, tuple[str, Asked]] = {}
+    pages: dict[str, tuple[str, Params]] = {}
     for name, stem in _FIXED.items():
         fields = {field.name for field in VIEWS[name].fields}
         pages[stem] = (name, _ALL if "rows" in fields else {})
@@ -47,16 +45,16 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
         pages[_stem("run", run.id)] = ("run", {"run_id": run.id, **_ALL})
         pages[_stem("roofline", run=run.id)] = ("roofline", {"run": run.id, **_ALL})
         for kind in CHARTS:
-            asked = {"run": run.id, "kind": kind}
-            pages[_stem("charts", **asked)] = ("charts", {**asked, **_ALL})
+            params = {"run": run.id, "kind": kind}
+            pages[_stem("charts", **params)] = ("charts", {**params, **_ALL})
         for result in source.results(run.id):
             device = device_query(result.device)
-            asked = {"run_id": run.id, "case_id": result.case.id, "device": device}
-            pages[_stem("result", run.id, result.case.id, device=device)] = ("result", asked)
+            params = {"run_id": run.id, "case_id": result.case.id, "device": device}
+            pages[_stem("result", run.id, result.case.id, device=device)] = ("result", params)
     for base, head in zip(newest[1:], newest, strict=False):
         if (base.label, base.suite) == (head.label, head.suite):
-            asked = {"base": base.id, "head": head.id}
-            pages[_stem("compare", **asked)] = ("compare", {**asked, **_ALL})
+            params = {"base": base.id, "head": head.id}
+            pages[_stem("compare", **params)] = ("compare", {**params, **_ALL})
     for one in summary.kernels:
         given = {"arch": one.arch, "metric": one.story.newest.metric}
         pages[_stem("series", one.case_id, **given)] = (
@@ -73,16 +71,16 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
     return _write(source, folder, pages)
 
 
-def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Asked]]) -> int:
+def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -> int:
     count = 0
     try:
         for name, data in rendering.STATIC.items():
             _put(folder / "static" / name, data)
-        for stem, (name, asked) in pages.items():
+        for stem, (name, params) in pages.items():
             up = "../" * stem.count("/")
             urls = _urls(up, pages)
             try:
-                page = VIEWS[name].build(source, urls, asked)
+                page = VIEWS[name].build(source, urls, params)
             except KernelmarkError:  # nothing to compare, no run with a roofline
                 if "/" in stem:
                     continue
@@ -109,7 +107,7 @@ def _put(path: Path, data: bytes) -> None:
     write_whole(path, data)
 
 
-def _urls(up: str, pages: dict[str, tuple[str, Asked]]) -> Urls:
+def _urls(up: str, pages: dict[str, tuple[str, Params]]) -> Urls:
     """Relative addresses of the pages that are written."""
 
     def url(page: str, *parts: str, **query: str) -> str | None:

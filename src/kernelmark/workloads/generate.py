@@ -210,7 +210,7 @@ def _tall(dice: Dice, sizes: Sizes) -> Given:
 
 
 def _thin(dice: Dice, sizes: Sizes) -> Given:
-    """One dim is small: nothing else makes a product wait for memory."""
+    """One dim is small: nothing else makes a GEMM wait for memory."""
     given = _free(dice, sizes)
     thin = ("m", "n", "k")[dice.pick((0, 1, 2))]
     return given | {thin: dice.between(1, ASPECT)}

@@ -161,7 +161,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Which sizes to derive: tokens in a step for the matrix products, prompt lengths, and
+    """Which sizes to derive: tokens in a step for the GEMMs, prompt lengths, and
     batch × context for decoding."""
 
     tokens: Sequence[int] = ()
@@ -201,7 +201,7 @@ def _attention_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]
 
 
 def _latent_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]:
-    """Down-projections are whole on each rank and done as one product; decoding multiplies by
+    """Down-projections are whole on each rank and done as one GEMM; decoding multiplies by
     the key and value up-projections head by head instead of by `kv_b`."""
     heads, _ = _heads(which, tp)
     yield _linear("qkv_a", tokens, which.q_rank + which.kv_rank + which.rope_dim, which.hidden)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
-from kernelmark.core.files import parse_toml, read_whole
+from kernelmark.core.files import parse_toml, read_text
 from kernelmark.core.problem import Problem
 from kernelmark.ops import registry
 from kernelmark.workloads import axes, groups
@@ -182,14 +182,7 @@ def _find(name_or_path: str) -> tuple[Path, str]:
 
 
 def _read(path: Path, shown: str) -> dict[str, Any]:
-    try:
-        text = read_whole(path).decode()
-    except FileNotFoundError:
-        raise UsageError(f"{shown}: there is no such suite file") from None
-    except OSError as error:
-        raise UsageError(f"{shown}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{shown}: is not UTF-8 text") from None
+    text = read_text(path, missing="'kmark list suites' lists built-in ones", shown=shown)
     try:
         document = parse_toml(text)
     except ValueError as error:

@@ -130,7 +130,7 @@ def test_letters_of_8_bit_floats_go_by_the_architecture(arch, token, name):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"m": "0"}, "m=0 is an empty product"),
+        ({"m": "0"}, "m=0 is an empty GEMM"),
         ({"m": "-4"}, "m=-4 is negative"),
         ({"m": "-x"}, "m=-x is not a whole number"),
         ({"m": "4e2"}, "not a whole number"),

@@ -185,7 +185,7 @@ def test_tunableop_rows(read, told, row, problem, lost):
         ("GemmTunableOp_Quarter_TN,tn_48_5_32", "unknown operation"),
         ("GemmTunableOp_Half_TN,tn_48_5", "sizes that cannot be read"),
         ("GemmTunableOp_Half_TN", "sizes that cannot be read"),
-        ("GemmTunableOp_Half_TN,tn_48_0_32", "n=0 is an empty product"),
+        ("GemmTunableOp_Half_TN,tn_48_0_32", "n=0 is an empty GEMM"),
     ],
 )
 def test_tunableop_rows_that_are_broken(read, told, row, reason):

@@ -1,4 +1,4 @@
-"""NumPy: BLAS products for f64 and f32, NumPy's own loops for f16 and i8, on the CPU."""
+"""NumPy: BLAS GEMMs for f64 and f32, NumPy's own loops for f16 and i8, on the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """attention with NumPy: softmax(scale·Q·Kᵀ)·V, slab by slab.
 
 Scores and softmax are in the dtype of sums; probabilities are rounded to the inputs' dtype for
-the second product, as fused kernels do.
+the second GEMM, as fused kernels do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""conv with NumPy: one product an image, over columns gathered into a workspace.
+"""conv with NumPy: one GEMM an image, over columns gathered into a workspace.
 
 Padding costs nothing in a launch: the workspace is zeroed once and only taps inside the image are
 copied. A 1×1 filter with stride 1 and no padding needs no columns at all.
@@ -17,7 +17,7 @@ Slices = tuple[slice, slice]  # outputs that a filter tap contributes to, inputs
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """Images one after the other, all groups of an image in one product."""
+    """Images one after the other, all groups of an image in one GEMM."""
     nchw = problem.options["layout"] == "nchw"
     image_steps = _nchw_steps if nchw else _nhwc_steps
     columns: Array | None = None

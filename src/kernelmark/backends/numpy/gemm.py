@@ -22,7 +22,7 @@ def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> P
         a = held["a"].swapaxes(-1, -2) if options["ta"] == "t" else held["a"]
         b = held["b"].swapaxes(-1, -2) if options["tb"] == "t" else held["b"]
         d = held["d"]
-        # partial of the ufunc itself: one Python call less in a small product's time
+        # partial of the ufunc itself: one Python call less in a small GEMM's time
         first = partial(np.matmul, a, b, d) if product is matmul else partial(product, a, b, d)
         launches.append([first, *_epilogue(problem, held, scratch)])
     called = "matmul" if product is matmul else "einsum"

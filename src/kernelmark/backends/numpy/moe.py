@@ -1,4 +1,4 @@
-"""moe with NumPy: the rows of one expert after the other, two products each.
+"""moe with NumPy: the rows of one expert after the other, two GEMMs each.
 
 Gate, up and each expert's output are rounded to the inputs' dtype, as kernels that store them are.
 """

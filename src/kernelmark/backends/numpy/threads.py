@@ -2,7 +2,7 @@
 
 A worker's environment sets it before NumPy is imported; measuring inside a process that has NumPy
 already needs the library's own call. Two BLAS threads on one core wait for each other, which
-makes a small product ten times as slow.
+makes a small GEMM ten times as slow.
 """
 
 from __future__ import annotations

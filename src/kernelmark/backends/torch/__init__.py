@@ -1,6 +1,6 @@
 """PyTorch, as a user who calls it eagerly gets it, in the problem's own memory.
 
-Products write into the given output. torch has no form of the other ops that does: there a launch
+GEMMs write into the given output. torch has no form of the other ops that does: there a launch
 includes torch's allocation of its result, as it does for every user of torch, and the result is
 copied into the output after timing. PyTorch itself is only imported in `prepare`.
 """

@@ -1,6 +1,6 @@
 """PyTorch on a GPU: our stream, our memory, each op by the call a user would make.
 
-Products write into the given output. The other ops allocate their result and whatever they need
+GEMMs write into the given output. The other ops allocate their result and whatever they need
 between; memory that torch hands out in one capture it may hand out again in the next, so
 replays of different graphs overwrite each other's results. While graphs are captured a result for
 each argument set is kept, so that the sets' results lie apart as their inputs do, and what is
@@ -26,6 +26,7 @@ from kernelmark.backends._rules import (
 )
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.torch import build, epilogue
+from kernelmark.backends.torch.conv import conv_calls
 from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
@@ -110,7 +111,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         narrow = wrong_narrow_type("torch", problem, info) if info.kind == "hip" else None
         if problem.op == "gemm_epilogue":
             return narrow or wrong_scales("torch", problem, info) or _missing_epilogue(problem)
-        return narrow or _missing_product(problem)
+        return narrow or _missing_gemm(problem)
     if problem.op == "attention":
         types = problem.dtypes
         if (
@@ -131,21 +132,21 @@ def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
     """Anything else torch multiplies expert by expert, and waits for their numbers of rows: that
     can be neither captured nor queued."""
     if problem.dtypes["x"] != "bf16" or not info.arch.startswith(("sm_9", "sm_10")):
-        return "torch has a grouped product that needs no host for bf16 on sm_90 and sm_100 only"
+        return "torch has a grouped GEMM that needs no host for bf16 on sm_90 and sm_100 only"
     if problem.dims["n"] % 8 or problem.dims["k"] % 8:
-        return "torch's grouped product takes n and k that are multiples of 8"
+        return "torch's grouped GEMM takes n and k that are multiples of 8"
     return None
 
 
-def _missing_product(problem: Problem) -> str | None:
+def _missing_gemm(problem: Problem) -> str | None:
     types, options, dims = problem.dtypes, problem.options, problem.dims
     a, c = types["a"], types["c"]
     plain = options["alpha"] == 1 and options["beta"] == 0 and not options["bias"]
     if a.startswith("f8") or a == "i8":
         if problem.op == "batched_gemm":
-            return f"torch has no batched {a} product"
+            return f"torch has no batched {a} GEMM"
         if not plain:
-            return f"torch's {a} product has no alpha, beta or bias that is added before rounding"
+            return f"torch's {a} GEMM has no alpha, beta or bias that is added before rounding"
     if a.startswith("f8"):
         return _missing_scaled(problem)
     if a == "i8":
@@ -160,7 +161,7 @@ def _missing_product(problem: Problem) -> str | None:
 
 
 def _missing_scaled(problem: Problem) -> str | None:
-    """Why torch's _scaled_mm, the product of narrow types, does not compute a problem, or None."""
+    """Why torch's _scaled_mm, the GEMM of narrow types, does not compute a problem, or None."""
     types, options, dims = problem.dtypes, problem.options, problem.dims
     if "f8e5m2" in types["a"] and "f8e5m2" in types["b"]:
         return "torch's _scaled_mm takes f8e5m2 for one operand only"
@@ -268,7 +269,7 @@ def prepare(
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     held = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
     made = {"attention": _attention, "conv": _conv, "moe": _moe, "gemm_epilogue": _epilogue}
-    make = made.get(problem.op, _product)
+    make = made.get(problem.op, _gemm)
     return started(make(problem, config, held), device)
 
 
@@ -339,7 +340,7 @@ def _settings() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _product(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _gemm(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config)
@@ -429,22 +430,7 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
 
     refuse_unknown("torch", config, ("benchmark",))
     torch.backends.cudnn.benchmark = get_flag("torch", config, "benchmark", default=False)
-    dims = problem.dims
-    settings: dict[str, Any] = {
-        name: (dims[f"{short}_h"], dims[f"{short}_w"])
-        for name, short in (("stride", "stride"), ("padding", "pad"), ("dilation", "dilation"))
-    }
-    settings["groups"] = dims["groups"]
-    calls: list[Call] = []
-    outputs = []
-    for held in sets:
-        parts = [held["x"], held["w"], held["y"]]
-        if problem.options["layout"] == "nhwc":
-            # The same memory seen as N, C, H, W: what torch calls channels_last.
-            parts = [part.permute(0, 3, 1, 2) for part in parts]
-        x, weights, y = parts
-        calls.append(partial(torch.conv2d, x, weights, **settings))
-        outputs.append(y)
+    calls, outputs = conv_calls(problem, sets)
     return GpuKernel("aten::conv2d", calls, outputs)
 
 
@@ -454,7 +440,7 @@ def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     refuse_unknown("torch", config)
     product = getattr(torch, "_grouped_mm", None)  # from 2.8 on
     if product is None:
-        raise Unsupported(f"torch {torch.__version__} has no grouped product")
+        raise Unsupported(f"torch {torch.__version__} has no grouped GEMM")
 
     def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
         return product(rows, matrices, offs=ends)

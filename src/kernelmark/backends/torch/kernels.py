@@ -10,6 +10,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.torch import epilogue
+from kernelmark.backends.torch.conv import conv_calls
 from kernelmark.backends.torch.moe import experts, one_by_one
 from kernelmark.backends.torch.views import view
 from kernelmark.core.errors import OutOfMemory, Unsupported
@@ -88,7 +89,7 @@ def prepare(
     # torch falls back by itself, and says so with a C++ stack that would drown our own warnings.
     warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
-    held = [{name: view(arguments[name], device) for name in names} for arguments in sets]
+    held = [{name: view(arguments[name]) for name in names} for arguments in sets]
     if problem.op in ("attention", "conv", "moe"):
         _check_room(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
     if problem.op == "attention":
@@ -218,22 +219,5 @@ def _chosen(problem: Problem, call: Any) -> str:
 
 
 def _conv(problem: Problem, sets: list[Views], *, onednn: bool) -> Kernel:
-    import torch
-
-    dims = problem.dims
-    settings: dict[str, Any] = {
-        name: (dims[f"{short}_h"], dims[f"{short}_w"])
-        for name, short in (("stride", "stride"), ("padding", "pad"), ("dilation", "dilation"))
-    }
-    settings["groups"] = dims["groups"]
-    makers: list[Call] = []
-    outputs = []
-    for held in sets:
-        views = list(held.values())
-        if problem.options["layout"] == "nhwc":
-            # The same memory seen as N, C, H, W: what torch calls channels_last.
-            views = [part.permute(0, 3, 1, 2) for part in views]
-        x, weights, y = views
-        makers.append(partial(torch.conv2d, x, weights, **settings))
-        outputs.append(y)
+    makers, outputs = conv_calls(problem, sets)
     return AllocatingKernel("aten::conv2d", makers, outputs, onednn=onednn)

@@ -1,4 +1,4 @@
-"""moe with torch: rows sorted by expert, two grouped products, then back to their tokens."""
+"""moe with torch: rows sorted by expert, two grouped GEMMs, then back to their tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def experts(held: Mapping[str, Any], grouped: Grouped) -> Any:
 
 
 def one_by_one(rows: Any, matrices: Any, ends: Any) -> Any:
-    """A product for each expert that has rows. It waits for `ends`: not for a captured graph."""
+    """A GEMM for each expert that has rows. It waits for `ends`: not for a captured graph."""
     import torch
 
     out = rows.new_empty(rows.shape[0], matrices.shape[2])

@@ -1,8 +1,8 @@
 """What torch computes on a CPU in exactly the types a problem states; torch is not imported.
 
-Found by measuring and held by tests: f16 and bf16 products are summed in f32 and rounded once,
+Found by measuring and held by tests: f16 and bf16 GEMMs are summed in f32 and rounded once,
 alpha and beta (or bias) included. oneDNN on Arm sums f16 convolutions in f16, so that those run
-on torch's other kernels there. `_scaled_mm`, the f8 product, converts to f32 first on a CPU.
+on torch's other kernels there. `_scaled_mm`, the f8 GEMM, converts to f32 first on a CPU.
 """
 
 from __future__ import annotations

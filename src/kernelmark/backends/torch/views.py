@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from kernelmark.core.dtype import TORCH_NAMES
-from kernelmark.devices.base import Device, Tensor
+from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import array
 
 
-def view(tensor: Tensor, device: Device) -> Any:
+def view(tensor: Tensor) -> Any:
     """A torch tensor on the same memory, of the spec's shape and dtype."""
     import torch
 

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 
 from kernelmark.backends.triton.plan import Arguments, Call, Plan, ceil_div, power_of_two
 from kernelmark.core.dtype import dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.problem import Problem
+from kernelmark.gpu.rtc import vendor_of
 
 _BLOCK = {8: 128, 16: 64, 32: 64}  # a tile's edge by the element's bits
 _CHUNK = 4096
@@ -25,35 +28,35 @@ class Copy:
     call: Call
 
 
-def turned(name: str, kind: str, *, batch: int, rows: int, columns: int) -> Copy:
+def transposed(name: str, kind: str, *, batch: int, rows: int, columns: int) -> Copy:
     """`batch` matrices of the dtype `kind`, each stored by columns instead of by rows."""
     from kernelmark.kernels.triton import copy as kernels
 
     bits = dtype(kind).bits
-    place = f"turned {name}"
+    place = f"transposed {name}"
     # Copied as they are: integers have no conversion that a compiler might not know.
     arguments = Arguments().pointer("source", f"i{bits}", name).pointer("target", f"i{bits}", place)
     arguments.integer("rows", rows).integer("columns", columns)
     block_r, block_c = (power_of_two(edge, 16, _BLOCK[bits]) for edge in (rows, columns))
     grid = (ceil_div(rows, block_r) * ceil_div(columns, block_c) * batch, 1, 1)
     constants = {"BLOCK_R": block_r, "BLOCK_C": block_c}
-    call = arguments.call(kernels.turn, constants, {"num_warps": 8}, grid)
+    call = arguments.call(kernels.transpose, constants, {"num_warps": 8}, grid)
     return Copy(name=name, place=place, nbytes=batch * rows * columns * bits // 8, call=call)
 
 
-def widened(name: str, kind: str, wide: str, count: int) -> Copy:
+def upcast(name: str, kind: str, wide: str, count: int) -> Copy:
     """`count` elements of the dtype `kind` as elements of `wide`."""
     from kernelmark.kernels.triton import copy as kernels
 
-    place = f"widened {name}"
+    place = f"upcast {name}"
     arguments = Arguments().pointer("source", kind, name).pointer("target", wide, place)
     arguments.integer("count", count)
     grid = (ceil_div(count, _CHUNK), 1, 1)
-    call = arguments.call(kernels.widen, {"BLOCK": _CHUNK}, {"num_warps": 8}, grid)
+    call = arguments.call(kernels.upcast, {"BLOCK": _CHUNK}, {"num_warps": 8}, grid)
     return Copy(name=name, place=place, nbytes=count * dtype(wide).bits // 8, call=call)
 
 
-def reading(plan: Plan, copies: Sequence[Copy]) -> Plan:
+def with_copies(plan: Plan, copies: Sequence[Copy]) -> Plan:
     """`plan` with the copies made first, and read in place of the operands."""
     places = {one.name: one.place for one in copies}
     calls = [
@@ -68,3 +71,31 @@ def reading(plan: Plan, copies: Sequence[Copy]) -> Plan:
         main=len(copies) + plan.main,
         named_bytes={one.place: one.nbytes for one in copies},
     )
+
+
+def can_pretranspose(problem: Problem, info: DeviceInfo) -> bool:
+    """Whether a GEMM has an operand that is faster to multiply once it is transposed.
+
+    NVIDIA's matrix units take 8-bit operands with k innermost only. Otherwise the GEMM transposes
+    them byte by byte, each tile again for every tile of the result that it is part of.
+    """
+    if vendor_of(info.arch) != "cuda" or dtype(problem.dtypes["a"]).bits != 8:
+        return False
+    return problem.options["ta"] == "t" or problem.options["tb"] == "n"
+
+
+def k_innermost(problem: Problem) -> Problem:
+    """The same GEMM of operands that are stored as the matrix unit takes them."""
+    return dataclasses.replace(problem, options={**problem.options, "ta": "n", "tb": "t"})
+
+
+def transposed_operands(problem: Problem) -> list[Copy]:
+    """Each operand that is stored otherwise than in `k_innermost(problem)`, transposed."""
+    d, options = problem.dims, problem.options
+    found = [("a", d["m"])] if options["ta"] == "t" else []
+    if options["tb"] == "n":
+        found.append(("b", d["n"]))
+    return [
+        transposed(name, problem.dtypes[name], batch=d.get("batch", 1), rows=d["k"], columns=width)
+        for name, width in found
+    ]

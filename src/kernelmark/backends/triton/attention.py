@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kernelmark.backends.triton._copy import reading, widened
+from kernelmark.backends.triton._copy import upcast, with_copies
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
@@ -30,7 +30,7 @@ from kernelmark.gpu.rtc import vendor_of
 
 _LOG2_E = math.log2(math.e)
 _SPLIT_ROWS = 64  # with no more query rows a key-value head, keys are split over programs
-_WIDEN_ROWS = 1024  # with fewer, a copy of the values costs more than it saves
+_UPCAST_ROWS = 1024  # with fewer, a copy of the values costs more than it saves
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -54,10 +54,10 @@ def _rows(problem: Problem) -> int:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
-    return _default(problem, info, widen=_widening_pays(problem, info))
+    return _default(problem, info, upcast_values=_upcast_pays(problem, info))
 
 
-def _default(problem: Problem, info: DeviceInfo, *, widen: bool) -> Config:
+def _default(problem: Problem, info: DeviceInfo, *, upcast_values: bool) -> Config:
     d = problem.dims
     pad = power_of_two(max(d["dim_qk"], d["dim_v"]), 16, 256)
     if _rows(problem) <= _SPLIT_ROWS:
@@ -88,9 +88,9 @@ def _default(problem: Problem, info: DeviceInfo, *, widen: bool) -> Config:
             "num_warps": 8 if crowded or (d["seq_q"] > 64 and pad >= 128) else 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
-    if _widenable(problem):
-        config["widen"] = widen
-        if widen and level(info) == 90 and pad <= 128:
+    if _can_upcast(problem):
+        config["widen"] = upcast_values
+        if upcast_values and level(info) == 90 and pad <= 128:
             config |= {"block_n": min(64, int(config["block_n"])), "num_warps": 4}
     most = max(1, _most_stages(problem, info, config))
     config["num_stages"] = min(int(config["num_stages"]), most)
@@ -100,22 +100,22 @@ def _default(problem: Problem, info: DeviceInfo, *, widen: bool) -> Config:
     return FrozenDict(config)
 
 
-def _widenable(problem: Problem) -> bool:
+def _can_upcast(problem: Problem) -> bool:
     """Whether values may be written in the weights' type before they are multiplied.
 
-    Every block of queries widens them again otherwise. Few queries read them once in any case."""
+    Every block of queries upcasts them again otherwise. Few queries read them once in any case."""
     return dtype(problem.dtypes["kv"]).bits == 8 and _rows(problem) > _SPLIT_ROWS
 
 
-def _widening_pays(problem: Problem, info: DeviceInfo) -> bool:
-    # The wide unit reads values from shared memory: widened on the way they take a detour.
-    return has_wide_unit(info) and _widenable(problem) and _rows(problem) >= _WIDEN_ROWS
+def _upcast_pays(problem: Problem, info: DeviceInfo) -> bool:
+    # The wide unit reads values from shared memory: upcast on the way they take a detour.
+    return has_wide_unit(info) and _can_upcast(problem) and _rows(problem) >= _UPCAST_ROWS
 
 
 def _weight(problem: Problem) -> str:
     """The type in which the matrix unit multiplies weights and values.
 
-    8-bit weights would lose what the op's tolerance allows, so values are widened instead: f16
+    8-bit weights would lose what the op's tolerance allows, so values are upcast instead: f16
     holds each of theirs, and weights, which are at most 1, better than bf16."""
     return "bf16" if problem.dtypes["kv"] == "bf16" else "f16"
 
@@ -164,7 +164,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
     fits = _descriptors_fit(problem, info) and rows > _SPLIT_ROWS
     parameters["descriptors"] = (False, True) if fits else (False,)
-    if _widenable(problem):
+    if _can_upcast(problem):
         parameters["widen"] = (False, True)
     pad = power_of_two(problem.dims["dim_v"], 16, 256)
     cuda = vendor_of(info.arch) == "cuda"
@@ -189,10 +189,10 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     from kernelmark.kernels.triton import attention as kernels
 
     split = bool(config.get("split_kv"))
-    widen = bool(config.get("widen", _widening_pays(problem, info) and not split))
-    if widen and split:
-        raise Unsupported("values are only widened first where keys are not split (split_kv=0)")
-    chosen = {**_default(problem, info, widen=widen), **config}
+    upcast_values = bool(config.get("widen", _upcast_pays(problem, info) and not split))
+    if upcast_values and split:
+        raise Unsupported("values are only upcast first where keys are not split (split_kv=0)")
+    chosen = {**_default(problem, info, upcast_values=upcast_values), **config}
     d = problem.dims
     if config.get("descriptors"):
         if int(chosen["split_kv"]):
@@ -204,7 +204,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
         if not chosen.get("widen"):
             return one
         count = d["batch"] * d["heads_kv"] * d["seq_kv"] * d["dim_v"]
-        return reading(one, [widened("v", problem.dtypes["kv"], _weight(problem), count)])
+        return with_copies(one, [upcast("v", problem.dtypes["kv"], _weight(problem), count)])
     block_n = int(chosen["block_n"])
     per_part = ceil_div(ceil_div(d["seq_kv"], int(chosen["split_kv"])), block_n) * block_n
     parts = ceil_div(d["seq_kv"], per_part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelmark.backends.triton._copy import Copy, reading, turned
+from kernelmark.backends.triton._copy import Copy, transposed, with_copies
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
     Arguments,
@@ -14,6 +14,7 @@ from kernelmark.backends.triton.plan import (
     level,
     power_of_two,
     shared_bytes,
+    too_large_tiles,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
@@ -24,7 +25,7 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.conv import output_size
 
-# A turned copy pays if an element is loaded so often, and with so many others beside it.
+# A transposed copy pays if an element is loaded so often, and with so many others beside it.
 _TURN_LOADS = 2
 _TURN_DEPTH = 32
 
@@ -44,10 +45,10 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
-    return _default(problem, info, turn=_turn_pays(problem, info))
+    return _default(problem, info, pretranspose=_transpose_pays(problem, info))
 
 
-def _turn_pays(problem: Problem, info: DeviceInfo) -> bool:
+def _transpose_pays(problem: Problem, info: DeviceInfo) -> bool:
     """Whether channels are worth being made innermost first.
 
     Where they are far apart each element is loaded by itself, for every tap and every tile of
@@ -60,7 +61,7 @@ def _turn_pays(problem: Problem, info: DeviceInfo) -> bool:
     return depth >= _TURN_DEPTH and loads >= _TURN_LOADS and problem.dtypes["x"] != "f32"
 
 
-def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
+def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Config:
     pixels, filters, depth = _sizes(problem)
     block_m = power_of_two(pixels, 16, 128)
     block_n = power_of_two(filters, 16, 128)
@@ -74,7 +75,7 @@ def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
     deepest = 64 if problem.dtypes["x"] != "f32" else 32
     roomy = 128 * 128  # the tile from which on eight warps are needed
     nchw = problem.options["layout"] == "nchw"
-    if cuda and nchw and not turn:
+    if cuda and nchw and not pretranspose:
         # Channels lie far apart: an address for each element, all in registers.
         deepest, roomy = 32, 128 * 64
         if problem.dtypes["x"] not in ("f16", "bf16"):
@@ -82,7 +83,7 @@ def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
         if problem.dtypes["x"] == "f32" and level(info) == 90:
             # Without a matrix unit four warps are faster, even if they spill a few registers.
             deepest, roomy = 16, 128 * 128
-    elif nchw and not turn:
+    elif nchw and not pretranspose:
         # Each element that is loaded by itself has a mask of its own, in two of about 100 SGPRs.
         deepest //= 2
     block_k = power_of_two(depth, least, deepest)
@@ -101,7 +102,7 @@ def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
     if not cuda:
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
     if nchw:
-        config["turn"] = turn
+        config["turn"] = pretranspose
     return FrozenDict(config)
 
 
@@ -123,25 +124,19 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     if problem.options["layout"] == "nchw":
         parameters["turn"] = (False, True)
     parameters["block_k"] = tuple(dict.fromkeys(parameters["block_k"]))
-    shared = shared_bytes(info)
 
     def forbids(config: Config) -> str | None:
-        block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
-        if (block_m + block_n) * block_k * bits // 8 * int(config["num_stages"]) > shared:
-            return "the staged tiles do not fit into shared memory"
-        if block_m * block_n > 256 * 128:
-            return "the accumulator tile does not fit into registers"
-        return None
+        return too_large_tiles(config, info, bits=(bits, bits))
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
-    turn = bool(config.get("turn", _turn_pays(problem, info)))
-    chosen: dict[str, Any] = {**_default(problem, info, turn=turn), **config}
+    pretranspose = bool(config.get("turn", _transpose_pays(problem, info)))
+    chosen: dict[str, Any] = {**_default(problem, info, pretranspose=pretranspose), **config}
     one = Plan(calls=(_tiles(problem, chosen),))
-    return reading(one, _copies(problem)) if chosen.get("turn") else one
+    return with_copies(one, _copies(problem)) if chosen.get("turn") else one
 
 
 def _copies(problem: Problem) -> list[Copy]:
@@ -151,7 +146,7 @@ def _copies(problem: Problem) -> list[Copy]:
     found = [("x", d["n"], d["c"], pixels)] if pixels > 1 else []
     if taps > 1:
         found.append(("w", d["k"], depth, taps))
-    return [turned(x, kind, batch=b, rows=rows, columns=c) for x, b, rows, c in found]
+    return [transposed(x, kind, batch=b, rows=rows, columns=c) for x, b, rows, c in found]
 
 
 def _strides(layout: str, channels: int, rows: int, columns: int) -> dict[str, int]:

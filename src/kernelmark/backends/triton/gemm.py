@@ -6,7 +6,12 @@ import math
 from typing import Any
 
 from kernelmark.backends._rules import AMD_NARROW_TYPES
-from kernelmark.backends.triton._copy import reading
+from kernelmark.backends.triton._copy import (
+    can_pretranspose,
+    k_innermost,
+    transposed_operands,
+    with_copies,
+)
 from kernelmark.backends.triton._gemm_rules import (
     GROUPS,
     SPLITS,
@@ -22,7 +27,6 @@ from kernelmark.backends.triton._gemm_rules import (
     swap_pays,
     waiting_bytes,
 )
-from kernelmark.backends.triton._turn import copies, k_innermost, turnable
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
     ZEROED,
@@ -86,13 +90,13 @@ def dtype_reason(name: str, info: DeviceInfo) -> str | None:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
-    return _default(problem, info, turn=True)
+    return _default(problem, info, pretranspose=True)
 
 
-def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
-    if turnable(problem, info):
-        stored = k_innermost(problem) if turn else problem
-        return FrozenDict({**_default_as_stored(stored, info), "turn": turn})
+def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Config:
+    if can_pretranspose(problem, info):
+        stored = k_innermost(problem) if pretranspose else problem
+        return FrozenDict({**_default_as_stored(stored, info), "turn": pretranspose})
     return _default_as_stored(problem, info)
 
 
@@ -227,7 +231,9 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters["persistent"] = (False, True) if level(info) >= 90 else (False,)
         # Not on AMD, whose barrier waits for no stores: nobody has seen there that it need not.
         parameters["fused_sum"] = (False, True)
-        swaps = swap_pays(k_innermost(problem) if turnable(problem, info) else problem, info)
+        swaps = swap_pays(
+            k_innermost(problem) if can_pretranspose(problem, info) else problem, info
+        )
         parameters["swap"] = (False, True) if swaps else (False,)
         parameters["specialize"] = (False,)  # to be asked for: on Hopper it gains nothing
     else:
@@ -239,12 +245,12 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
     rules = Rules(problem, info)
-    if not turnable(problem, info):
+    if not can_pretranspose(problem, info):
         return Space(parameters=parameters, default=default(problem, info), forbids=rules.forbids)
-    turned_rules = Rules(k_innermost(problem), info)
+    transposed_rules = Rules(k_innermost(problem), info)
 
     def forbids(config: Config) -> str | None:
-        return (turned_rules if config["turn"] else rules).forbids(config)
+        return (transposed_rules if config["turn"] else rules).forbids(config)
 
     parameters["turn"] = (False, True)
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
@@ -256,9 +262,11 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
     _refuse_ignored(problem, config)
-    chosen = {**_default(problem, info, turn=bool(config.get("turn", True))), **config}
+    chosen = {**_default(problem, info, pretranspose=bool(config.get("turn", True))), **config}
     if chosen.pop("turn", False):
-        return reading(_as_stored(k_innermost(problem), chosen, info), copies(problem))
+        return with_copies(
+            _as_stored(k_innermost(problem), chosen, info), transposed_operands(problem)
+        )
     return _as_stored(problem, chosen, info)
 
 

@@ -14,7 +14,7 @@ from kernelmark.backends.triton.plan import (
     Plan,
     ceil_div,
     power_of_two,
-    shared_bytes,
+    too_large_tiles,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
@@ -83,15 +83,10 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
-    shared, nbytes = shared_bytes(info), dtype(problem.dtypes["x"]).bits // 8
+    bits = dtype(problem.dtypes["x"]).bits
 
     def forbids(config: Config) -> str | None:
-        block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
-        if (block_m + block_n) * block_k * nbytes * int(config["num_stages"]) > shared:
-            return "the staged tiles do not fit into shared memory"
-        if block_m * block_n > 256 * 128:
-            return "the accumulator tile does not fit into registers"
-        return None
+        return too_large_tiles(config, info, bits=(bits, bits))
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 

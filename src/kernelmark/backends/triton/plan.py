@@ -17,8 +17,8 @@ WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
 # Copies that a problem may have no use for.
 _ELSEWHERE = {
-    "turn": "operands of this problem are read as they are stored, there is nothing to turn",
-    "widen": "in this problem there is nothing to widen, only 8-bit values of many queries are",
+    "turn": "operands of this problem are read as they are stored, there is nothing to transpose",
+    "widen": "there is nothing to upcast in this problem: only 8-bit values of many queries are",
 }
 CACHE_MODIFIERS = ("", ".ca", ".cg", ".cv")  # those of loads that all of Triton's targets have
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
@@ -126,6 +126,22 @@ def has_wide_unit(info: DeviceInfo) -> bool:
 def shared_bytes(info: DeviceInfo) -> int:
     """What a block may use, or the most that any has."""
     return int(info.attributes.get("shared_per_block", "0")) or 232448
+
+
+def too_large_tiles(
+    config: Config, info: DeviceInfo, *, bits: tuple[int, int], depth: int = 0
+) -> str | None:
+    """Return why the tiles of a config do not fit on an SM/CU; `bits` are those of an element of
+    each operand, `depth` is the block_k of a config without one."""
+    block_m, block_n = int(config["block_m"]), int(config["block_n"])
+    depth = int(config.get("block_k", depth))
+    row_bits = block_m * bits[0] + block_n * bits[1]
+    staged, most = row_bits * depth // 8 * int(config["num_stages"]), shared_bytes(info)
+    if staged > most:
+        return f"{staged} bytes of staged tiles exceed {most} of shared memory"
+    if block_m * block_n > 256 * 128:
+        return "the accumulator tile does not fit into registers"
+    return None
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -13,7 +13,7 @@ from kernelmark.backends.triton.plan import (
     ceil_div,
     level,
     power_of_two,
-    shared_bytes,
+    too_large_tiles,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
@@ -113,18 +113,11 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
-    shared = shared_bytes(info)
+    bits = dtype(problem.dtypes["a"]).bits, dtype(problem.dtypes["b"]).bits
 
     def forbids(config: Config) -> str | None:
-        block_m, block_n = int(config["block_m"]), int(config["block_n"])
-        depth = int(config.get("block_k", problem.dims.get("group", 128)))
-        bits = block_m * dtype(problem.dtypes["a"]).bits + block_n * dtype(problem.dtypes["b"]).bits
-        staged = bits * depth // 8 * int(config["num_stages"])
-        if staged > shared:
-            return f"{staged} bytes of staged tiles exceed {shared} of shared memory"
-        if block_m * block_n > 256 * 128:
-            return "the accumulator tile does not fit into registers"
-        return None
+        depth = problem.dims.get("group", 128)
+        return too_large_tiles(config, info, bits=bits, depth=depth)
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 

@@ -17,7 +17,7 @@ def refuses(problem: Problem) -> str | None:
     return None
 
 
-class Product(Source):
+class Gemm(Source):
     """D = alpha · op(A) · op(B) + beta · C + bias, with a leading batch dim if D has three."""
 
     def refuses(self, problem: Problem) -> str | None:
@@ -63,7 +63,7 @@ def contract(
     )
 
 
-def mx_product(
+def mx_matmul(
     graph: Graph,
     loops: str,
     operands: Sequence[tuple[Value, str]],

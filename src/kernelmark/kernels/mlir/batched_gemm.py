@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kernelmark.kernels.mlir._matmul import Product
+from kernelmark.kernels.mlir._matmul import Gemm
 
-source = Product()
+source = Gemm()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import mx_product
+from kernelmark.kernels.mlir._matmul import mx_matmul
 from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import (
     Form,
@@ -123,7 +123,7 @@ def _mxfp4_sums(graph: Graph, problem: Problem) -> Value:
     operands = [(a, f"{by_group}, k"), (b, "b, j, g, k"), (a_scale, by_group)]
     operands.append((graph.inputs["b_scale"], "b, j, g"))
     shape = (d["batch"], d["m"], d["n"])
-    return mx_product(graph, "b, i, j, g, k", operands, "b, i, j", shape)
+    return mx_matmul(graph, "b, i, j, g, k", operands, "b, i, j", shape)
 
 
 def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import contract, mx_product
+from kernelmark.kernels.mlir._matmul import contract, mx_matmul
 from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import DTYPE_OF, Form, Graph, Source, Value
 from kernelmark.numerics.mxfp4 import GROUP
@@ -35,7 +35,7 @@ class GemmEpilogue(Source):
             a, b = (_in_blocks(graph, value, blocks) for value in (a, b))
             operands = [(a, "i, g, k"), (b, "j, g, k")]
             operands += [(graph.inputs["a_scale"], "i, g"), (graph.inputs["b_scale"], "j, g")]
-            product = mx_product(graph, "i, j, g, k", operands, "i, j", graph.output.dims)
+            product = mx_matmul(graph, "i, j, g, k", operands, "i, j", graph.output.dims)
         else:
             transposed = problem.options["ta"] == "t", problem.options["tb"] == "t"
             product = contract(

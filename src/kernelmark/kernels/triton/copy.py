@@ -1,4 +1,4 @@
-"""Copies of an operand in another form: turned, or in a wider type."""
+"""Copies of an operand in another form: transposed, or upcast."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import triton.language as tl
 
 
 @triton.jit
-def turn(source, target, rows, columns, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Every matrix of a batch the other way round, element by element."""
+def transpose(source, target, rows, columns, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Transpose every matrix of a batch."""
     across = tl.cdiv(columns, BLOCK_C)
     tiles = tl.cdiv(rows, BLOCK_R) * across
     tile = tl.program_id(0) % tiles
@@ -22,8 +22,8 @@ def turn(source, target, rows, columns, BLOCK_R: tl.constexpr, BLOCK_C: tl.const
 
 
 @triton.jit
-def widen(source, target, count, BLOCK: tl.constexpr):
-    """Every element in the target's type."""
+def upcast(source, target, count, BLOCK: tl.constexpr):
+    """Convert every element to the type of the target."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(source + at, mask=at < count)
     tl.store(target + at, values.to(target.dtype.element_ty), mask=at < count)

@@ -2,8 +2,8 @@
 
 `gemm_tiles` works on any architecture, with split-K into a float32 workspace that `gemm_reduce`
 sums, or the last slice of each tile to arrive (FUSED), which saves a launch. `gemm_persistent` is
-for Hopper and later: tensor descriptors (TMA), one program an SM. `turn` comes before either, where
-the matrix unit wants an operand the other way round.
+for Hopper and later: tensor descriptors (TMA), one program an SM. `transpose` comes before either,
+where the matrix unit takes an operand transposed only.
 """
 
 from __future__ import annotations

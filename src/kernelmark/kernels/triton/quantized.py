@@ -1,6 +1,6 @@
 """Batched GEMM of quantised operands: D[i] = A[i] · B[i]ᵀ with scales, + bias[i].
 
-`int8_tiles` scales rows and columns after an integer product; `group_tiles` quantises A a group of
+`int8_tiles` scales rows and columns after an integer GEMM; `group_tiles` quantises A a group of
 K at a time; `mxfp4_native_tiles` multiplies MXFP4 on matrix units that have it, and
 `mxfp4_emulated_tiles` decodes it to 16 bits for those that do not. With SPLIT each writes a float32
 part of K to a workspace that `quantized_reduce` sums.
@@ -340,7 +340,7 @@ def mxfp4_native_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """MXFP4 by the matrix unit's own scaled product."""
+    """MXFP4 by the matrix unit's own scaled instruction."""
     rows, columns, batch, a_lines, b_lines = place(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )

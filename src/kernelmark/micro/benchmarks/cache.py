@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.units import counted
 from kernelmark.micro import _windows
+from kernelmark.micro._window_sweep import Sweep, WindowSweep, rate_columns
 from kernelmark.micro.base import (
     EVERYWHERE,
     Column,
     Figure,
     Findings,
-    Microbenchmark,
     Panel,
     Parameter,
-    Record,
     Settings,
     fitting,
     metric,
@@ -29,16 +26,7 @@ _FAR = tuple(KIB * k for k in (320, 384, 512, 768, 1024, 2048, 4096, 8192, 16384
 _FINE = tuple(KIB * k for k in range(12, 260, 8))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    points: tuple[tuple[str, int, _windows.Window], ...]
-    room: _windows.Room
-    seconds: float
-    samples: int
-    notes: list[str]
-
-
-class Cache(Microbenchmark[_State, list[_windows.Reading]]):
+class Cache(WindowSweep):
     name = "cache"
     summary = (
         "Read bandwidth over the working set of an SM, CU or core, from its private cache outwards."
@@ -83,20 +71,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
     columns = (
         Column(name="windows", help="private or shared"),
         Column(name="size_bytes", help="bytes of one window", unit="B"),
-        Column(
-            name="bytes_per_s",
-            help="bytes read per second by the whole device",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("l1"),
-        ),
-        Column(
-            name="bytes_per_clk",
-            help="bytes read per core cycle by one SM, CU or core",
-            unit="B/clk",
-            limit=lambda h: h.rate("l1"),
-        ),
-        Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
-        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+        *rate_columns("l1", "SM, CU or core"),
     )
     figure = Figure(
         x="size_bytes",
@@ -110,7 +85,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
         ),
     )
 
-    def setup(self, rig: Rig, given: Settings) -> _State:
+    def setup(self, rig: Rig, given: Settings) -> Sweep:
         sizes, notes = rounded(given.wholes("sizes"), CHUNK_BYTES, CHUNK_BYTES)
         points: list[tuple[str, int, _windows.Window]] = []
         for kind in given.words("windows"):
@@ -121,40 +96,9 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
             near, more = fitting(sizes, given.whole("most") // rig.grid, share)
             notes += [f"private windows {text}" for text in more]
             points += [(kind, n, _windows.private(rig, n)) for n in near]
-        return _State(
-            points=tuple(points),
-            notes=notes,
-            room=_windows.room(rig, max(w.nbytes for _, _, w in points)),
-            seconds=given.number("seconds"),
-            samples=given.whole("samples"),
-        )
+        return self.sweep(rig, given, points, notes)
 
-    def timed(self, rig: Rig, state: _State) -> list[_windows.Reading]:
-        return [
-            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
-            for _, _, w in state.points
-        ]
-
-    def verify(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> str | None:
-        for _, _, window in (state.points[0], state.points[len(state.points) // 2]):
-            wrong = _windows.check(rig, state.room, window)
-            if wrong is not None:
-                return wrong
-        return _windows.check(rig, state.room, state.points[-1][2])
-
-    def metrics(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> Findings:
-        rows: list[Record] = []
-        for (kind, size, _), reading in zip(state.points, raw, strict=True):
-            rows.append(
-                {
-                    "windows": kind,
-                    "size_bytes": size,
-                    "bytes_per_s": reading.bytes_per_s,
-                    "bytes_per_clk": reading.bytes_per_clk,
-                    "clock_mhz": rig.clock_during(reading.samples),
-                    "spread": reading.samples.spread(),
-                }
-            )
+    def metrics(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> Findings:
         private = [
             reading
             for (kind, _, _), reading in zip(state.points, raw, strict=True)
@@ -163,7 +107,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
         best = _on_plateau(private or raw)
         hardware = rig.hardware
         return Findings(
-            rows=rows,
+            rows=self.rows(rig, state, raw),
             metrics=[
                 *metric("l1_bytes_per_clk", best.bytes_per_clk, "B/clk", limit=hardware.rate("l1")),
                 *metric(

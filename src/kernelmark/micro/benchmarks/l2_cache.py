@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.micro import _windows
+from kernelmark.micro._window_sweep import Sweep, WindowSweep, rate_columns
 from kernelmark.micro.base import (
     Column,
     Figure,
     Findings,
-    Microbenchmark,
     Panel,
     Parameter,
-    Record,
     Settings,
     fitting,
     metric,
@@ -31,16 +29,7 @@ def _bytes(megabytes: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(int(m * MIB) // CHUNK_BYTES * CHUNK_BYTES for m in megabytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    points: tuple[tuple[str, _windows.Window], ...]
-    room: _windows.Room
-    seconds: float
-    samples: int
-    notes: list[str]
-
-
-class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
+class L2Cache(WindowSweep):
     name = "l2-cache"
     summary = "Read bandwidth of the shared cache over the footprint, out to main memory."
     measures = (
@@ -75,20 +64,7 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
     columns = (
         Column(name="units", help="apart or together"),
         Column(name="size_bytes", help="bytes of the footprint", unit="B"),
-        Column(
-            name="bytes_per_s",
-            help="bytes read per second by the whole device",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("l2"),
-        ),
-        Column(
-            name="bytes_per_clk",
-            help="bytes read per core cycle by one SM/CU",
-            unit="B/clk",
-            limit=lambda h: h.rate("l2"),
-        ),
-        Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
-        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+        *rate_columns("l2", "SM/CU"),
     )
     figure = Figure(
         x="size_bytes",
@@ -99,48 +75,18 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
         panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12, zero=True),),
     )
 
-    def setup(self, rig: Rig, given: Settings) -> _State:
+    def setup(self, rig: Rig, given: Settings) -> Sweep:
         whole, notes = rounded(given.wholes("sizes"), CHUNK_BYTES, CHUNK_BYTES)
         sizes, more = fitting(whole, 0.5 * rig.device.free_bytes(), "half of what is free")
-        points = tuple(
+        windows = [
             (units, _windows.shared(rig, size, apart=units == "apart"))
             for units in given.words("units")
             for size in sizes
-        )
-        return _State(
-            points=points,
-            notes=notes + more,
-            room=_windows.room(rig, max(w.nbytes for _, w in points)),
-            seconds=given.number("seconds"),
-            samples=given.whole("samples"),
-        )
-
-    def timed(self, rig: Rig, state: _State) -> list[_windows.Reading]:
-        return [
-            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
-            for _, w in state.points
         ]
+        points = [(units, window.nbytes, window) for units, window in windows]
+        return self.sweep(rig, given, points, notes + more)
 
-    def verify(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> str | None:
-        for _, window in (state.points[0], state.points[-1]):
-            wrong = _windows.check(rig, state.room, window)
-            if wrong is not None:
-                return wrong
-        return None
-
-    def metrics(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> Findings:
-        rows: list[Record] = []
-        for (units, window), reading in zip(state.points, raw, strict=True):
-            rows.append(
-                {
-                    "units": units,
-                    "size_bytes": window.nbytes,
-                    "bytes_per_s": reading.bytes_per_s,
-                    "bytes_per_clk": reading.bytes_per_clk,
-                    "clock_mhz": rig.clock_during(reading.samples),
-                    "spread": reading.samples.spread(),
-                }
-            )
+    def metrics(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> Findings:
         cache = int(rig.info.cache_bytes)
 
         def within(units: str, low: float, high: float) -> float | None:
@@ -148,8 +94,8 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
             return _middle(
                 [
                     reading.bytes_per_s
-                    for (own, window), reading in zip(state.points, raw, strict=True)
-                    if own == units and low <= window.nbytes <= high
+                    for (own, size, _), reading in zip(state.points, raw, strict=True)
+                    if own == units and low <= size <= high
                 ]
             )
 
@@ -160,7 +106,7 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
         l2, dram = rig.hardware.bandwidth("l2"), rig.hardware.bandwidth("dram")
         together = within("together", *inside)
         return Findings(
-            rows=rows,
+            rows=self.rows(rig, state, raw),
             metrics=[
                 *metric("l2_read", within("apart", *inside), "B/s", limit=l2, roof="bytes l2"),
                 *metric(

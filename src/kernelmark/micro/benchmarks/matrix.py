@@ -174,7 +174,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
             *(FILE, f"matrix_{dtype}", rounds, word, 0 if ones else mask),
             *(state.clocks, state.out, state.facts),
             grid=state.grid,
-            # f64 has warp-level products alone.
+            # f64 has warp-level matrix instructions only.
             block=512 if dtype == "f64" and rig.info.kind == "cuda" else state.block,
             types={"T": kind},
         )

@@ -2,7 +2,7 @@
 
 A GEMM is named <inputs><output><compute>_<transA><transB>_<n>, in the letters that BLAS libraries
 use and in their column-major order, so that row-major `ta=n tb=t` (torch's Linear) is TN. Inputs
-of two dtypes have both letters, A's first: F8B8. A batch of products is BATCHED_ and the name of
+of two dtypes have both letters, A's first: F8B8. A batch of GEMMs is BATCHED_ and the name of
 its GEMM; a quantised one BATCHED_<scheme>_<output>. Other ops are ATTN_BF16, CONV_F16. The counter
 n begins anew for each type and layout and follows the order of contribution.
 """
@@ -35,9 +35,9 @@ _COUNTER = re.compile(r"(.+)_(\d+)\Z")
 def stem(problem: Problem) -> str:
     """The name without its counter."""
     if problem.op == "gemm":
-        return _product(problem)
+        return _gemm_name(problem)
     if problem.op == "batched_gemm":
-        return f"BATCHED_{_product(problem)}"
+        return f"BATCHED_{_gemm_name(problem)}"
     if problem.op == "batched_gemm_quant":
         scheme = str(problem.options["scheme"]).upper()
         return f"BATCHED_{scheme}_{_letter(problem.dtypes['c'])}"
@@ -67,8 +67,8 @@ def assign(problems: Iterable[Problem], given: Mapping[str, str]) -> dict[str, s
     return names
 
 
-def _product(problem: Problem) -> str:
-    """BLAS computes the transpose of our row-major product: its A is our B."""
+def _gemm_name(problem: Problem) -> str:
+    """BLAS computes the transpose of our row-major GEMM: its A is our B."""
     types, options = problem.dtypes, problem.options
     a, b = _letter(types["b"]), _letter(types["a"])
     inputs = a if a == b else a + b

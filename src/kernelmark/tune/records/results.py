@@ -141,7 +141,7 @@ def row(outcome: Outcome) -> Row:
 
 
 def _layout(problem: Problem) -> Row:
-    """Of a product stored by rows, as its m, n and k are."""
+    """Of a GEMM stored by rows, as its m, n and k are."""
     options = problem.options
     return {column: options[name] for column, name in _LAYOUTS.items() if name in options}
 

@@ -90,11 +90,11 @@ class Simulated:
         return float(np.nanmin(self.times_s))
 
 
-def simulate(space: Simulated, search: Search, budget: int, batch: int = 1) -> list[int]:
+def simulate(space: Simulated, search: Search, budget: int) -> list[int]:
     """Ask, look up and tell until `budget` points are known; the points in order."""
     known: list[int] = []
     while len(known) < budget:
-        asked = search.ask(min(batch, budget - len(known)))
+        asked = search.ask(1)
         if not asked:
             break
         for point in asked:

@@ -16,7 +16,7 @@ from kernelmark.core.units import counted, value_text
 from kernelmark.report import figures
 from kernelmark.report import history as history_report
 from kernelmark.web.pages import parts
-from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
+from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import progress, result_url, runs_table
 from kernelmark.web.source import RECENT, Kernel, Source, Summary
 
@@ -30,7 +30,7 @@ _MOST_DRAWN = 200  # newest points: those that steps are looked for in
 _FIRST_WAIT_S = 0.25  # for the first summary: a small store is judged in less
 
 
-def overview(source: Source, urls: Urls, asked: Asked) -> Page:
+def overview(source: Source, urls: Urls, params: Params) -> Page:
     """Did anything get slower, which kernel, by how much, with what confidence."""
     summary = source.summary(_FIRST_WAIT_S)
     newest, total = source.store.find_runs(limit=_NEWEST_RUNS)
@@ -166,40 +166,40 @@ def _cell(op: str, backend: str, found: Sequence[Kernel], urls: Urls) -> Values:
     }
 
 
-def kernels(source: Source, urls: Urls, asked: Asked) -> Page:
+def kernels(source: Source, urls: Urls, params: Params) -> Page:
     """Every series of the newest runs with its newest point, trend and state."""
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary else ()
-    found = [one for one in every if _is_wanted(one, asked)]
+    found = [one for one in every if _is_wanted(one, params)]
     shown = parts.paged(
-        _kernel_table(summary, found), asked, urls, "kernels", first="rank", finish=_finish(urls)
+        _kernel_table(summary, found), params, urls, "kernels", first="rank", finish=_finish(urls)
     )
     # Rows without a metric come first: a column without a value only takes room.
-    if asked.get("sort") != "metric" and not any(row["metric"] for row in shown["rows"]):
+    if params.get("sort") != "metric" and not any(row["metric"] for row in shown["rows"]):
         shown["columns"] = [one for one in shown["columns"] if one["key"] != "metric"]
     return {
         "title": "Kernels",
         "lead": "Each problem by each backend, as last measured, against its own history.",
         "updating": source.is_stale,
         "filters": [
-            parts.search_box(asked),
-            parts.choice("op", asked, sorted({one.op for one in every})),
-            parts.choice("backend", asked, sorted({one.backend for one in every})),
-            parts.choice("arch", asked, sorted({one.arch for one in every}), label="Architecture"),
-            parts.choice("state", asked, ["changed", *STATES]),
+            parts.search_box(params),
+            parts.choice("op", params, sorted({one.op for one in every})),
+            parts.choice("backend", params, sorted({one.backend for one in every})),
+            parts.choice("arch", params, sorted({one.arch for one in every}), label="Architecture"),
+            parts.choice("state", params, ["changed", *STATES]),
         ],
         "tables": [shown],
     }
 
 
-def _is_wanted(one: Kernel, asked: Asked) -> bool:
+def _is_wanted(one: Kernel, params: Params) -> bool:
     for name in ("op", "backend", "arch"):
-        if asked.get(name) and asked[name] != getattr(one, name):
+        if params.get(name) and params[name] != getattr(one, name):
             return False
-    state = asked.get("state", "")
+    state = params.get("state", "")
     if state and one.state not in (CHANGED if state == "changed" else (state,)):
         return False
-    return parts.has_words(one.story.series, asked)
+    return parts.has_words(one.story.series, params)
 
 
 def rows_of(summary: Summary) -> dict[int, Values]:
@@ -284,9 +284,9 @@ def _series_url(one: Kernel, urls: Urls) -> str | None:
     return urls("series", one.case_id, arch=one.arch, metric=one.story.newest.metric)
 
 
-def series(source: Source, urls: Urls, asked: Asked) -> Page:
+def series(source: Source, urls: Urls, params: Params) -> Page:
     """One series over its runs: noise band, change points, what changed there."""
-    found = _series(source, asked["case_id"], asked.get("arch", ""), asked.get("metric", ""))
+    found = _series(source, params["case_id"], params.get("arch", ""), params.get("metric", ""))
     story, known = found.story, history_report.parts(found.story)
     newest = judged_s(story.newest)
     points = table(
@@ -320,7 +320,7 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
         "tables": [
             *([_steps_table(source, found, urls)] if story.steps else []),
             parts.paged(
-                *(points, asked, urls, "series", found.case_id),
+                *(points, params, urls, "series", found.case_id),
                 make=_point_row,
                 finish=_finish_point(found, urls),
             ),
@@ -407,13 +407,13 @@ def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
     return finished
 
 
-def search(source: Source, urls: Urls, asked: Asked) -> Page:
+def search(source: Source, urls: Urls, params: Params) -> Page:
     """Runs and series whose text contains all words."""
-    text = asked.get("q", "")
+    text = params.get("q", "")
     runs, total = source.store.find_runs(limit=20, text=text) if text else ([], 0)
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary and text else ()
-    found = [one for one in every if parts.has_words(one.story.series, asked)]
+    found = [one for one in every if parts.has_words(one.story.series, params)]
     shown = [
         _linked(_kernel_table(summary, found[:_FOUND], title="Kernels"), urls),
         runs_table(source, runs, urls, title="Runs"),
@@ -421,7 +421,7 @@ def search(source: Source, urls: Urls, asked: Asked) -> Page:
     return {
         "title": f"Search: {text}" if text else "Search",
         "lead": f"{counted(len(found), 'kernel')}, {counted(total, 'run')}." if text else "",
-        "filters": [parts.search_box(asked)],
+        "filters": [parts.search_box(params)],
         "tables": shown if text else [],
         "more": urls("kernels", q=text) if len(found) > _FOUND else None,
     }

@@ -18,14 +18,14 @@ from kernelmark.report.tuning import standing_table
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records.standing import standings
 from kernelmark.web.pages import parts
-from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
+from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import result_url
 from kernelmark.web.source import Source
 
 _MICRO_RUNS = 40  # newest runs that microbenchmarks are looked for in
 
 
-def micro(source: Source, urls: Urls, asked: Asked) -> Page:
+def micro(source: Source, urls: Urls, params: Params) -> Page:
     """Microbenchmarks by device: the newest value of each headline metric, and the roofs."""
     newest: dict[str, dict[str, Values]] = {}
     infos: dict[str, tuple[str, DeviceInfo]] = {}
@@ -39,11 +39,11 @@ def micro(source: Source, urls: Urls, asked: Asked) -> Page:
                     key = f"{found.case.id} {metric.name}"
                     row = _metric_row(run, found, metric, urls)
                     newest.setdefault(name, {}).setdefault(key, row)
-    wanted = [name for name in sorted(infos) if asked.get("device", "") in ("", name)]
+    wanted = [name for name in sorted(infos) if params.get("device", "") in ("", name)]
     return {
         "title": "Microbenchmarks",
         "lead": "What each device can do, as measured: the roofs of every percentage here.",
-        "filters": [parts.choice("device", asked, sorted(infos))],
+        "filters": [parts.choice("device", params, sorted(infos))],
         "places": [_place(source, name, *infos[name], newest.get(name, {})) for name in wanted],
         "empty": "" if infos else "No microbenchmark is stored: kmark micro --quick runs them.",
     }
@@ -80,7 +80,7 @@ def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
     }
 
 
-def devices(source: Source, urls: Urls, asked: Asked) -> Page:
+def devices(source: Source, urls: Urls, params: Params) -> Page:
     """Every device and environment that runs were made on."""
     places = source.store.environments()
     seen: dict[tuple[str, str, str], Values] = {}
@@ -89,7 +89,7 @@ def devices(source: Source, urls: Urls, asked: Asked) -> Page:
             first: Values = {"runs": 0, "newest": place.newest, "memory": ""}
             row = seen.setdefault((place.environment.host, info.name, info.model), first)
             row["runs"] += place.runs
-            if not row["memory"]:  # roofs that were imported do not tell the size of their device
+            if not row["memory"]:  # roofs that were imported have no size of their device
                 row |= {
                     "device": info.name,
                     "model": info.model,
@@ -119,7 +119,7 @@ def devices(source: Source, urls: Urls, asked: Asked) -> Page:
         "title": "Devices and environments",
         "tables": [
             _devices_table(list(seen.values())),
-            parts.paged(table(columns, rows, title="Environments"), asked, urls, "devices"),
+            parts.paged(table(columns, rows, title="Environments"), params, urls, "devices"),
         ],
     }
 
@@ -130,10 +130,10 @@ def _devices_table(rows: list[Values]) -> Section:
     return table(columns, rows, title="Devices")
 
 
-def environment(source: Source, urls: Urls, asked: Asked) -> Page:
+def environment(source: Source, urls: Urls, params: Params) -> Page:
     """One environment, and what differs from the one that its host had before."""
     places = source.store.environments()
-    at = next((i for i, p in enumerate(places) if p.fingerprint == asked["fingerprint"]), None)
+    at = next((i for i, p in enumerate(places) if p.fingerprint == params["fingerprint"]), None)
     if at is None:
         raise NothingToDo("there is no such environment", hint="the page Devices lists them")
     place, host = places[at], places[at].environment.host
@@ -152,7 +152,7 @@ def environment(source: Source, urls: Urls, asked: Asked) -> Page:
     return page
 
 
-def tuning(source: Source, urls: Urls, asked: Asked) -> Page:
+def tuning(source: Source, urls: Urls, params: Params) -> Page:
     """Tuning folders that the dashboard was started with, and how far each is."""
     rows: list[Values] = []
     for path in source.tuning:
@@ -180,9 +180,9 @@ def tuning(source: Source, urls: Urls, asked: Asked) -> Page:
     }
 
 
-def session(source: Source, urls: Urls, asked: Asked) -> Page:
+def session(source: Source, urls: Urls, params: Params) -> Page:
     """One tuning folder: each plan's best time so far, and which parameters matter."""
-    path = next((one for one in source.tuning if one.name == asked["name"]), None)
+    path = next((one for one in source.tuning if one.name == params["name"]), None)
     if path is None:
         raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")
     folder = TuningFolder.open(path)

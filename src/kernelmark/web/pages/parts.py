@@ -20,7 +20,7 @@ _WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # of one figure in a row
 _OWN = ("$schema", "config", "title")  # of a figure in a file of its own, not of one in a page
 _PATH = ("run_id", "case_id", "name", "fingerprint")  # parts of an address before its "?"
 
-Asked = Mapping[str, str]
+Params = Mapping[str, str]  # of an address: in its path, and after its "?"
 Page = dict[str, Any]
 Section = dict[str, Any]
 Values = dict[str, Any]
@@ -84,7 +84,7 @@ def text_table(of: Table) -> Section:
 
 def paged(
     of: Section,
-    asked: Asked,
+    params: Params,
     urls: Urls,
     page: str,
     *parts: str,
@@ -97,8 +97,8 @@ def paged(
     `make` turns a value of the table into a row: every value if the table is sorted, otherwise
     those on the page. `finish` adds to the rows on the page what is never sorted by."""
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
-    key = asked.get("sort") or first
-    order = asked.get("order") or ("asc" if asked.get("sort") else "desc")
+    key = params.get("sort") or first
+    order = params.get("order") or ("asc" if params.get("sort") else "desc")
     if key and key not in (*keys, first):
         raise UsageError(f"there is no column {key[:40]!r}", hint=f"columns: {', '.join(keys)}")
     if key:
@@ -106,17 +106,17 @@ def paged(
         known = [row for row in rows if _sort_value(row, key) is not None]
         known.sort(key=lambda row: _sort_value(row, key), reverse=order == "desc")
         rows = known + [row for row in rows if _sort_value(row, key) is None]
-    offset, given = offset_of(asked), _query(asked)
+    offset, given = offset_of(params), _query(params)
     kept = {name: value for name, value in given.items() if name not in ("offset", "sort", "order")}
     columns = [
         {**column, "href": urls(page, *parts, **kept, sort=name, order=_other(name, key, order))}
         for column in of["columns"]
         for name in [column["key"]]
     ]
-    within = rows[offset : offset + most_rows(asked)]
+    within = rows[offset : offset + most_rows(params)]
     shown = [finish(row) for row in (within if key else map(make, within))]
     made = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
-    return made | pager(len(rows), asked, urls, page, *parts)
+    return made | pager(len(rows), params, urls, page, *parts)
 
 
 def _other(name: str, key: str, order: str) -> str:
@@ -130,20 +130,21 @@ def _sort_value(row: Mapping[str, Any], key: str) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-def pager(total: int, asked: Asked, urls: Urls, page: str, *parts: str) -> Values:
+def pager(total: int, params: Params, urls: Urls, page: str, *parts: str) -> Values:
     """Links to the rows before and after."""
-    given, offset = _query(asked), offset_of(asked)
+    given, offset = _query(params), offset_of(params)
     made: Values = {"total": total, "offset": offset}
     if offset > 0:
         earlier = {**given, "offset": str(max(offset - PAGE_ROWS, 0))}
         made["previous"] = urls(page, *parts, **earlier)
-    if offset + most_rows(asked) < total:
+    if offset + most_rows(params) < total:
         made["next"] = urls(page, *parts, **{**given, "offset": str(offset + PAGE_ROWS)})
     return made
 
 
-def _query(asked: Asked) -> dict[str, str]:
-    return {name: value for name, value in asked.items() if value and name not in _PATH}
+def _query(params: Params) -> dict[str, str]:
+    """The part of the parameters after "?"."""
+    return {name: value for name, value in params.items() if value and name not in _PATH}
 
 
 def device_query(device: str) -> str:
@@ -151,18 +152,18 @@ def device_query(device: str) -> str:
     return "" if device == "cpu" else device
 
 
-def offset_of(asked: Asked) -> int:
-    return int(asked.get("offset") or 0)
+def offset_of(params: Params) -> int:
+    return int(params.get("offset") or 0)
 
 
-def most_rows(asked: Asked) -> int:
+def most_rows(params: Params) -> int:
     """Rows of a table that are shown at once."""
-    return _ALL_ROWS if asked.get("rows") == "all" else PAGE_ROWS
+    return _ALL_ROWS if params.get("rows") == "all" else PAGE_ROWS
 
 
 def choice(
     name: str,
-    asked: Asked,
+    params: Params,
     choices: Sequence[str | tuple[str, str]] | None = None,
     *,
     label: str = "",
@@ -175,20 +176,20 @@ def choice(
     return {
         "name": name,
         "label": label or name.capitalize(),
-        "value": asked.get(name, ""),
+        "value": params.get(name, ""),
         "choices": None if choices is None else pairs,
         "required": required,
         "unset": unset,
     }
 
 
-def search_box(asked: Asked) -> Values:
-    return choice("q", asked, label="Search")
+def search_box(params: Params) -> Values:
+    return choice("q", params, label="Search")
 
 
-def has_words(text: str, asked: Asked) -> bool:
+def has_words(text: str, params: Params) -> bool:
     """Whether `text` contains every word that was searched for."""
-    return all(word in text.lower() for word in asked.get("q", "").lower().split())
+    return all(word in text.lower() for word in params.get("q", "").lower().split())
 
 
 def facts(*pairs: tuple[str, str]) -> list[list[str]]:

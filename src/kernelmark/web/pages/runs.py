@@ -22,7 +22,7 @@ from kernelmark.report.names import rerun, short
 from kernelmark.report.page import environment_table
 from kernelmark.report.tables import Row
 from kernelmark.web.pages import parts
-from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
+from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.source import Source
 
 RULES = ("robust", "golden-tot", "ratio")
@@ -33,24 +33,24 @@ _COMMANDS = 5  # of one kind of failure
 _FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
-def runs(source: Source, urls: Urls, asked: Asked) -> Page:
+def runs(source: Source, urls: Urls, params: Params) -> Page:
     """Stored runs, newest first."""
     columns = ("label", "suite", "state")
     found, total = source.store.find_runs(
-        limit=parts.most_rows(asked),
-        offset=parts.offset_of(asked),
-        text=asked.get("q", ""),
-        **{name: asked.get(name, "") for name in columns},
+        limit=parts.most_rows(params),
+        offset=parts.offset_of(params),
+        text=params.get("q", ""),
+        **{name: params.get(name, "") for name in columns},
     )
     names = source.store.run_names()
     return {
         "title": "Runs",
         "lead": "Every stored run, newest first.",
         "filters": [
-            parts.search_box(asked),
-            *(parts.choice(name, asked, names[name]) for name in columns),
+            parts.search_box(params),
+            *(parts.choice(name, params, names[name]) for name in columns),
         ],
-        "tables": [runs_table(source, found, urls) | parts.pager(total, asked, urls, "runs")],
+        "tables": [runs_table(source, found, urls) | parts.pager(total, params, urls, "runs")],
     }
 
 
@@ -96,11 +96,11 @@ def progress(source: Source, run: Run, urls: Urls) -> Values:
     }
 
 
-def run(source: Source, urls: Urls, asked: Asked) -> Page:
+def run(source: Source, urls: Urls, params: Params) -> Page:
     """One run: the answer, every row, failures with their commands, the environment."""
-    results = source.results(asked["run_id"])
+    results = source.results(params["run_id"])
     one, every = results.run, results.rows
-    rows = _wanted(every, asked)
+    rows = _wanted(every, params)
     before = source.store.run_before(one)
     here = one.environment
     page: Page = {
@@ -133,13 +133,13 @@ def run(source: Source, urls: Urls, asked: Asked) -> Page:
             ),
         ),
         "filters": [
-            parts.search_box(asked),
-            *_row_filters(every, asked),
-            parts.choice("status", asked, tuple(_statuses(every))),
+            parts.search_box(params),
+            *_row_filters(every, params),
+            parts.choice("status", params, tuple(_statuses(every))),
         ],
         "tables": [
             parts.paged(
-                *(_rows_table(rows), asked, urls, "run", one.id),
+                *(_rows_table(rows), params, urls, "run", one.id),
                 make=_result_row,
                 finish=_finish(one.id, urls),
             )
@@ -167,32 +167,32 @@ def _statuses(rows: Sequence[Row]) -> list[str]:
     return [status.value for status in Status if status in there]
 
 
-def _row_filters(rows: Sequence[Row], asked: Asked) -> list[Values]:
+def _row_filters(rows: Sequence[Row], params: Params) -> list[Values]:
     ops = sorted({row.result.case.problem.op for row in rows})
     backends = sorted({row.result.case.backend for row in rows})
-    return [parts.choice("op", asked, ops), parts.choice("backend", asked, backends)]
+    return [parts.choice("op", params, ops), parts.choice("backend", params, backends)]
 
 
-def _dtype_filter(rows: Sequence[Row], asked: Asked) -> Values:
+def _dtype_filter(rows: Sequence[Row], params: Params) -> Values:
     dtypes = {name for row in rows for name in row.result.case.problem.dtypes.values()}
-    return parts.choice("dtype", asked, sorted(dtypes))
+    return parts.choice("dtype", params, sorted(dtypes))
 
 
-def _wanted(rows: Sequence[Row], asked: Asked) -> Sequence[Row]:
+def _wanted(rows: Sequence[Row], params: Params) -> Sequence[Row]:
     """The rows that pass the filters."""
-    if not any(asked.get(name) for name in _FILTERS):
+    if not any(params.get(name) for name in _FILTERS):
         return rows
-    return [row for row in rows if _is_wanted(row, asked)]
+    return [row for row in rows if _is_wanted(row, params)]
 
 
-def _is_wanted(row: Row, asked: Asked) -> bool:
+def _is_wanted(row: Row, params: Params) -> bool:
     case = row.result.case
     given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
-    if any(asked.get(name) and asked[name] != value for name, value in given.items()):
+    if any(params.get(name) and params[name] != value for name, value in given.items()):
         return False
-    if asked.get("dtype", "") not in ("", *case.problem.dtypes.values()):
+    if params.get("dtype", "") not in ("", *case.problem.dtypes.values()):
         return False
-    return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", asked)
+    return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", params)
 
 
 def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
@@ -258,23 +258,23 @@ def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None
     return urls("result", run_id, case_id, device=parts.device_query(device))
 
 
-def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
+def comparison(source: Source, urls: Urls, params: Params) -> Page:
     """Two runs side by side, changed rows first."""
-    head = source.store.run(asked.get("head") or _newest(source))
-    before = source.store.run_before(head) if not asked.get("base") else None
-    base = before or source.store.run(asked.get("base") or "latest~1")
-    rule, shown = asked.get("rule") or "robust", asked.get("show") or "changed"
+    head = source.store.run(params.get("head") or _newest(source))
+    before = source.store.run_before(head) if not params.get("base") else None
+    base = before or source.store.run(params.get("base") or "latest~1")
+    rule, shown = params.get("rule") or "robust", params.get("show") or "changed"
     made = source.comparison(base, head, rule)
     changed = made.changed
     numbers = {row.number for row in changed}
     rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
-    rows = [row for row in (*changed, *rest) if parts.has_words(row.pair.shown.case.series, asked)]
+    rows = [row for row in (*changed, *rest) if parts.has_words(row.pair.shown.case.series, params)]
     columns = [
         *("verdict:state", "problem:name", "backend", "base_value:value:base"),
         *("head_value:value:head", "ratio:interval:change", "why"),
     ]
     choices = _run_choices(source, (base, head))
-    whole = {**asked, "base": base.id, "head": head.id}
+    whole = {**params, "base": base.id, "head": head.id}
     return {
         "title": "Compare",
         "lead": f"{compared.summary(made)}.",
@@ -284,7 +284,7 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
             parts.choice("head", whole, choices, required=True),
             parts.choice("rule", {"rule": rule}, RULES, required=True),
             parts.choice("show", {"show": shown}, ("changed", "all"), label="Rows", required=True),
-            parts.search_box(asked),
+            parts.search_box(params),
         ],
         "tables": [
             parts.paged(
@@ -361,15 +361,15 @@ def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, st
     return [(run.id, f"{date_text(run.started)}  {run.label or run.id}") for run in newest]
 
 
-def result(source: Source, urls: Urls, asked: Asked) -> Page:
+def result(source: Source, urls: Urls, params: Params) -> Page:
     """One result: every sample by block, clocks, resources, and the command that repeats it."""
-    results = source.results_like(asked["run_id"], asked["case_id"])
-    device = asked.get("device", "")
+    results = source.results_like(params["run_id"], params["case_id"])
+    device = params.get("device", "")
     row = next(
         (
             row
             for row in results.rows
-            if row.result.case.id == asked["case_id"] and device in ("", row.result.device)
+            if row.result.case.id == params["case_id"] and device in ("", row.result.device)
         ),
         None,
     )
@@ -423,18 +423,18 @@ def _headline(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
+def roofline(source: Source, urls: Urls, params: Params) -> Page:
     """A run under the measured roofs, and the rows furthest from theirs."""
-    results = source.results(asked.get("run") or _newest(source))
+    results = source.results(params.get("run") or _newest(source))
     one = results.run
     every = [row for row in results.timed if row.ranks]
     # A canary of one element is 0 % of every roof.
     every = [row for row in every if not row.sentinel] or every
     found = sorted(
-        _wanted(every, asked), key=lambda row: row.share.value if row.share else math.inf
+        _wanted(every, params), key=lambda row: row.share.value if row.share else math.inf
     )
     rows = _rows_table(found, title="Furthest from the roof first")
-    whole = {**asked, "run": one.id}
+    whole = {**params, "run": one.id}
     most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(found)}"
     return {
         "title": "Roofline",
@@ -442,9 +442,9 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
         f"{date_text(one.started)} UTC, under the roofs that were measured on its devices.",
         "filters": [
             parts.choice("run", whole, _run_choices(source, [one]), required=True),
-            *_row_filters(every, asked),
-            _dtype_filter(every, asked),
-            parts.search_box(asked),
+            *_row_filters(every, params),
+            _dtype_filter(every, params),
+            parts.search_box(params),
         ],
         "figures": parts.figure(
             "FLOP/s over intensity",
@@ -462,18 +462,18 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
     }
 
 
-def charts(source: Source, urls: Urls, asked: Asked) -> Page:
+def charts(source: Source, urls: Urls, params: Params) -> Page:
     """A run drawn as `kmark plot` draws it: backends compared, speed-ups, rates over a dim."""
-    results = source.results(asked.get("run") or _newest(source))
-    one, kind = results.run, asked.get("kind") or CHARTS[0]
+    results = source.results(params.get("run") or _newest(source))
+    one, kind = results.run, params.get("kind") or CHARTS[0]
     every = results.timed
-    found = _wanted(every, asked)
+    found = _wanted(every, params)
     known = figures.OPTIONS.get(kind, ())
-    options = {name: asked[name] for name in known if asked.get(name)}
+    options = {name: params[name] for name in known if params.get(name)}
     dims = list(dict.fromkeys(name for row in found for name in row.result.case.problem.dims))
     backends = list(dict.fromkeys(row.backend for row in found if row.timed))
     values = {"x": dims, "y": dims, "base": backends, "head": backends}
-    whole = {**asked, "run": one.id, "kind": kind}
+    whole = {**params, "run": one.id, "kind": kind}
     spec, why = None, ""
     try:
         spec = figures.RESULT_KINDS[kind](found, **options)
@@ -494,10 +494,10 @@ def charts(source: Source, urls: Urls, asked: Asked) -> Page:
                 label="Chart",
                 required=True,
             ),
-            *_row_filters(every, asked),
-            _dtype_filter(every, asked),
-            *(parts.choice(name, asked, values[name], unset="Automatic") for name in known),
-            parts.search_box(asked),
+            *_row_filters(every, params),
+            _dtype_filter(every, params),
+            *(parts.choice(name, params, values[name], unset="Automatic") for name in known),
+            parts.search_box(params),
         ],
         "figures": parts.figure(figures.TITLES[kind], lambda: spec) if spec else [],
         "notes": [f"nothing to draw: {why}"] if why else [],

@@ -2,7 +2,7 @@
 
 A header line, `[0]:transA,…,us` (version 600: `[0]transA`), comes before its line of values and
 varies with the options: rocblas-bench names sizes M, N and K, and types only with --log_datatype. A
-call that is no plain product of ours is kept under the names and values of its arguments.
+call that is no plain GEMM of ours is kept under the names and values of its arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MEASURED = (
     *("rotating_buffer", "cold_iters", "lowest-avg-freq", "avg-freq_0", "avg-MCLK"),
     *("splitK", "wgm", *_MARKS, "hipblaslt-GB/s", "us"),
 )
-# Columns of a call that is not a plain product, unless they hold one of these.
+# Columns of a call that is not a plain GEMM, unless they hold one of these.
 _PLAIN = {
     "grouped_gemm": ("0", ""),
     "activation_type": ("none", ""),
@@ -190,7 +190,7 @@ def _check_sizes(cells: Cells, place: str) -> None:
 
 
 def _problem(cells: Cells, arch: str) -> Problem:
-    """The product of ours that a row is; what our op does not compute, or refuses (a complex
+    """The GEMM of ours that a row is; what our op does not compute, or refuses (a complex
     factor, a foreign dtype), keeps the names that make it another problem."""
     lost: tuple[str, ...] = ("alpha", "beta")
     with contextlib.suppress(ProblemError):

@@ -1,6 +1,6 @@
 """BLAS calls as problems and back: the one place that knows that BLAS stores by columns.
 
-A product (m, n, k) with transA and transB, stored by columns, is the row-major problem m=n, n=m
+A GEMM (m, n, k) with transA and transB, stored by columns, is the row-major problem m=n, n=m
 with the operands and their letters swapped, which is the same bytes.
 """
 
@@ -15,7 +15,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.workloads.logs import blas_words as words
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
-# A call with one of these does more than the plain product that it is kept as.
+# A call with one of these does more than the plain GEMM that it is kept as.
 _EXTRAS = (
     *("scaleA", "scaleB", "scaleC", "scaleD", "scaleAlpha_vector", "amaxD"),
     *("swizzleA", "swizzleB", "gradient", "use_e", "grouped_gemm"),
@@ -29,7 +29,7 @@ def call(given: Mapping[str, str], arch: str = "") -> Call:
 
     What the problem does not compute is in `lost`, by the name of its field. Fields that the log
     leaves out have the values of matrices without gaps; those without meaning (strides of a single
-    product, the type of a bias that is not added) are left out, so that equal calls are equal
+    GEMM, the type of a bias that is not added) are left out, so that equal calls are equal
     whichever log they come from. An unreadable field is a `ProblemError`.
     """
     fields = words.normal(given)
@@ -74,7 +74,7 @@ def fields_of(problem: Problem) -> FrozenDict[str]:
     return FrozenDict({name: fields[name] for name in BLAS_FIELDS if name in fields})
 
 
-def _product(fields: Mapping[str, str], arch: str) -> Problem:
+def _gemm(fields: Mapping[str, str], arch: str) -> Problem:
     batch = words.whole(fields, "batch_count", "1")
     op = ops.registry.get("batched_gemm" if batch > 1 else "gemm")
     return op.problem(
@@ -95,7 +95,7 @@ def _product(fields: Mapping[str, str], arch: str) -> Problem:
 
 
 def _nearest(fields: Mapping[str, str], arch: str) -> tuple[Problem, list[str]]:
-    """The product itself, or with as few of its factors and output types replaced as it takes."""
+    """The GEMM itself, or with as few of its factors and output types replaced as it takes."""
     asked = dict(fields)
     if fields.get("bias_source", "d") != "d":
         asked["bias_vector"] = "0"  # a gradient of a bias: an output, not an input
@@ -103,7 +103,7 @@ def _nearest(fields: Mapping[str, str], arch: str) -> tuple[Problem, list[str]]:
     first: ProblemError | None = None
     for change in ({}, plain, {"d_type": ""}, {"d_type": ""} | plain):
         try:
-            problem = _product(asked | change, arch)
+            problem = _gemm(asked | change, arch)
         except ProblemError as error:
             first = first or error
             continue
@@ -138,7 +138,7 @@ def _complete(fields: dict[str, str]) -> None:
     fields["c_type"] = fields.get("c_type") or fields["d_type"]
     for name in ("m", "n", "k", "batch_count"):
         if words.whole(fields, name) == 0:
-            raise ProblemError(f"{name}=0 is an empty product")
+            raise ProblemError(f"{name}=0 is an empty GEMM")
     for name, (rows, _) in _stored(fields).items():
         fields[f"ld{name}"] = fields.get(f"ld{name}") or str(rows)
     batched = words.whole(fields, "batch_count") > 1

@@ -1,4 +1,4 @@
-"""Fields of a call that may be several: a grouped product repeats its sizes for each member."""
+"""Fields of a call that may be several: a grouped GEMM repeats its sizes for each member."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def _same(repeated: dict[str, list[str]]) -> None:
 
 def _one(name: str, values: Sequence[str], index: int, members: int) -> str:
     if len(values) != members:
-        raise BadLine(f"gives {name} {len(values)} times for {members} products")
+        raise BadLine(f"gives {name} {len(values)} times for {members} GEMMs")
     return values[index]

@@ -1,6 +1,6 @@
 """Flow maps: one call in braces on one line, as libraries write YAML without a library for it.
 
-Some versions leave values out (`scaleC: , swizzleA: ,`) and entries of grouped products repeat
+Some versions leave values out (`scaleC: , swizzleA: ,`) and entries of grouped GEMMs repeat
 their names, which no YAML reader takes; here both are read.
 """
 

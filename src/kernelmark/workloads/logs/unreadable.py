@@ -17,7 +17,7 @@ from kernelmark.workloads.logs.table import header
 
 _LOG_AGAIN = "leave it out, or log again"
 _COLUMNS = (
-    "a list has M,N,K (products), heads,seqlen,head_dim (attention) or N,C,H,W,K,R,S "
+    "a list has M,N,K (GEMMs), heads,seqlen,head_dim (attention) or N,C,H,W,K,R,S "
     "(convolutions), and may have batch, dtype, count"
 )
 _SHOWN = 300  # characters of a header

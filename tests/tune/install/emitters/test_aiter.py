@@ -227,7 +227,7 @@ def test_gluon_s_names(w, root):
         ({}, {"persistent": True}, "gfx950", "no persistent form"),
         ({}, {"magic": 1}, "gfx950", "have no magic"),
         ({}, {}, "sm_90", "no configs for sm_90"),
-        ({"dtype": "f32"}, {}, "gfx950", "no family of products of f32"),
+        ({"dtype": "f32"}, {}, "gfx950", "no family of GEMMs of f32"),
         ({}, {}, "gfx90a", "it would be gemm/gfx90a-GEMM-A16W16.json"),
     ],
 )

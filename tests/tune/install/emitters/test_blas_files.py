@@ -477,7 +477,7 @@ def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        ({"dtype": "i8"}, "does not tune products of i8"),
+        ({"dtype": "i8"}, "does not tune GEMMs of i8"),
         ({"dtype": "bf16", "c": "f32"}, "one type for A, B and C"),
         ({"batch": 2, "bias": True}, "no bias to batches"),
     ],

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
@@ -19,6 +18,8 @@ from kernelmark.tune.install.emitters.base import (
     Held,
     Unfit,
     Wanted,
+    kept_answers,
+    required_text,
     settle,
     text_at,
     unwritable,
@@ -72,14 +73,10 @@ class LineEmitter(Emitter):
                 continue
             texts[fields] = text
             wanted.append(Wanted(fields=fields, config=config, name=outcome.name))
-        answers: dict[Fields, Wanted] = {}
+        answers: dict[Fields, Config] = {}
         for row in rows:
-            answers.setdefault(
-                row.entry.fields, Wanted(fields=row.entry.fields, config=row.entry.config)
-            )
-        for fields in settled.others:
-            answers.setdefault(fields, Wanted(fields=fields, config=None))
-        wanted += [same for fields, same in answers.items() if fields not in texts]
+            answers.setdefault(row.entry.fields, row.entry.config)
+        wanted += kept_answers(answers, settled.others, texts)
         if not texts:
             return Change(emitter=self.name, edits=(), wanted=tuple(wanted), held=tuple(held))
         chosen = [settled.winners[fields] for fields in texts]
@@ -93,10 +90,7 @@ class LineEmitter(Emitter):
         return given
 
     def read(self, path: Path) -> list[Entry]:
-        text = text_at(path)
-        if text is None:
-            raise UsageError(f"{path}: there is no such file")
-        return [row.entry for row in self.rows(text.splitlines(), path)]
+        return [row.entry for row in self.rows(required_text(path).splitlines(), path)]
 
     def find(self, path: Path, fields: Fields) -> Entry | None:
         # A file is read once for many questions; its text is the key, so that it is never stale.

@@ -295,7 +295,7 @@ def _family(problem: Problem) -> str:
             raise Unfit(f"aiter has no family of plain batches of {problem.dtypes['a']}")
         return configs.FAMILIES["bf16"]
     if not wide and problem.dtypes["a"] not in _EIGHT:
-        raise Unfit(f"aiter has no family of products of {problem.dtypes['a']}")
+        raise Unfit(f"aiter has no family of GEMMs of {problem.dtypes['a']}")
     return "GEMM-A16W16" if wide else "GEMM-A8W8"
 
 

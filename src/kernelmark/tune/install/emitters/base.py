@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,6 +211,18 @@ def settle(
     return Settled(winners=winners, others=tuple(others), held=tuple(held))
 
 
+def kept_answers(
+    before: Mapping[Fields, Config], others: Iterable[Fields], written: Container[Fields]
+) -> list[Wanted]:
+    """Return what the questions of a file, and `others`, must find unless they are `written`: the
+    same as before."""
+    return [
+        Wanted(fields=fields, config=before.get(fields))
+        for fields in dict.fromkeys((*before, *others))
+        if fields not in written
+    ]
+
+
 def unwritable(emitter: Emitter, outcome: Outcome) -> str | None:
     """Why a kept outcome must not be written in any form."""
     tuned = outcome.tuned
@@ -263,11 +275,17 @@ def text_at(path: Path) -> str | None:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def read_json(path: Path, kind: str) -> dict[str, object]:
-    """A JSON document of ours, whose `format` is `kind`."""
+def required_text(path: Path) -> str:
+    """A file's text; an error where there is none."""
     text = text_at(path)
     if text is None:
         raise UsageError(f"{path}: there is no such file")
+    return text
+
+
+def read_json(path: Path, kind: str) -> dict[str, object]:
+    """A JSON document of ours, whose `format` is `kind`."""
+    text = required_text(path)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

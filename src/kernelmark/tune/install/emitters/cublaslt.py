@@ -27,6 +27,7 @@ from kernelmark.tune.install.emitters.base import (
     Held,
     Unfit,
     Wanted,
+    kept_answers,
     read_json,
     settle,
     text_at,
@@ -65,10 +66,8 @@ class Cublaslt(Emitter):
             Wanted(fields=fields, config=_config(row), name=settled.winners[fields].name)
             for fields, row in new.items()
         ]
-        for fields in dict.fromkeys((*rows, *settled.others)):
-            if fields not in new:
-                config = _config(rows[fields]) if fields in rows else None
-                wanted.append(Wanted(fields=fields, config=config))
+        before_configs = {fields: _config(row) for fields, row in rows.items()}
+        wanted += kept_answers(before_configs, settled.others, new)
         head = {"format": FORMAT, "version": VERSION, "cublaslt": version}
         after = _text(head, [*(rows | new).values()])
         edits = (Edit(path=Path(), before=before, after=after),) if new and after != before else ()

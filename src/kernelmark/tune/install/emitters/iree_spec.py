@@ -35,7 +35,9 @@ from kernelmark.tune.install.emitters.base import (
     Held,
     Unfit,
     Wanted,
+    kept_answers,
     option,
+    required_text,
     settle,
     text_at,
 )
@@ -86,9 +88,7 @@ class IreeSpec(Emitter):
             for fields, outcome in kept.items()
         ]
         there = {entry.fields: entry.config for entry in _entries(base)}
-        for fields in dict.fromkeys((*there, *settled.others)):
-            if fields not in kept:
-                wanted.append(Wanted(fields=fields, config=there.get(fields)))
+        wanted += kept_answers(there, settled.others, kept)
         same = before is not None and merged == base
         edits = () if same or not kept else (Edit(path=Path(), before=before, after=merged.text),)
         return Change(
@@ -100,10 +100,7 @@ class IreeSpec(Emitter):
         )
 
     def read(self, path: Path) -> list[Entry]:
-        text = text_at(path)
-        if text is None:
-            raise UsageError(f"{path}: there is no such file")
-        return _entries(_parsed(text, path))
+        return _entries(_parsed(required_text(path), path))
 
 
 def _question(outcome: Outcome) -> Fields:

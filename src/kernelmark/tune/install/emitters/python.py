@@ -27,6 +27,8 @@ from kernelmark.tune.install.emitters.base import (
     Entry,
     Fields,
     Wanted,
+    kept_answers,
+    required_text,
     settle,
     text_at,
 )
@@ -81,20 +83,15 @@ class PythonDict(Emitter):
             entries[_key(outcome)] = value = _value(outcome.tuned)
             wanted.append(Wanted(fields=fields, config=_config(value), name=outcome.name))
         known = {_fields(key): _config(value) for key, value in table.items()}
-        for fields in dict.fromkeys((*known, *settled.others)):
-            if fields not in settled.winners:
-                wanted.append(Wanted(fields=fields, config=known.get(fields)))
+        wanted += kept_answers(known, settled.others, settled.winners)
         after = _text(entries) if before is None else _replaced(before, entries, into)
         edits = () if entries == table else (Edit(path=Path(), before=before, after=after),)
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=settled.held)
 
     def read(self, path: Path) -> list[Entry]:
-        text = text_at(path)
-        if text is None:
-            raise UsageError(f"{path}: there is no such file")
         return [
             Entry(fields=_fields(key), config=_config(value))
-            for key, value in _table(text, path).items()
+            for key, value in _table(required_text(path), path).items()
         ]
 
 

@@ -108,7 +108,7 @@ class TunableOp(LineEmitter):
         call, types = blas_call(outcome), outcome.problem.dtypes
         unknown = next((types[x] for x in "abc" if types[x] not in _TYPES), None)
         if unknown:
-            raise Unfit(f"TunableOp does not tune products of {unknown}")
+            raise Unfit(f"TunableOp does not tune GEMMs of {unknown}")
         letters = call["transA"] + call["transB"]
         params = f"{letters.lower()}_{call['m']}_{call['n']}_{call['k']}"
         if call["batch_count"] != "1":
@@ -179,7 +179,7 @@ def _operation(call: Fields, types: Mapping[str, str]) -> tuple[str, str]:
     bias = call["bias_vector"] != "0"
     if a.startswith("f8"):
         if call["batch_count"] != "1":
-            raise Unfit("TunableOp has no batches of scaled products")
+            raise Unfit("TunableOp has no batches of scaled GEMMs")
         if bias and c not in _BIAS_TYPES:
             raise Unfit(f"TunableOp has no bias of {c}")
         rowwise = int(call["scaleA"] == _VECTOR_SCALE)

@@ -88,9 +88,7 @@ def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
     return found | {"known": known, "step": steps[0] if len(shape) == 3 else 0}
 
 
-def _product(
-    inputs: Inputs, first: int, second: int, *, weights: bool = False, **more: str
-) -> Call:
+def _gemm(inputs: Inputs, first: int, second: int, *, weights: bool = False, **more: str) -> Call:
     """Of the arguments at two places; row-major, so that BLAS is asked for the other order."""
     left, right = inputs.shape(first, (2, 3)), inputs.shape(second, (2, 3))
     if len(left) != len(right) or left[-1] != right[-2] or left[:-2] != right[:-2]:
@@ -121,7 +119,7 @@ def _product(
 
 
 def _mm(inputs: Inputs) -> Call:
-    return _product(inputs, 0, 1)
+    return _gemm(inputs, 0, 1)
 
 
 def _addmm(inputs: Inputs, **more: str) -> Call:
@@ -132,7 +130,7 @@ def _addmm(inputs: Inputs, **more: str) -> Call:
     fields = {"alpha": repr(alpha), "beta": repr(0.0 if row and beta == 1 else beta)}
     if row and beta == 1:
         fields["bias_vector"] = "1"
-    return _product(inputs, 1, 2, weights=row, **fields, **more)
+    return _gemm(inputs, 1, 2, weights=row, **fields, **more)
 
 
 def _addmm_activation(inputs: Inputs) -> Call:
@@ -151,11 +149,11 @@ def _scaled_mm(inputs: Inputs) -> Call:
     }
     bias = str(int(inputs.given(4)))
     types = {"c_type": token, "d_type": token, "bias_vector": bias}
-    return _product(inputs, 0, 1, weights=True, **types, **scales)
+    return _gemm(inputs, 0, 1, weights=True, **types, **scales)
 
 
 def _linear(inputs: Inputs) -> Call:
-    """Where no product was recorded inside: x of any rank, w stored n×k."""
+    """Where no GEMM was recorded inside: x of any rank, w stored n×k."""
     shape, weights = inputs.shape(0, range(2, 9)), inputs.shape(1, (2,))
     flat = Inputs(
         dims=[[math.prod(shape[:-1]), shape[-1]], weights[::-1]],
@@ -163,11 +161,11 @@ def _linear(inputs: Inputs) -> Call:
         strides=[[shape[-1], 1], [1, weights[-1]]],
         values=(),
     )
-    return _product(flat, 0, 1, bias_vector=str(int(inputs.given(2))))
+    return _gemm(flat, 0, 1, bias_vector=str(int(inputs.given(2))))
 
 
 def _matmul(inputs: Inputs) -> Call:
-    """Where no product was recorded inside."""
+    """Where no GEMM was recorded inside."""
     left, right = inputs.shape(0, range(2, 9)), inputs.shape(1, range(2, 9))
     if len(right) == 2:
         dims = [[math.prod(left[:-1]), left[-1]], right]
@@ -176,7 +174,7 @@ def _matmul(inputs: Inputs) -> Call:
         dims = [[batch, *left[-2:]], [batch, *right[-2:]]]
     else:
         raise BadLine(f"repeats matrices: {left} and {right}")
-    return _product(Inputs(dims=dims, types=inputs.types, strides=(), values=()), 0, 1)
+    return _gemm(Inputs(dims=dims, types=inputs.types, strides=(), values=()), 0, 1)
 
 
 def _attention(

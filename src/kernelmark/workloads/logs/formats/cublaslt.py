@@ -127,7 +127,7 @@ def _scales(compute: Description) -> dict[str, str]:
 
 
 def _bias(compute: Description, found: Mapping[str, str], lost: list[str]) -> dict[str, str]:
-    """The type of the bias. That of D unless it is named, but for products of 8-bit types."""
+    """The type of the bias. That of D unless it is named, but for GEMMs of 8-bit types."""
     if found.get("bias_vector") != "1":
         return {}
     if (number := compute.get("biasDataType", "-1")) != "-1":

@@ -1,4 +1,4 @@
-"""rocblas: what rocBLAS logs of each matrix product, at each of its layers.
+"""rocblas: what rocBLAS logs of each GEMM, at each of its layers.
 
     ROCBLAS_LAYER=1    trace lines: `rocblas_gemm_ex,T,N,…` with pointers between
     ROCBLAS_LAYER=2    a `rocblas-bench …` command a call

@@ -4,7 +4,7 @@
     m,n,k,count        with a header, in any order, also batch, dtype, count, ta and tb
 
 With a header it may be a table of attention or of convolutions too, and columns may have any of the
-names in `_columns`, `_products` and `_layers`. What a list leaves out is as in a layer of a
+names in `_columns`, `_gemms` and `_layers`. What a list leaves out is as in a layer of a
 network: weights stored N×K (tb=t), dtype as given. With columns transA and transB the sizes are
 those of BLAS, stored by columns.
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.logs import blas
 from kernelmark.workloads.logs.base import ASSUMED_DTYPE, Given, LogReader, Part, RowReader
-from kernelmark.workloads.logs.formats import _layers, _products
+from kernelmark.workloads.logs.formats import _gemms, _layers
 from kernelmark.workloads.logs.formats._columns import Header
 from kernelmark.workloads.workload import Call
 
@@ -44,7 +44,7 @@ class Shapes(LogReader):
 
     def table(self, line: bytes, place: str) -> RowReader | None:
         top = Header.of(line)
-        return _layers.keys(top) or _products.table(top) or _layers.table(top)
+        return _layers.keys(top) or _gemms.table(top) or _layers.table(top)
 
 
 class _List(RowReader):
@@ -64,7 +64,7 @@ class _List(RowReader):
         sizes = [int(word) for word in _SPLIT.split(part.decode().strip(" \t,;\r")) if word]
         names = ("m", "n", "k") if len(sizes) == 3 else ("batch", "m", "n", "k")
         named = dict(zip(names, sizes, strict=True))
-        problem = _products.problem_by_rows(named, dtype=given.list_dtype)
+        problem = _gemms.problem_by_rows(named, dtype=given.list_dtype)
         yield Call(problem=problem, blas=blas.fields_of(problem))
 
 

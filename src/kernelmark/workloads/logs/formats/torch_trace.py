@@ -1,7 +1,7 @@
 """torch-trace: traces of the PyTorch profiler, recorded with record_shapes=True.
 
 Operators call each other: linear calls addmm, matmul calls bmm, attention may call either. Each is
-counted once, by the operator that does the work: what is inside a product, a fused attention or a
+counted once, by the operator that does the work: what is inside a GEMM, a fused attention or a
 convolution is not looked at, and what wraps one is left out. Kernels of no op that was read, as of
 replayed graphs and of a framework's own ops, are reported with their share of the time.
 """

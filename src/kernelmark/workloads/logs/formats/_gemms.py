@@ -1,6 +1,6 @@
-"""Tables of products: M, N, K with whatever else their columns say.
+"""Tables of GEMMs: M, N, K with whatever else their columns say.
 
-With ta and tb, or without letters, a product is D = A·B by rows. With transA and transB, with a
+With ta and tb, or without letters, a GEMM is D = A·B by rows. With transA and transB, with a
 layout as TN, or with letters under A and B, it is the call of a BLAS library, by columns.
 """
 
@@ -58,8 +58,8 @@ _NOTE = (
 )
 
 
-def table(top: Header) -> Products | None:
-    """The reader of the rows under this header, if they are products."""
+def table(top: Header) -> Gemms | None:
+    """The reader of the rows under this header, if they are GEMMs."""
     # Beside a column a, b is what it is of b.
     known = dict(_FIELDS)
     known["b"] = (*known["b"], "b") if top.has("a") else known["b"]
@@ -68,10 +68,10 @@ def table(top: Header) -> Products | None:
     if letters or top.has("a"):
         known |= dict(_LETTERS) | {name: (name.lower(),) for name in _OF_BLAS}
     columns = top.columns(known)
-    return Products(top, columns) if set(_SIZES) <= set(columns) else None
+    return Gemms(top, columns) if set(_SIZES) <= set(columns) else None
 
 
-class Products(_columns.ShapeTable):
+class Gemms(_columns.ShapeTable):
     def __init__(self, top: Header, columns: list[str]) -> None:
         super().__init__(top, columns)
         # Libraries that write these two write no sizes by rows.
@@ -95,7 +95,7 @@ class Products(_columns.ShapeTable):
 
 
 def problem_by_rows(sizes: Mapping[str, int], **given: str | float | bool) -> Problem:
-    """The product of a layer, weights stored N×K, unless letters say otherwise."""
+    """The GEMM of a layer, weights stored N×K, unless letters say otherwise."""
     batched = sizes.get("batch", 1) > 1
     kept = {name: size for name, size in sizes.items() if batched or name != "batch"}
     op = ops.registry.get("batched_gemm" if batched else "gemm")

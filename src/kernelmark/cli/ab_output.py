@@ -1,4 +1,4 @@
-"""What `kmark ab` says: before, while and after it measures."""
+"""Output of `kmark ab` before, during and after measuring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.ending import INTERRUPTED, NOTHING
-from kernelmark.cli.output import Outputs, fancy, flush, progress_bar, put_table, say
+from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.rounds import Rounds
+    from kernelmark.cli.options import Outputs
     from kernelmark.compare.fail_on import FailOn
     from kernelmark.report.ab import AbReport
     from kernelmark.runners.ab import Budget, Event

@@ -1,11 +1,11 @@
-"""Results on stdout and in files, and what has to be said about them on stderr."""
+"""Print the results, notes and failures of a run, and write its files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, flush, put_table, say
+from kernelmark.cli.output import flush, put_table, say
 from kernelmark.cli.places import extended
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
@@ -17,6 +17,7 @@ from kernelmark.report.names import backend_text, short
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
+    from kernelmark.cli.options import Outputs
     from kernelmark.core.result import Case
     from kernelmark.stores.store import Store
 
@@ -50,7 +51,7 @@ def put_results(
         outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
 
 
-def tell_rest(
+def print_notes(
     results: Results,
     store: Store | None,
     *,
@@ -62,7 +63,7 @@ def tell_rest(
     are the words that name the store, `more` those that a repetition needs."""
     run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
-        _tell_failure(failure, run_id, place, more)
+        _print_failure(failure, run_id, place, more)
     marked = sum(map(tables.warned, results.rows))
     if quiet:
         if marked and run_id is not None:
@@ -80,7 +81,7 @@ def tell_rest(
     say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
 
 
-def tell_demo(results: Results, place: Sequence[str]) -> None:
+def print_demo_hints(results: Results, place: Sequence[str]) -> None:
     """What the demo showed, and three commands to go on with."""
     say()
     for sentence in answer(results.timed):
@@ -98,7 +99,7 @@ def plan_table(cases: Sequence[Case]) -> tables.Table:
     return tables.Table(columns=columns, rows=rows)
 
 
-def _tell_failure(
+def _print_failure(
     failure: tables.Failure, run_id: str | None, place: Sequence[str], more: Sequence[str]
 ) -> None:
     count = len(failure.rows)

@@ -1,0 +1,88 @@
+"""Microbenchmarks that read windows of several sizes: a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmark.micro import _windows
+from kernelmark.micro.base import Column, Microbenchmark, Record, Settings
+from kernelmark.micro.rig import Rig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Windows to read, each with its kind and the size that its row shows."""
+
+    points: tuple[tuple[str, int, _windows.Window], ...]
+    room: _windows.Room
+    seconds: float
+    samples: int
+    notes: list[str]
+
+
+class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
+    """Reads every window; a subclass chooses them, and the first columns of a row."""
+
+    def sweep(
+        self,
+        rig: Rig,
+        given: Settings,
+        points: Sequence[tuple[str, int, _windows.Window]],
+        notes: list[str],
+    ) -> Sweep:
+        """Return the state for these windows, with memory for the largest."""
+        return Sweep(
+            points=tuple(points),
+            notes=notes,
+            room=_windows.room(rig, max(window.nbytes for _, _, window in points)),
+            seconds=given.number("seconds"),
+            samples=given.whole("samples"),
+        )
+
+    def timed(self, rig: Rig, state: Sweep) -> list[_windows.Reading]:
+        return [
+            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
+            for _, _, w in state.points
+        ]
+
+    def verify(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> str | None:
+        for at in (0, len(state.points) // 2, -1):
+            wrong = _windows.check(rig, state.room, state.points[at][2])
+            if wrong is not None:
+                return wrong
+        return None
+
+    def rows(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> list[Record]:
+        """Return the rows, whose first column is the kind of the window."""
+        return [
+            {
+                self.columns[0].name: kind,
+                "size_bytes": size,
+                "bytes_per_s": reading.bytes_per_s,
+                "bytes_per_clk": reading.bytes_per_clk,
+                "clock_mhz": rig.clock_during(reading.samples),
+                "spread": reading.samples.spread(),
+            }
+            for (kind, size, _), reading in zip(state.points, raw, strict=True)
+        ]
+
+
+def rate_columns(level: str, reader: str) -> tuple[Column, ...]:
+    """Return the columns of a reading that a cache level limits; `reader` runs one block."""
+    return (
+        Column(
+            name="bytes_per_s",
+            help="bytes read per second by the whole device",
+            unit="B/s",
+            limit=lambda h: h.bandwidth(level),
+        ),
+        Column(
+            name="bytes_per_clk",
+            help=f"bytes read per core cycle by one {reader}",
+            unit="B/clk",
+            limit=lambda h: h.rate(level),
+        ),
+        Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
+        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+    )

@@ -1,0 +1,151 @@
+"""Series over their runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from kernelmark.compare.history import Point, Screen, Story, judged_s
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.result import Status
+from kernelmark.core.units import value_text
+from kernelmark.report.figures._parts import HEIGHT, PALETTE, WIDTH, Values, time_unit, tooltips
+from kernelmark.report.history import parts as series_parts
+from kernelmark.report.vega import Spec
+
+_MOST_SERIES = 12
+_LEAST_RANGE = 0.03  # of an axis of history, to both sides of its middle
+_DAY_S = 86400.0
+
+
+def history(stories: Sequence[Story]) -> Spec:
+    """Each series over its runs: the band where the newest point was expected, steps as lines, and
+    where the environment changed."""
+    if not stories:
+        raise NothingToDo("no series to draw")
+    panels = []
+    for story in stories[:_MOST_SERIES]:
+        newest = story.newest
+        unit, scale = newest.unit, 1.0
+        if not newest.metric:
+            known = [point.median_s for point in story.points if point.median_s]
+            unit, scale = time_unit(statistics.median(known) if known else 0.0)
+        values: Values = [
+            {"at": point.started * 1000, "value": value * scale, "run": point.run_id}
+            | {"shown": value_text(value, point.unit or "s")}
+            | {"environment": point.fingerprint[:8]}
+            for point in story.points
+            if point.status is Status.OK and (value := judged_s(point))
+        ]
+        if not values:
+            continue
+        failed: Values = [
+            {"at": point.started * 1000, "run": point.run_id, "state": point.status.value}
+            for point in story.points
+            if point.status.failed
+        ]
+        along = _over_time(story.points[0].started, newest.started)
+        y: Spec = {"field": "value", "type": "quantitative", "title": unit}
+        y["scale"] = {"zero": False, "domain": _domain(values, story.screen, scale)}
+        tips = tooltips("run", "shown", "environment")
+        layers: list[Spec] = [
+            {
+                "mark": {"type": "line", "color": PALETTE[0], "opacity": 0.6},
+                "encoding": {"x": along, "y": y},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 45, "color": PALETTE[0]},
+                "encoding": {"x": along, "y": y, "tooltip": tips},
+            },
+        ]
+        layers += _lanes(story.points, along)
+        screen = story.screen
+        if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
+            # From the last step on: before it another level was expected.
+            since = max([step.started for step in story.steps], default=story.points[0].started)
+            band = [{"low": screen.low_s * scale, "high": screen.high_s * scale}]
+            band[0] |= {"since": since * 1000, "until": newest.started * 1000}
+            box = {"type": "rect", "opacity": 0.12, "color": PALETTE[2]}
+            ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            ends |= {"x": along | {"field": "since"}, "x2": {"field": "until"}}
+            layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
+        if story.steps:
+            marks = [
+                {"at": step.started * 1000, "text": f"{100 * (step.ratio - 1):+.1f} %"}
+                for step in story.steps
+            ]
+            rule = {"type": "rule", "strokeDash": [4, 4]}
+            where = {"x": along}
+            label = {"type": "text", "align": "left", "dx": 4, "fontSize": 10}
+            above = {"y": {"value": 8}, "text": {"field": "text"}}
+            steps = {"data": {"values": marks}}
+            layers.append({**steps, "mark": rule, "encoding": where})
+            layers.append({**steps, "mark": label, "encoding": where | above})
+        if failed:
+            cross: Spec = {"type": "point", "shape": "cross", "angle": 45, "size": 70}
+            cross |= {"filled": True, "color": PALETTE[5]}
+            low = {
+                "x": along,
+                "y": {"value": HEIGHT // 3 - 18},
+                "tooltip": tooltips("run", "state"),
+            }
+            layers.append({"data": {"values": failed}, "mark": cross, "encoding": low})
+        named = series_parts(story)
+        title = f"{named['problem']}, {named['backend']}  {newest.metric}".rstrip()
+        data = {"title": title, "data": {"values": values}}
+        panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
+    if not panels:
+        raise NothingToDo("no series has a time to draw")
+    words = "band: where the newest point was expected; dashed lines: change points"
+    if (left := len(stories) - _MOST_SERIES) > 0:
+        words += f"; {left} more series not shown"
+    return {"description": words, "vconcat": panels}
+
+
+def _domain(values: Values, screen: Screen, scale: float) -> list[float]:
+    """The range of a history's axis, never so narrow that noise looks like news."""
+    found = [value["value"] for value in values]
+    if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
+        found += [screen.low_s * scale, screen.high_s * scale]
+    low, high = min(found), max(found)
+    middle = (low + high) / 2
+    half = max(0.6 * (high - low), _LEAST_RANGE * middle)
+    return [middle - half, middle + half]
+
+
+def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
+    """A strip beneath a history, one colour for each environment; none where it never changed."""
+    lanes: Values = []
+    for point in points:
+        if not lanes or lanes[-1]["environment"] != point.fingerprint[:8]:
+            lanes.append({"environment": point.fingerprint[:8], "since": point.started * 1000})
+    if len(lanes) < 2:
+        return []
+    last = points[-1].started * 1000
+    # The newest environment has a width too if it has one point only.
+    ends = [*(lane["since"] for lane in lanes[1:]), last + (last - lanes[0]["since"]) / 50]
+    for lane, until in zip(lanes, ends, strict=True):
+        lane["until"] = until
+    few = len({lane["environment"] for lane in lanes}) <= len(PALETTE)
+    legend = {"orient": "top", "title": "environment", "symbolType": "square"} if few else None
+    bottom = HEIGHT // 3
+    drawn = {
+        "x": along | {"field": "since"},
+        "x2": {"field": "until"},
+        "y": {"value": bottom - 7},
+        "y2": {"value": bottom},
+        "color": {"field": "environment", "type": "nominal", "legend": legend},
+        "tooltip": tooltips("environment"),
+    }
+    return [{"data": {"values": lanes}, "mark": {"type": "rect"}, "encoding": drawn}]
+
+
+def _over_time(first_s: float, last_s: float) -> Spec:
+    """The axis of times, in UTC as everywhere: dates, or hours too where it spans few days."""
+    axis: Spec = {"format": "%m-%d %H:%M", "tickCount": 8, "labelOverlap": True}
+    axis["tickMinStep"] = 60_000  # as fine as labels are
+    if last_s - first_s > 4 * _DAY_S:
+        axis |= {"format": "%Y-%m-%d", "tickMinStep": _DAY_S * 1000}
+    scale = {"type": "utc", "padding": 8}
+    return {"field": "at", "type": "temporal", "title": None, "axis": axis, "scale": scale}

@@ -1,0 +1,178 @@
+"""Parts that figures share: colours, axes and marks; and what is shown of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.result import Measurement
+from kernelmark.core.units import time_text
+from kernelmark.report import vega
+from kernelmark.report.names import rerun
+from kernelmark.report.tables import Row, rate, share_text
+from kernelmark.report.vega import SCHEMA, Spec
+
+MOST_BARS = 40  # problems in a bar chart
+WIDTH, HEIGHT = 620, 360
+# Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+# The dark blue is hard to see on a dark ground.
+_DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
+_INK = {False: vega.LIGHT, True: vega.DARK}
+_PAGE_INK = ("transparent", "currentColor", "var(--line)")
+_TIP = {
+    "shown": "value",
+    "problem": "problem",
+    "backend": "backend",
+    "time": "median",
+    "share": "of roof",
+}
+# A dashed line at ratio 1.
+NO_CHANGE: Spec = {
+    "data": {"values": [{"one": 1}]},
+    "mark": {"type": "rule", "strokeDash": [4, 4]},
+    "encoding": {"x": {"field": "one", "type": "quantitative"}},
+}
+Values = list[dict[str, Any]]
+
+
+def themed(
+    spec: Spec, *, title: str = "", subtitle: str = "", dark: bool = False, inline: bool = False
+) -> Spec:
+    """A figure with its title, in the colours of a light or a dark page, or `inline` in those of
+    the page that it is part of. The subtitle ends with the figure's description."""
+    paper, ink, grid = _PAGE_INK if inline else _INK[dark]
+    lines = [line for line in (subtitle, spec.get("description", "")) if line]
+    words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
+    return {
+        "$schema": SCHEMA,
+        "background": paper,
+        "title": {"text": title, "subtitle": lines},
+        "config": {
+            "font": "sans-serif",
+            "title": {"color": ink, "subtitleColor": ink, "fontSize": 14, "anchor": "start"}
+            | {"offset": 12},
+            "axis": {**words, "gridColor": grid, "domainColor": ink, "tickColor": ink},
+            "legend": {**words, "symbolLimit": 60, "labelLimit": 320},
+            "header": words,
+            "text": {"color": ink},
+            "rule": {"color": ink},
+            "range": {"category": list(PALETTE if not dark else _DARK_PALETTE)},
+            "view": {"stroke": None},
+        },
+        **spec,
+    }
+
+
+def time_unit(typical_s: float) -> tuple[str, float]:
+    """The unit that a time of this size is read in, and how many of it a second has."""
+    if typical_s >= 1:
+        return "s", 1.0
+    return ("ms", 1e3) if typical_s >= 1e-3 else ("µs", 1e6) if typical_s >= 1e-6 else ("ns", 1e9)
+
+
+def drawn_interval(middle: float, low: float | None, high: float | None) -> tuple[float, float]:
+    """The ends of an interval to draw; `middle` twice if it is unknown or wider than a factor of 2:
+    it would stretch the axis until nothing else can be seen."""
+    if low and high and middle <= 2 * low and high <= 2 * middle:
+        return low, high
+    return middle, middle
+
+
+def log_axis(field: str, title: str, form: str = "~g") -> Spec:
+    scale = {"type": "log", "nice": False}
+    axis = {"format": form, "tickCount": 6}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def by_field(field: str, *, legend: bool = True) -> Spec:
+    made: Spec = {"field": field, "type": "nominal", "title": None}
+    return made if legend else {**made, "legend": None}
+
+
+def tooltips(*names: str) -> list[Spec]:
+    return [{"field": name, "type": "nominal", "title": _TIP.get(name, name)} for name in names]
+
+
+def dots(count: int) -> Spec:
+    """Marks that stay readable at ten thousand."""
+    size, opacity = (60, 0.9) if count <= 300 else (25, 0.6) if count <= 3000 else (8, 0.35)
+    return {"type": "point", "filled": True, "size": size, "opacity": opacity}
+
+
+def si_prefix(value: float) -> tuple[float, str]:
+    for limit, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= limit:
+            return limit, prefix
+    return 1.0, ""
+
+
+def timed_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows with a time, without canaries, which nobody asked for, unless there is nothing else."""
+    timed = [row for row in rows if row.timed]
+    return [row for row in timed if not row.sentinel] or timed
+
+
+def require_rows(rows: list[Row]) -> list[Row]:
+    if not rows:
+        raise NothingToDo("no result has a time to draw")
+    return rows
+
+
+def measurement_of(row: Row) -> Measurement:
+    assert row.result.measurement is not None
+    return row.result.measurement
+
+
+def point_of(row: Row) -> dict[str, Any]:
+    return {
+        "problem": row.problem,
+        "op": row.result.case.problem.op,
+        "backend": row.backend,
+        "time": time_text(measurement_of(row).median_s),
+        "rate": rate(row.result, row.share.bound if row.share else None),
+        "share": share_text(row.share),
+        "again": rerun(row.result),
+    }
+
+
+def interval_of(measured: Measurement) -> tuple[float, float]:
+    return drawn_interval(measured.median_s, measured.low_s, measured.high_s)
+
+
+def times_by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in timed_rows(rows):
+        key = row.result.case.problem.key
+        found.setdefault(row.backend, {})[key] = measurement_of(row).median_s
+    return found
+
+
+def varying_dims(rows: Sequence[Row], count: int) -> tuple[str, ...]:
+    """The dims with the most values."""
+    values: dict[str, set[int]] = {}
+    for row in rows:
+        for name, size in row.result.case.problem.dims.items():
+            values.setdefault(name, set()).add(size)
+    found = sorted((n for n in values if len(values[n]) > 1), key=lambda n: -len(values[n]))
+    if len(found) < count:
+        raise NothingToDo(
+            f"{len(found)} of {count} dims vary", hint="measure several sizes: -a m=[256:4096:*2]"
+        )
+    return tuple(found[:count])
+
+
+def dims_hint(rows: Sequence[Row]) -> str:
+    names = dict.fromkeys(name for row in rows for name in row.result.case.problem.dims)
+    return f"dims: {', '.join(names)}"
+
+
+def rows_of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
+    """The rows of the op with the most results, and a note if there are other ops: a dim of two
+    ops, such as n of gemm and copy, is not one axis."""
+    ops = [row.result.case.problem.op for row in rows]
+    if len(set(ops)) < 2:
+        return rows, ""
+    main = max(dict.fromkeys(ops), key=ops.count)
+    return [row for row in rows if row.result.case.problem.op == main], f"only {main}"

@@ -218,8 +218,9 @@ class Checker:
         return check
 
     def receive_all(self) -> None:
-        """Wait for the figures of all checks so far to arrive on the host. A check in transit refers
-        to this checker and would keep it, with pinned memory, until the garbage collector comes."""
+        """Wait for the figures of all checks so far to arrive on the host. A check in transit
+        refers to this checker and would keep it, with pinned memory, until the garbage collector
+        comes."""
         for check in self._in_transit:
             check.receive()
         self._in_transit.clear()

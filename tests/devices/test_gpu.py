@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import gc
@@ -641,6 +642,40 @@ def test_further_blocks_are_touched_first_and_that_is_warm_up(
     assert min(told) >= GEMM_S
     assert outcome.measurement.warmup_s > sum(told)
     assert all(s == pytest.approx(GEMM_S, rel=1e-3) for b in blocks for s in b.samples_s)
+
+
+class Failing(Product):
+    """Fails in the launches of the audit, after the first check."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.collected = False
+
+    def collect(self, set_index: int) -> None:
+        self.collected = True
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        if self.collected:
+            raise CaseError("no more")
+        super().launch(stream, set_index)
+
+
+@both
+@pytest.mark.parametrize("product", [Product, Failing])
+def test_a_measurement_returns_its_pinned_memory_when_it_ends(
+    device: GpuDevice, model: Model, product: type[Product]
+) -> None:
+    """Not when the garbage collector comes: the next case would pin more memory meanwhile."""
+    pinned = []
+    gc.disable()
+    try:
+        for _ in range(4):
+            with contextlib.suppress(CaseError):
+                measured(device, product=product)
+            pinned.append(model.live()["host buffers"] - len(device._readback._free))
+    finally:
+        gc.enable()
+    assert pinned == [1] * 4  # the gate's flag
 
 
 @both

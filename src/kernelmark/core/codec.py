@@ -17,7 +17,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -43,6 +43,7 @@ KINDS: dict[str, type] = {
 }
 T = TypeVar("T")
 Json = Any
+_PLAIN = frozenset({str, int, bool, type(None)})  # as they are in JSON; not their subclasses
 
 
 def _refuse_constant(name: str) -> None:
@@ -102,16 +103,19 @@ def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
 
 def plain(value: Any) -> Json:
     """JSON values of any value type, without an envelope."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is float and math.isfinite(value)):
+        return value
     if isinstance(value, Problem):
         return value.key
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        optional = _optional(type(value))
-        fields = {
-            f.name: plain(getattr(value, f.name))
-            for f in dataclasses.fields(value)
-            if f.name not in optional or getattr(value, f.name) != f.default
-        }
-        coded = reason_documents({name: getattr(value, name) for name in _coded(type(value))})
+    if dataclasses.is_dataclass(kind):
+        optional = _optional(kind)
+        fields = {}
+        for field in dataclasses.fields(kind):
+            one = getattr(value, field.name)
+            if field.name not in optional or one != field.default:
+                fields[field.name] = plain(one)
+        coded = reason_documents({name: getattr(value, name) for name in _coded(kind)})
         return {**fields, REASONS: coded} if coded else fields
     if isinstance(value, StrEnum):
         return value.value
@@ -130,34 +134,60 @@ def plain(value: Any) -> Json:
 
 def read(value: Json, hint: Any, where: str) -> Any:
     """`value` as the type `hint`, or a `CodecError` that names `where`."""
+    return _reader(hint)(value, hint, where)
+
+
+@functools.cache
+def _reader(hint: Any) -> Callable[[Json, Any, str], Any]:
+    """The function that reads values of the type `hint`. Finding it takes longer than reading."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return _read_union(value, hint, where)
+        return _read_union
     if origin is typing.Literal:
-        if value not in typing.get_args(hint):
-            raise CodecError(f"{where}: {value!r} is not one of {typing.get_args(hint)}")
-        return value
+        return _read_literal
     if origin is tuple:
-        _expect(isinstance(value, list), where, "a list", value)
-        item = typing.get_args(hint)[0]
-        if item is float and all(type(v) is float for v in value):
-            return tuple(value)
-        return tuple(read(v, item, f"{where}[{i}]") for i, v in enumerate(value))
+        return _read_tuple
     if origin is not None and issubclass(origin, Mapping):
-        _expect(isinstance(value, dict), where, "an object", value)
-        item = typing.get_args(hint)[1]
-        return FrozenDict({k: read(v, item, f"{where}.{k}") for k, v in value.items()})
+        return _read_mapping
     if hint is Reason:
-        _expect(isinstance(value, str), where, "a string", value)
-        return Reason.of(value)
+        return _read_reason
     if hint is Problem:
-        _expect(isinstance(value, str), where, "a problem key", value)
-        return _built(where, lambda: parse_key(value))
+        return _read_problem
     if dataclasses.is_dataclass(hint):
-        return _read_fields(value, cast(type, hint), where)
+        return _read_fields
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _read_enum(value, hint, where)
-    return _read_scalar(value, hint, where)
+        return _read_enum
+    return _read_scalar
+
+
+def _read_literal(value: Json, hint: Any, where: str) -> Any:
+    if value not in _arguments(hint):
+        raise CodecError(f"{where}: {value!r} is not one of {_arguments(hint)}")
+    return value
+
+
+def _read_tuple(value: Json, hint: Any, where: str) -> tuple[Any, ...]:
+    _expect(isinstance(value, list), where, "a list", value)
+    item = _arguments(hint)[0]
+    if item is float and all(type(v) is float for v in value):
+        return tuple(value)
+    return tuple(read(v, item, f"{where}[{i}]") for i, v in enumerate(value))
+
+
+def _read_mapping(value: Json, hint: Any, where: str) -> FrozenDict[Any]:
+    _expect(isinstance(value, dict), where, "an object", value)
+    item = _arguments(hint)[1]
+    return FrozenDict({k: read(v, item, f"{where}.{k}") for k, v in value.items()})
+
+
+def _read_reason(value: Json, hint: Any, where: str) -> Reason:
+    _expect(isinstance(value, str), where, "a string", value)
+    return Reason.of(value)
+
+
+def _read_problem(value: Json, hint: Any, where: str) -> Problem:
+    _expect(isinstance(value, str), where, "a problem key", value)
+    return cast(Problem, _built(where, lambda: parse_key(value)))
 
 
 def _read_fields(value: Json, kind: type, where: str) -> Any:
@@ -166,15 +196,13 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
     coded = value.get(REASONS, {}) if _coded(kind) else {}
     if coded:
         value = {name: one for name, one in value.items() if name != REASONS}
-    unknown = sorted(value.keys() - hints.keys())
-    if unknown:
+    if not value.keys() <= hints.keys():
         raise CodecError(
-            f"{where}: unknown field {unknown[0]!r}",
+            f"{where}: unknown field {min(value.keys() - hints.keys())!r}",
             hint="the file may come from a newer kernelmark",
         )
-    missing = sorted(hints.keys() - value.keys() - _optional(kind))
-    if missing:
-        raise CodecError(f"{where}: field {missing[0]!r} is missing")
+    if len(value) < len(hints) and (missing := hints.keys() - value.keys() - _optional(kind)):
+        raise CodecError(f"{where}: field {min(missing)!r} is missing")
     fields = {name: read(v, hints[name], f"{where}.{name}") for name, v in value.items()}
     _expect(isinstance(coded, dict), f"{where}.{REASONS}", "an object", coded)
     for name in coded.keys() & fields.keys():
@@ -198,6 +226,9 @@ def _built(where: str, make: Any) -> Any:
         raise CodecError(f"{where}: {error.message}", hint=error.hint) from None
 
 
+_arguments = functools.cache(typing.get_args)
+
+
 @functools.cache
 def _optional(kind: type) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(kind) if OPTIONAL in f.metadata)
@@ -216,7 +247,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _read_union(value: Json, hint: Any, where: str) -> Any:
-    options = typing.get_args(hint)
+    options = _arguments(hint)
     if value is None and type(None) in options:
         return None
     rest = [o for o in options if o is not type(None)]

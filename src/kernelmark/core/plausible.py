@@ -65,19 +65,30 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             called = "roof" if isinstance(value, Roof) and field.name == "value" else field.name
-            yield from _faults(getattr(value, field.name), f"{where}.{field.name}", called)
+            one = getattr(value, field.name)
+            if not _is_fine(one, called):
+                yield from _faults(one, f"{where}.{field.name}", called)
         if isinstance(value, Measurement) and not value.low_s <= value.high_s:
             yield f"{where}.low_s", f"{value.low_s:g} to {value.high_s:g}"
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _faults(one, f"{where}.{key}", key if key == _INDEX else name)
+            called = key if key == _INDEX else name
+            if not _is_fine(one, called):
+                yield from _faults(one, f"{where}.{key}", called)
     elif isinstance(value, tuple):
         for number, one in enumerate(value):
-            # Most of a result is samples: only for a bad one is its place spelt out.
-            if not isinstance(one, float) or not _is_possible(one, name):
+            if not _is_fine(one, name):
                 yield from _faults(one, f"{where}[{number}]", name)
     elif isinstance(value, int | float) and not _is_possible(value, name):
         yield where, str(value)[:24] if isinstance(value, int) else f"{value:g}"
+
+
+def _is_fine(value: Any, name: str) -> bool:
+    """Whether there is nothing to look for in a value: most of a result is numbers, and only for a
+    bad one is its place spelt out."""
+    if isinstance(value, int | float):
+        return _is_possible(value, name)
+    return value is None or isinstance(value, str)
 
 
 def _is_possible(value: float, name: str) -> bool:

@@ -63,7 +63,7 @@ class Stamps:
         self._wall_khz = wall_khz
         self._units = units
         self._pair_bytes = slots * 32
-        self._last: NDArray[np.uint64] = np.zeros((2, slots, 2), np.uint64)  # the last pair read
+        self._last: NDArray[np.int64] = np.zeros((2, slots), np.int64)  # core clocks read last
 
     @staticmethod
     def nbytes(slots: int) -> int:
@@ -97,33 +97,41 @@ class Stamps:
 
     def _clocks(self, address: int, count: int) -> Deferred[list[float | None]]:
         transfer = self._readback.start(address, count * self._pair_bytes)
-        return lambda: self._clocks_of(transfer().view(np.uint64), count)
+        return lambda: self._clocks_of(transfer().view(np.int64), count)
 
-    def _clocks_of(self, stamps: NDArray[np.uint64], count: int) -> list[float | None]:
-        raw = np.empty((1 + count, 2, self._slots, 2), np.uint64)
-        raw[0] = self._last
-        raw[1:] = stamps.reshape(raw[1:].shape)
-        self._last = raw[-1].copy()
-        passed = (raw[1:, 1] - raw[1:, 0]).view(np.int64)
+    def _clocks_of(self, stamps: NDArray[np.int64], count: int) -> list[float | None]:
+        pairs = stamps.reshape(count, 2, self._slots, 2)
+        written = pairs[-1, 1, :, 0] != 0
+        # On AMD most slots are never written: its CU ids have gaps.
+        used = slice(None) if written.all() else np.flatnonzero(written)
+        pairs = pairs[:, :, used]
+        # Core clocks separate from wall clocks: NumPy is slow along a last axis of two.
+        clocks = np.empty((1 + count, *pairs.shape[1:3]), np.int64)
+        clocks[0], clocks[1:] = self._last[:, used], pairs[..., 0]
+        self._last[:, used] = clocks[-1]
+        core = clocks[1:, 1] - clocks[1:, 0]
+        wall = pairs[:, 1, :, 1] - pairs[:, 0, :, 1]
         # Stamps are not cleared: an SM or CU that did not write both still holds a stamp of the
         # pair before, and is left out.
-        same = raw[1:, ..., 0] == raw[:-1, ..., 0]
-        valid = (passed[..., 0] > 0) & (passed[..., 1] > 0) & ~(same[:, 0] | same[:, 1])
+        is_new = clocks[1:] != clocks[:-1]
+        valid = is_new[:, 0] & is_new[:, 1] & (core > 0) & (wall > 0)
         # The stamps of `run_ahead` were never read, so the first pair may still hold some.
-        valid[0] = _near_median(passed[0], valid[0])
-        core, wall = np.einsum("ijk,ij->ki", passed, valid)
+        valid[0] = _near_median(core[0], wall[0], valid[0])
+        core *= valid
+        wall *= valid
         return [
-            float(cycles / ticks * self._wall_khz / 1e3) if ticks else None
-            for cycles, ticks in zip(core, wall, strict=True)
+            cycles / ticks * self._wall_khz / 1e3 if ticks else None
+            for cycles, ticks in zip(core.sum(1).tolist(), wall.sum(1).tolist(), strict=True)
         ]
 
 
-def _near_median(passed: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _near_median(
+    core: NDArray[np.int64], wall: NDArray[np.int64], valid: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Return which valid SMs or CUs have a clock near the median."""
-    core, wall = passed[valid].T
-    if not core.size:
+    if not valid.any():
         return valid
-    clocks = core / wall
+    clocks = core[valid] / wall[valid]
     middle = np.partition(clocks, clocks.size // 2)[clocks.size // 2]
     near = valid.copy()
     near[valid] = np.abs(clocks - middle) <= _MAX_CLOCK_DEVIATION * middle

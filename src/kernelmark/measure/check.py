@@ -64,12 +64,13 @@ class _InTransit:
     """A check whose figures are being copied from the device."""
 
     def __init__(self, receive: Deferred[PendingCheck]) -> None:
-        self._receive = receive
+        self._receive: Deferred[PendingCheck] | None = receive
         self._pending: PendingCheck | None = None
 
     def receive(self) -> None:
-        if self._pending is None:
-            self._pending = self._receive()
+        if self._receive is not None:
+            # Forgotten, so that the next block's check reuses its pinned memory.
+            self._pending, self._receive = self._receive(), None
 
     def __call__(self) -> Check:
         self.receive()
@@ -217,7 +218,9 @@ class Checker:
         return check
 
     def receive_all(self) -> None:
-        """Wait for the figures of all checks so far to arrive on the host."""
+        """Wait for the figures of all checks so far to arrive on the host. A check in transit
+        refers to this checker and would keep it, with pinned memory, until the garbage collector
+        comes."""
         for check in self._in_transit:
             check.receive()
         self._in_transit.clear()
@@ -300,9 +303,10 @@ class Checker:
         return lambda: pending
 
     def cancel(self) -> None:
-        """Cancel references that are no longer needed."""
+        """Cancel references that are no longer needed, and drop figures that are on their way."""
         for future in self._futures:
             future.cancel()
+        self._in_transit.clear()
 
     def _projected(self, arena: Arena, index: int) -> Deferred[PendingCheck]:
         contraction = self._contraction

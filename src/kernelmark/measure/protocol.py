@@ -163,6 +163,7 @@ class _BlockLoop:
         finally:
             self._binder.close()
         with self._clock("check"):
+            self._checker.receive_all()
             check = combine([pending() for pending in self._checks])
         self._cost["total"] = time.perf_counter() - begun
         self._cost["device"] = self._device_s + self._warmup_s + self._timed_s

@@ -36,6 +36,10 @@ from kernelmark.runners.jobs import (
 from kernelmark.runners.pool import Finished, Outcome, Phase, Pool, Returned, Slot
 from kernelmark.runners.votes import Doubt, SecondVotes
 
+# Tasks whose forecast takes a millisecond or more. It is due after each compilation too, and a
+# device whose case ends meanwhile waits for it.
+_LONG_QUEUE = 20
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Task:
@@ -269,7 +273,7 @@ class Dispatch:
     def _update_queued_s(self) -> None:
         """Sum the expected seconds of the queue; of a long one at most once a second."""
         now = time.monotonic()
-        if now - self._queued_s_at > 1.0 or len(self._queue) < 100:
+        if now - self._queued_s_at > 1.0 or len(self._queue) < _LONG_QUEUE:
             self._queued_s = sum(self._forecast.seconds(task.case) for task in self._queue)
             self._queued_s_at = now
 

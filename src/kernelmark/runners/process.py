@@ -115,10 +115,12 @@ class WorkerProcess:
         """Send a request. If the worker is gone, `messages` returns its Loss."""
         assert self._process.stdin is not None
         self._tail = b""
-        self._oom_kills = oom_kills()
         self._nonce = secrets.token_hex(16)
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(encode({**message, "nonce": self._nonce}))
+        # After writing: the device waits for the request, and no request fills the memory sooner
+        # than this is read.
+        self._oom_kills = oom_kills()
 
     @property
     def alive(self) -> bool:
@@ -126,10 +128,10 @@ class WorkerProcess:
             return False
         # A killed process is a zombie, and cannot be waited for, until its threads have ended.
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
         except OSError:  # no such files on this system
             return True
-        return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return stat.rpartition(b")")[2].split(None, 1)[0] not in b"ZX"
 
     def messages(self) -> list[Message | Loss]:
         """Return the messages since the last call. Nothing follows a `Loss`."""

@@ -151,6 +151,23 @@ def test_a_convolution_has_its_named_op_rewritten(w, winner, tmp_path):
     assert f"{PREPROCESSING_FLAG}=FILE" in change.notes[-1]
 
 
+def test_convolutions_with_the_same_gemm_are_all_rewritten(winner, tmp_path):
+    into = tmp_path / "spec.mlir"
+    keys = [
+        f"conv n=1 c=16 h={h} w={w} k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc"
+        for h, w in ((14, 14), (28, 7), (7, 28))
+    ]
+    outcomes = [
+        dataclasses.replace(winner, name=f"CONV_{i}", problem=ops.parse(key))
+        for i, key in enumerate(keys)
+    ]
+    change = applying.prepare(emitter, outcomes, into, NO)
+    spec = parse_spec(change.edits[0].after)
+    assert (len(spec.pairs), len(spec.rewrites)) == (1, 3)
+    applying.write(emitter, change, into)
+    assert applying.prepare(emitter, outcomes, into, NO).edits == ()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not compiler.compiler_present(), reason="needs iree-base-compiler, which make test installs"

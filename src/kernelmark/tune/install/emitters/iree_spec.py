@@ -12,6 +12,7 @@ whole new spec and its flags: one whose dispatch does not come out with its conf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,7 @@ class IreeSpec(Emitter):
             held.append(Held(name=kept.pop(fields).name, reason=reason))
         for fields, clash in _flag_conflicts(kept, base):
             held.append(Held(name=kept.pop(fields).name, reason=clash))
+        more = _same_gemm(outcomes, kept)
         notes = []
         verify = option(self, given, "verify", "yes")
         if verify not in ("yes", "no"):
@@ -77,14 +79,18 @@ class IreeSpec(Emitter):
         if verify == "no" or not compiler_present():
             notes.append("not verified: no winner was compiled with the spec")
         else:
-            whole = _merged(base, kept)
+            whole = _merged(base, kept, more)
             flags = file_flags(whole)
             for fields, outcome in list(kept.items()):
                 if lost := _unapplied(outcome, whole.text, flags):
                     held.append(Held(name=kept.pop(fields).name, reason=lost))
+            for outcome in list(more):
+                if lost := _unapplied(outcome, whole.text, flags):
+                    held.append(Held(name=outcome.name, reason=lost))
+                    more.remove(outcome)
             if kept:
                 notes.append(f"compiled with the spec: {len(kept)} of {len(kept)} winners applied")
-        merged = _merged(base, kept)
+        merged = _merged(base, kept, more)
         if kept:
             words = (*file_flags(merged), *spec_flags(merged.text, "FILE"))
             notes.append(f"compile with {' '.join(words)}")
@@ -196,11 +202,24 @@ def _target(arch: str) -> Target:
     return goal
 
 
-def _merged(base: Spec, kept: Mapping[Fields, Outcome]) -> Spec:
+def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Fields, Outcome]) -> list[Outcome]:
+    """Convolutions that become the same GEMM as a winner, with its config: their named ops are
+    other ones, which have to be rewritten, too."""
+    found = []
+    for outcome in outcomes:
+        if outcome.kept and outcome.problem.op == "conv" and outcome not in kept.values():
+            with contextlib.suppress(Unfit):
+                found += [outcome] * (_question(outcome) in kept)
+    return found
+
+
+def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome]) -> Spec:
+    """The spec with all winners. Those of `more` come first: where they share a matcher with a
+    winner, the comment is about the winner."""
     return base.with_entries(
         [
             entry
-            for outcome in kept.values()
+            for outcome in (*more, *kept.values())
             for entry in _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
         ]
     )

@@ -12,17 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.backends.iree.compiler import (
-    PREPROCESSING_FLAG,
-    SPEC_FLAG,
-    compiler_present,
-    explain,
-    run_dumping,
-    tool,
-)
+from kernelmark.backends.iree.compiler import compiler_present, explain, run_dumping, tool
 from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
-from kernelmark.backends.iree.spec import MAIN
+from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CompileError, UsageError

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.backends.iree.configs import config_text, dump_flag, load_configs
-from kernelmark.backends.iree.spec import MAIN
+from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, Unsupported
@@ -34,8 +34,6 @@ PACK_PREFIX = "iree-"
 PACK_NOTE = "compiler.txt"
 CONFIGS = ".configs"  # ends the name of what holds the configs of a module's kernels
 
-SPEC_FLAG = "--iree-codegen-tuning-spec-path"
-PREPROCESSING_FLAG = "--iree-preprocessing-transform-spec-filename"
 _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32

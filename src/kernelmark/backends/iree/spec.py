@@ -27,6 +27,8 @@ _PARAM = "!transform.any_param"
 _SIZES = "!transform.param<i64>"
 _ENTRY = "__kernel_config"
 MAIN = "__transform_main"
+SPEC_FLAG = "--iree-codegen-tuning-spec-path"
+PREPROCESSING_FLAG = "--iree-preprocessing-transform-spec-filename"
 # What each kind of root op is matched by, with the results of the matcher in order.
 _MATCHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "contraction": ("contraction", ("batch", "m", "n", "k")),
@@ -407,7 +409,10 @@ def _rewriting(rewrite: Rewrite) -> dict[str, str]:
 def _main(rewrites: Sequence[tuple[str, str]], packs: Sequence[tuple[str, str]]) -> str:
     """The entry point of the preprocessing: first convolutions become GEMMs, then GEMMs are marked.
     Functions are marked, too, so that no other GEMM in them is packed."""
-    lines = [f"  transform.named_sequence @{MAIN}(%module: {_ANY}) {{"]
+    lines = [
+        f"  // Give this file to {PREPROCESSING_FLAG}, too.",
+        f"  transform.named_sequence @{MAIN}(%module: {_ANY}) {{",
+    ]
     if rewrites:
         lines += [
             *_in_functions(f"      transform.foreach_match in %f\n{_listed(rewrites)}", "calls"),

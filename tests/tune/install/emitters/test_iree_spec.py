@@ -8,8 +8,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends.iree import compiler
-from kernelmark.backends.iree.compiler import PREPROCESSING_FLAG
-from kernelmark.backends.iree.spec import parse_spec
+from kernelmark.backends.iree.spec import PREPROCESSING_FLAG, parse_spec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.install import apply as applying
@@ -149,6 +148,7 @@ def test_a_convolution_has_its_named_op_rewritten(w, winner, tmp_path):
     spec = parse_spec(change.edits[0].after)
     assert (len(spec.rewrites), len(spec.packs)) == (1, 0)
     assert f"{PREPROCESSING_FLAG}=FILE" in change.notes[-1]
+    assert PREPROCESSING_FLAG in change.edits[0].after
 
 
 def test_convolutions_with_the_same_gemm_are_all_rewritten(winner, tmp_path):

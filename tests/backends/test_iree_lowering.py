@@ -17,6 +17,7 @@ from kernelmark.backends.iree.targets import Target, target, vector_unit
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.space import Space
+from kernelmark.tune.plans.narrow import narrowed
 from kernelmark.tune.points import Points
 
 CPU = [
@@ -121,6 +122,23 @@ def test_packing_is_tried_without_tiles(
         assert starts[place].items() >= flags.items()
         assert not any(starts[place][name] for name in starts[0] if "_" in name[-2:])
     assert sum(not one["tile_m"] for one in found) == len(places)
+
+
+def test_plans_and_configs_from_before_packing_stay_valid() -> None:
+    """They list no sizes of 0, and do not have ukernels."""
+    problem, found = ops.parse(CPU[0]), space(CPU[0])
+    assert found is not None
+    old = {
+        name: tuple(value for value in values if value or name.startswith("cache"))
+        for name, values in found.parameters.items()
+        if name not in ("ukernels", "data_tiling")
+    } | {"data_tiling": (False,)}
+    narrow = narrowed(found, old)
+    assert len(Points.of(narrow)) == len(Points.of(found)) - 1
+    config = {name: value for name, value in found.default.items() if name != "ukernels"}
+    assert choices.choose(problem, config, goal("x86_64")) == choices.choose(
+        problem, found.default, goal("x86_64")
+    )
 
 
 @pytest.mark.parametrize(

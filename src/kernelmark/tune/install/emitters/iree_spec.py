@@ -154,7 +154,7 @@ def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntr
 
 def file_flags(spec: Spec) -> tuple[str, ...]:
     """Return what a module with the winners of a spec is compiled with, besides the spec and the
-    target. Operands are packed where the spec says so, if data tiling is on at all."""
+    target. The spec marks the operands to be packed, which also takes the flag of data tiling."""
     every = [flag for note in spec.notes.values() for flag in _noted_flags(note)]
     off, on = (f"{choices.DATA_TILING}={word}" for word in ("false", "true"))
     found = dict.fromkeys(on if flag == off and on in every else flag for flag in every)

@@ -135,9 +135,32 @@ def test_tiles_exclude_data_tiling() -> None:
     assert "cache" not in no_cache.entries[0].lowering.config
 
 
+LEFT = dict.fromkeys(GOOD, 0)
+
+
+def test_sizes_of_zero_leave_the_tiles_to_the_compiler() -> None:
+    key = "gemm m=64 n=64 k=64 dtype=f32"
+    packed = chosen(key, LEFT | {"data_tiling": True, "ukernels": True})
+    assert {"--iree-opt-data-tiling=true", "--iree-llvmcpu-enable-ukernels=all"} <= {*packed.flags}
+    (entry,) = packed.entries
+    assert (entry.lowering.config, entry.lowering.packed) == ("", True)
+    assert entry.lowering == chosen(key, LEFT | {"data_tiling": True}).entries[0].lowering
+    (plain,) = chosen(key, LEFT | {"data_tiling": False}).entries
+    assert not plain.lowering.packed
+    assert not chosen(key, {"data_tiling": True}).entries  # nothing that a spec would have to say
+
+
+def test_microkernels_are_for_packed_operands() -> None:
+    with pytest.raises(Unsupported) as raised:
+        chosen("gemm m=64 n=64 k=64 dtype=f32", {"data_tiling": False, "ukernels": True})
+    assert Reason.of(raised.value.message).code == "ukernels-unpacked"
+
+
 @pytest.mark.parametrize(
     ("key", "config", "says"),
     [
+        ("gemm m=8 n=8 k=8 dtype=f32", {"tile_m": 0, "data_tiling": True}, "tile_n is missing"),
+        ("attention heads=2 seq=64 dim=64 dtype=f32", {"ukernels": True}, "ukernels"),
         ("gemm m=8 n=8 k=8 dtype=f32", {"no_such": 1}, "no_such"),
         ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": "yes"}, "data_tiling"),
         ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": 1}, "data_tiling"),
@@ -190,6 +213,9 @@ def test_unknown_dynamic_dims_are_refused(given: str | bool | int) -> None:
 def test_tiles_exclude_dynamic_dims() -> None:
     with pytest.raises(Unsupported) as raised:
         chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD | {"dynamic": "m"})
+    assert Reason.of(raised.value.message).code == "dynamic-with-tiles"
+    with pytest.raises(Unsupported) as raised:
+        chosen("gemm m=512 n=512 k=512 dtype=f32", LEFT | {"dynamic": "m"})
     assert Reason.of(raised.value.message).code == "dynamic-with-tiles"
 
 

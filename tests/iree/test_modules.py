@@ -39,6 +39,18 @@ def test_a_variant_has_flags_specs_and_objects(tmp_path):
     )
 
 
+def test_a_tuning_spec_may_also_be_one_for_preprocessing(tmp_path):
+    both = tmp_path / "both.mlir"
+    both.write_text(
+        "module attributes { iree_codegen.tuning_spec_with_default_entrypoint } {\n"
+        "transform.named_sequence @__transform_main(%module: !transform.any_op) {}"
+    )
+    assert parse_variant(f"tuned:{both}").arguments == (
+        f"--iree-codegen-tuning-spec-path={both}",
+        f"--iree-preprocessing-transform-spec-filename={both}",
+    )
+
+
 @pytest.mark.parametrize("text", ["base", ":--a", "a b:", "x:missing.mlir", "x:'open"])
 def test_a_bad_variant_is_a_usage_error(text):
     with pytest.raises(UsageError):

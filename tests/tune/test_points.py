@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -24,6 +25,48 @@ def test_all_legal_points_in_the_spaces_order() -> None:
     assert points.names == ("block", "mode", "pad")
     assert points.values == ((16, 32, 64), ("a", "b"), (False, True))
     assert points.codes.dtype == np.int16
+
+
+PARTS = Space(
+    parameters={"tile": (16, 32, 0), "vector": (4, 8, 0), "pack": (False, True)},
+    default=FrozenDict({"tile": 16, "vector": 4, "pack": False}),
+    parts=(
+        {"tile": (16, 32), "vector": (4, 8), "pack": (False,)},
+        {"tile": (0,), "vector": (0,), "pack": (True,)},
+    ),
+    forbids=lambda c: None if c["pack"] == (not c["tile"]) == (not c["vector"]) else "no",
+)
+
+
+def test_only_combinations_of_one_part_are_points() -> None:
+    points = Points.of(PARTS)
+    assert PARTS.size == len(points) == 5
+    assert [dict(points.config(i)) for i in range(len(points))] == [dict(c) for c in PARTS]
+    assert dict(points.config(4)) == {"tile": 0, "vector": 0, "pack": True}
+    assert points.neighbours(4).tolist() == []
+
+
+def test_a_sample_of_parts_has_the_seeds_and_nothing_between_parts() -> None:
+    left = FrozenDict({"tile": 0, "vector": 0, "pack": True})
+    many = tuple(range(1, 51))
+    large = dataclasses.replace(
+        PARTS,
+        parameters={**PARTS.parameters, "vector": (*many, 0)},
+        parts=({**PARTS.parts[0], "vector": many}, PARTS.parts[1]),
+        seeds=(left,),
+    )
+    points = Points.of(large, limit=10)
+    assert len(points) == 10
+    assert points.index(left) is not None
+    assert all(
+        config["pack"] == (not config["tile"]) == (not config["vector"])
+        for config in (points.config(i) for i in range(len(points)))
+    )
+
+
+def test_a_part_without_values_left_has_no_points() -> None:
+    narrow = dataclasses.replace(PARTS, parameters={**PARTS.parameters, "pack": (False,)})
+    assert narrow.size == len(Points.of(narrow)) == 4
 
 
 def test_index_is_the_inverse_of_config() -> None:

@@ -87,6 +87,11 @@ TEMPLATES = {
         "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
         " the compiler knows"
     ),
+    "spec-flags": (
+        "it was tuned with {flag}={value}, and most of the file's gain is with {flag}={file}: all"
+        " its winners are compiled with one set of flags"
+    ),
+    "ukernels-unpacked": "iree has microkernels for packed operands only: add data_tiling=yes",
     "timer-of-iree": "timer={timer} is for the backend iree, not for {backend}",
     "timer-hot-only": (
         "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"

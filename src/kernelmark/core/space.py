@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -19,24 +20,38 @@ class Space:
     """Parameters in order, each with its values in order. `forbids` gives the reason a
     combination is illegal, or None. A list of solutions is one parameter. `default` is the
     combination that a search starts from. `seeds` are combinations to try next, the most promising
-    first. A value has the type that `--config` gives it: yes and no are True and False."""
+    first. A value has the type that `--config` gives it: yes and no are True and False.
+
+    `parts` make a large space quick to enumerate: a legal combination has values of one part only,
+    such as all sizes 0 or none. `forbids` has to refuse the others, which are not enumerated. A
+    name that a part lacks has all values."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
     forbids: Callable[[Config], str | None] = _anything
     seeds: tuple[Config, ...] = ()
+    parts: tuple[Mapping[str, tuple[ConfigValue, ...]], ...] = ()
+
+    @property
+    def products(self) -> list[list[tuple[ConfigValue, ...]]]:
+        """The values of the parameters, in order, for each part."""
+        return [
+            [
+                tuple(one for one in values if one in part.get(name, values))
+                for name, values in self.parameters.items()
+            ]
+            for part in self.parts or ({},)
+        ]
 
     @property
     def size(self) -> int:
         """Combinations before the rule."""
-        product = 1
-        for values in self.parameters.values():
-            product *= len(values)
-        return product
+        return sum(math.prod(map(len, values)) for values in self.products)
 
     def __iter__(self) -> Iterator[Config]:
         names = list(self.parameters)
-        for values in itertools.product(*self.parameters.values()):
-            config = FrozenDict(zip(names, values, strict=True))
-            if self.forbids(config) is None:
-                yield config
+        for product in self.products:
+            for values in itertools.product(*product):
+                config = FrozenDict(zip(names, values, strict=True))
+                if self.forbids(config) is None:
+                    yield config

@@ -15,6 +15,7 @@ from pathlib import Path
 from kernelmark.backends.iree.compiler import compiler_present, explain, run_dumping, tool
 from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
+from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CompileError, UsageError
@@ -44,7 +45,7 @@ class Variant:
         folders = dict.fromkeys(path.parent for path in self.objects)
         return (
             *self.flags,
-            *(f"{_spec_flag(path)}={path}" for path in self.specs),
+            *(f"{flag}={path}" for path in self.specs for flag in _spec_flags(path)),
             *(f"--iree-hal-executable-object-search-path={folder}" for folder in folders),
         )
 
@@ -236,14 +237,16 @@ def _types(text: str) -> list[str]:
 
 
 @functools.cache
-def _spec_flag(path: Path) -> str:
-    """The flag that hands over a spec. What a spec is shows in the entry point that it defines."""
+def _spec_flags(path: Path) -> tuple[str, ...]:
+    """The flags that hand over a spec. What a spec is shows in the entry points that it defines: a
+    tuning spec may also have that of a preprocessing one."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if "iree_codegen.tuning_spec" in text:
-        return "--iree-codegen-tuning-spec-path"
+        more = (PREPROCESSING_FLAG,) if f"@{MAIN}" in text else ()
+        return (SPEC_FLAG, *more)
     if "@__kernel_config" in text:
-        return "--iree-codegen-transform-dialect-library"
-    return "--iree-preprocessing-transform-spec-filename"
+        return ("--iree-codegen-transform-dialect-library",)
+    return (PREPROCESSING_FLAG,)
 
 
 def resolve_target(name: str) -> Target:

@@ -6,7 +6,8 @@ distinct, and neighbours are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -44,13 +45,12 @@ class Points:
         there is a sample; the default, its neighbours and the seeds are always in it."""
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
-        dims = [len(v) for v in values]
         if not names or not space.size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
         kept = _legal(space, values, _round_default(space, values))
         if space.size <= TRIES * limit:
-            legal = _legal(space, values, _unravel(np.arange(space.size), dims))
+            legal = _legal(space, values, _every(space, values))
             if len(legal) <= limit:
                 return cls(names, values, legal)
             drawn = legal[random.choice(len(legal), limit, replace=False)]
@@ -58,7 +58,7 @@ class Points:
         for _ in range(TRIES):
             if len(kept) >= limit:
                 break
-            drawn = np.stack([random.integers(0, d, limit) for d in dims], axis=1)
+            drawn = _drawn(space, values, limit, random)
             kept = _distinct(np.concatenate([kept, _legal(space, values, drawn)]))
         kept = kept[:limit]
         return cls(names, values, kept[np.lexsort(kept.T[::-1])])
@@ -126,9 +126,38 @@ class Points:
         return keys[order], order
 
 
-def _unravel(numbers: Numbers, dims: Iterable[int]) -> Codes:
-    codes: Codes = np.stack(np.unravel_index(numbers, tuple(dims)), axis=1)
-    return codes
+def _every(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
+    """Codes of all combinations of the space's products, one after another."""
+    found = []
+    for codes in _product_codes(space, values):
+        dims = tuple(map(len, codes))
+        places = np.unravel_index(np.arange(math.prod(dims)), dims)
+        found.append(np.stack([c[at] for c, at in zip(codes, places, strict=True)], axis=1))
+    return np.concatenate(found)
+
+
+def _drawn(
+    space: Space, values: Sequence[Sequence[ConfigValue]], count: int, random: np.random.Generator
+) -> Codes:
+    """Codes of `count` random combinations of every product that is not empty."""
+    return np.concatenate(
+        [
+            np.stack([c[random.integers(0, len(c), count)] for c in codes], axis=1)
+            for codes in _product_codes(space, values)
+            if all(map(len, codes))
+        ]
+    )
+
+
+def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> list[list[Numbers]]:
+    """For each product of the space, the codes of its values by parameter."""
+    return [
+        [
+            np.array([at for at, one in enumerate(known) if one in listed], np.int64)
+            for known, listed in zip(values, product, strict=True)
+        ]
+        for product in space.products
+    ]
 
 
 def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) -> Codes:

@@ -1,11 +1,12 @@
 """From a config to compiler flags and a form of MLIR, and the space that can be tuned.
 
-Config names: `data_tiling` packs the operands of GEMMs into tiles first; `im2col` writes a
-convolution as a GEMM of its patches; `dynamic` names the dims that the compiler is not to know
-(`all`, or `m,n`), as in a model that is compiled once for many sizes; `peel` and `reassociate` are
-for the dispatches of an attention on a CPU that no spec matches, above all its softmax; the others
-are those of `lowering`, given all together. They are applied by a tuning spec, which excludes data
-tiling and dynamic dims.
+Config names: `data_tiling` packs the operands of GEMMs into tiles first, and `ukernels` computes
+packed ones with IREE's microkernels; `im2col` writes a convolution as a GEMM of its patches;
+`dynamic` names the dims that the compiler is not to know (`all`, or `m,n`), as in a model that is
+compiled once for many sizes; `peel` and `reassociate` are for the dispatches of an attention on a
+CPU that no spec matches, above all its softmax; the others are those of `lowering`, given all
+together. They are applied by a tuning spec, which excludes data tiling and dynamic dims. On a CPU,
+all of them 0 leave the tiles to the compiler: a spec then only marks operands to be packed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark import ops
@@ -45,6 +47,10 @@ _SOFTMAX = {
     "peel": "--iree-llvmcpu-vector-pproc-strategy=peel",
     "reassociate": "--iree-llvmcpu-reassociate-fp-reductions=true",
 }
+_UKERNELS = "--iree-llvmcpu-enable-ukernels=all"
+DATA_TILING = "--iree-opt-data-tiling"
+_SHORT_BYTES = 16  # of a NEON register
+_PACKED_OPS = ("gemm", "batched_gemm", "conv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +64,10 @@ class Choice:
 
     @property
     def spec(self) -> str:
-        """The tuning spec to compile with; empty leaves all to the compiler."""
-        return EMPTY.with_entries(self.entries).text if self.entries else ""
+        """The tuning spec to compile with; empty leaves all to the compiler. A form of im2col has
+        no named convolution that could be rewritten."""
+        plain = [dataclasses.replace(entry, rewrite=None) for entry in self.entries]
+        return EMPTY.with_entries(plain).text if plain else ""
 
 
 def choose(problem: Problem, config: Config, target: Target) -> Choice:
@@ -68,41 +76,48 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     tunable = _lowerings(problem, form, target, seeded=False)
     names = () if tunable is None else tuple(tunable.parameters)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
-    tiles = FrozenDict({name: value for name, value in config.items() if name in names})
+    given = FrozenDict({name: value for name, value in config.items() if name in names})
+    left = bool(given) and not target.gpu and not any(given.values())
+    tiles = FrozenDict() if left else given
     tiled = get_flag(
         "iree", config, "data_tiling", default=default_data_tiling(problem, target) and not tiles
     )
+    ukernels = get_flag("iree", config, "ukernels", default=False)
     if tiles and tiled:
         raise Unsupported("iree cannot use tile sizes together with data_tiling")
-    if tiles and form.dynamic:
+    if ukernels and not tiled:
+        raise Unsupported(Reason("ukernels-unpacked"))
+    if given and form.dynamic:
         raise Unsupported(Reason("dynamic-with-tiles"))
-    if tunable and tiles and (reason := _misfit(tiles, tunable, target)):
+    if tunable and given and (reason := _misfit(given, tunable, target, left=left)):
         raise Unsupported(f"iree cannot use this lowering: {reason}")
-    entries = lowering.entries(problem, form, target, tiles) if tiles else ()
+    entries = lowering.entries(problem, form, target, tiles, packed=tiled) if given else ()
     more = [
         flag for name, flag in _SOFTMAX.items() if get_flag("iree", config, name, default=False)
     ]
-    words = ["data-tiled"] * tiled + ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
+    words = ["data-tiled"] * tiled + ["ukernels"] * ukernels
+    words += ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
     words += [f"dynamic {','.join(form.dynamic)}"] * bool(form.dynamic)
     return Choice(
         form=form,
         flags=(
-            *(*target.flags, *_exactness(problem)),
-            *(f"--iree-opt-data-tiling={str(tiled).lower()}", *more),
+            *(*target.flags, *_exactness(problem), f"{DATA_TILING}={str(tiled).lower()}"),
+            *([_UKERNELS] * ukernels + more),
         ),
         label=" ".join([problem.op, target.name, *words]),
         entries=entries,
     )
 
 
-def _misfit(tiles: Config, tunable: Space, target: Target) -> str | None:
-    """Why these are no tiles; a CPU also takes sizes that the space does not list."""
+def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> str | None:
+    """Why these are no tiles, or not all that are `left` to the compiler; a CPU also takes sizes
+    that the space does not list."""
     for name, values in tunable.parameters.items():
         if name not in tiles:
             return f"{name} is missing"
         if target.gpu and tiles[name] not in values:
             return f"{name}={tiles[name]!r} is none of {', '.join(map(str, values))}"
-    return tunable.forbids(tiles)
+    return None if left else tunable.forbids(tiles)
 
 
 def source(problem: Problem, choice: Choice) -> str:
@@ -113,8 +128,14 @@ def source(problem: Problem, choice: Choice) -> str:
     return with_batch(text, tensors) if choice.form.gpu else text
 
 
-def unapplied(problem: Problem, choice: Choice, spec: str) -> list[Entry]:
-    """Entries of a choice that no dispatch shows when the problem is compiled with `spec`."""
+def unapplied(
+    problem: Problem, choice: Choice, spec: str, flags: Sequence[str] | None = None
+) -> list[Entry]:
+    """Entries of a choice that no dispatch shows when the problem is compiled with `spec`, which
+    has its own `flags` if it is for more than this problem. A convolution is then the named op."""
+    if flags is not None:
+        named = dataclasses.replace(choice.form, im2col=False)
+        choice = dataclasses.replace(choice, form=named, flags=tuple(flags))
     flags = (*choice.flags, "--compile-to=executable-configurations")
     dump = run_compiler(source(problem, choice), flags, spec).decode(errors="replace")
     return missing(dump, choice.entries)
@@ -122,15 +143,25 @@ def unapplied(problem: Problem, choice: Choice, spec: str) -> list[Entry]:
 
 def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
     """The config names beside those of a lowering."""
-    always = ("data_tiling", "dynamic")
+    always: tuple[str, ...] = ("data_tiling", "dynamic")
     if problem.op == "attention" and not target.gpu:
         return (*always, *_SOFTMAX)
+    if problem.op in _PACKED_OPS and not target.gpu:
+        always = (*always, "ukernels")
     return (*always, "im2col") if _has_columns(problem) else always
 
 
 def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
     """The flags of a choice that a module with its spec has to be compiled with."""
     return tuple(flag for flag in choice.flags if flag not in target.flags)
+
+
+def depends(problem: Problem, config: Config) -> dict[str, bool]:
+    """The flags that decide how a config of a CPU's space is compiled, beyond its spec, by their
+    name in the config. Tiles of a spec are the same with and without microkernels."""
+    names = ["ukernels"] if config.get("data_tiling") else []
+    names += _SOFTMAX if problem.op == "attention" else []
+    return {name: bool(config[name]) for name in names if name in config}
 
 
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
@@ -170,7 +201,7 @@ def _has_columns(problem: Problem) -> bool:
 
 def default_data_tiling(problem: Problem, target: Target) -> bool:
     """Whether packing pays: measured where sums are as wide as the inputs, or are integers."""
-    if target.gpu or problem.op not in ("gemm", "batched_gemm", "conv"):
+    if target.gpu or problem.op not in _PACKED_OPS:
         return False
     inputs = problem.dtypes["x" if problem.op == "conv" else "a"]
     if dtype(inputs).kind == "int":
@@ -202,16 +233,57 @@ def space(problem: Problem, target: Target) -> Space | None:
         return None
     # Most of them without choice, so that a reference can be IREE's own default.
     values: dict[str, tuple[ConfigValue, ...]] = {"data_tiling": (False,)}
+    packs = not target.gpu and problem.op in _PACKED_OPS
+    if packs:
+        values |= {"data_tiling": (False, True), "ukernels": (False, True)}
     if not target.gpu and _has_columns(problem):
         values["im2col"] = (True,)
     if not target.gpu and problem.op == "attention":
         values |= dict.fromkeys(_SOFTMAX, (True, False))
     first = {name: one[0] for name, one in values.items()}
-    return dataclasses.replace(
+    made = dataclasses.replace(
         found,
         parameters={**found.parameters, **values},
         default=FrozenDict({**found.default, **first} if found.default else {}),
         seeds=tuple(FrozenDict({**seed, **first}) for seed in found.seeds),
+    )
+    return _with_packing(made, found, target, named=_has_columns(problem)) if packs else made
+
+
+def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> Space:
+    """The space with a point that leaves the tiles to the compiler and packs the operands, for the
+    microkernels: always both, since they are flags of a whole module and its winners have to agree
+    on them. For a convolution, im2col alone is one more point."""
+    names = tuple(tiles.parameters)
+    nothing = {**made.default, **dict.fromkeys(names, 0)}
+    left = [FrozenDict({**nothing, "data_tiling": True, "ukernels": True})]
+    left += [FrozenDict(nothing)] * named
+
+    def forbids(config: Config) -> str | None:
+        packed = bool(config.get("data_tiling"))
+        if packed != bool(config.get("ukernels")):
+            return "data_tiling and ukernels go together"
+        if not packed and config.get(names[0]):
+            return tiles.forbids(config)
+        if any(config.get(name) for name in names):
+            return "tile sizes are given all together, or all are 0"
+        return None if packed or named else "nothing is chosen"
+
+    # On a Neoverse N1 the microkernels beat every tile for most GEMMs from 100³ on (256³ with B
+    # along k: 1.04 ms, tiles 1.25, default 1.33). On AVX-512 they were not measured and come last.
+    place = 0 if target.vector_bytes <= _SHORT_BYTES else len(made.seeds)
+    return dataclasses.replace(
+        made,
+        parameters={
+            name: (*values, 0) if name in names and 0 not in values else values
+            for name, values in made.parameters.items()
+        },
+        forbids=forbids,
+        seeds=(*made.seeds[:place], *left, *made.seeds[place:]),
+        parts=(
+            {**tiles.parameters, "data_tiling": (False,), "ukernels": (False,)},
+            *({name: (value,) for name, value in one.items()} for one in left),
+        ),
     )
 
 

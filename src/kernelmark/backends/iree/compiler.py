@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.backends.iree.configs import config_text, dump_flag, load_configs
+from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, Unsupported
@@ -33,7 +34,6 @@ PACK_PREFIX = "iree-"
 PACK_NOTE = "compiler.txt"
 CONFIGS = ".configs"  # ends the name of what holds the configs of a module's kernels
 
-SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
@@ -191,6 +191,13 @@ def tool(name: str) -> str:
     return str(find_tool(name))
 
 
+def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
+    """The flags that hand over a spec in a file: a second one if it has a part for
+    preprocessing."""
+    found = (f"{SPEC_FLAG}={path}",)
+    return (*found, f"{PREPROCESSING_FLAG}={path}") if f"@{MAIN}(" in spec else found
+
+
 def run_compiler(
     source: str, flags: tuple[str, ...], spec: str = "", dumps: Path | None = None
 ) -> bytes:
@@ -199,7 +206,7 @@ def run_compiler(
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
             file.write(spec)
             file.flush()
-            return run_compiler(source, (*flags, f"{SPEC_FLAG}={file.name}"), dumps=dumps)
+            return run_compiler(source, (*flags, *spec_flags(spec, file.name)), dumps=dumps)
     command = [tool("iree-compile"), "-", *flags]
     try:
         if dumps is None:

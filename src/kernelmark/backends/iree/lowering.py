@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kernelmark.backends.iree.amd_tiles import FREE, AmdTiles
 from kernelmark.backends.iree.cpu_tiles import CpuTiles
-from kernelmark.backends.iree.spec import Entry, Lowering, Root
+from kernelmark.backends.iree.spec import Entry, Lowering, Rewrite, Root, function_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
@@ -17,9 +17,11 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.kernels.mlir.base import Form, element_type
+from kernelmark.kernels.mlir.conv import im2col_function
 from kernelmark.ops.conv import output_size
 
-_CONV_LOOPS = "n, p, q, f, r, s, c"
+_NHWC_LOOPS = "n, p, q, f, r, s, c"
+_NCHW_LOOPS = "n, f, p, q, c, r, s"
 
 
 class Tiles(Protocol):
@@ -87,13 +89,30 @@ def _seeds(
     return list(dict.fromkeys(made))
 
 
-def entries(problem: Problem, form: Form, target: Target, config: Config) -> tuple[Entry, ...]:
-    """The spec's entries for a config of the space."""
-    tiles = _tiles(target)
+def entries(
+    problem: Problem, form: Form, target: Target, config: Config, *, packed: bool = False
+) -> tuple[Entry, ...]:
+    """The spec's entries for a config of the space; an empty one leaves the tiles to the compiler,
+    with `packed` operands or not."""
+    tiles, rewrite = _tiles(target), _rewrite(problem, form)
     return tuple(
-        Entry(root=root, lowering=tiles.lowering(root, _own(config, root)))
+        Entry(
+            root=root,
+            lowering=tiles.lowering(root, _own(config, root))
+            if config
+            else Lowering(packed=packed),
+            rewrite=rewrite,
+        )
         for root in roots(problem, form)
     )
+
+
+def _rewrite(problem: Problem, form: Form) -> Rewrite | None:
+    """How the named convolution of a model becomes the GEMM that was tuned."""
+    if problem.op != "conv" or form.gpu or not form.im2col:
+        return None
+    root = _named_conv(problem)
+    return Rewrite(root=root, function=im2col_function(problem, function_name(root)))
 
 
 def _tiles(target: Target) -> Tiles:
@@ -209,24 +228,31 @@ def _conv_roots(problem: Problem) -> tuple[Root, ...]:
         if output_size(problem) != (d["h"], d["w"]) or d["pad_h"] or d["pad_w"]:
             raise Unsupported(Reason("lowering-pointwise"))
         return _im2col_roots(problem)
+    return (_named_conv(problem),)
+
+
+def _named_conv(problem: Problem) -> Root:
+    """The named op of a convolution without groups."""
+    d = problem.dims
     row = _tap("p", "r", d["stride_h"], d["dilation_h"])
     column = _tap("q", "s", d["stride_w"], d["dilation_w"])
-    reads = (f"n, {row}, {column}, c", "f, r, s, c", "n, p, q, f")
     x, acc = _type(problem, "x"), _type(problem, "acc")
-    return (
-        Root(
-            kind="convolution",
-            types={"lhs_type": x, "rhs_type": x, "output_type": acc},
-            loops=_CONV_LOOPS,
-            reads=reads,
-            sizes={
-                "batch": (d["n"],),
-                "image": output_size(problem),
-                "channels": (d["k"],),
-                "filter": (d["r"], d["s"]),
-                "terms": (d["c"],),
-            },
-        ),
+    if problem.options["layout"] == "nhwc":
+        loops, reads = _NHWC_LOOPS, (f"n, {row}, {column}, c", "f, r, s, c", "n, p, q, f")
+    else:
+        loops, reads = _NCHW_LOOPS, (f"n, c, {row}, {column}", "f, c, r, s", "n, f, p, q")
+    return Root(
+        kind="convolution",
+        types={"lhs_type": x, "rhs_type": x, "output_type": acc},
+        loops=loops,
+        reads=reads,
+        sizes={
+            "batch": (d["n"],),
+            "image": output_size(problem),
+            "channels": (d["k"],),
+            "filter": (d["r"], d["s"]),
+            "terms": (d["c"],),
+        },
     )
 
 

@@ -4,6 +4,10 @@ A spec is a transform-dialect module that `iree-compile --iree-codegen-tuning-sp
 every dispatch before it chooses a lowering itself. It holds one matcher per root op and one entry
 point, `@__kernel_config`, with a single `foreach_match` over the pairs `@matcher -> @action`; the
 first matcher that fits decides. IREE 3.13 applies specs on llvm-cpu and on GPUs alike.
+
+What a lowering cannot do, a second entry point does before dispatches are formed:
+`@__transform_main`, which `--iree-preprocessing-transform-spec-filename` runs, of the same file.
+It replaces named convolutions by GEMMs and marks the GEMMs whose operands are to be packed.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ _ANY = "!transform.any_op"
 _PARAM = "!transform.any_param"
 _SIZES = "!transform.param<i64>"
 _ENTRY = "__kernel_config"
+MAIN = "__transform_main"
+SPEC_FLAG = "--iree-codegen-tuning-spec-path"
+PREPROCESSING_FLAG = "--iree-preprocessing-transform-spec-filename"
 # What each kind of root op is matched by, with the results of the matcher in order.
 _MATCHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "contraction": ("contraction", ("batch", "m", "n", "k")),
@@ -44,9 +51,15 @@ _MASKED_OPERANDS: Mapping[str, str] = {
     "max": "max",
     "sum": "sum",
 }
-_ACTIONS = {1: "apply_config", 2: "apply_attention_config"}
+_ACTIONS = {0: "keep_default", 1: "apply_config", 2: "apply_attention_config"}
+_PACK = "pack_operands"
+# With data tiling on, IREE packs the operands of the ops with this attribute; of all GEMMs of a
+# function if neither the function nor any op in it has the attribute.
+_HINT = "iree.opt.data_tiling"
 _NOTE = "// kernelmark "
-_SEQUENCE = re.compile(r"^ *transform\.named_sequence\s+@([\w$.-]+)", re.MULTILINE)
+_SEQUENCE = re.compile(
+    r"^ *(?:transform\.named_sequence|util\.func private)\s+@([\w$.-]+)", re.MULTILINE
+)
 _PAIR = re.compile(r"@([\w$.-]+)\s*->\s*@([\w$.-]+)")
 
 
@@ -138,11 +151,13 @@ class Root:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
     """How a root op is compiled, as IREE prints it: attributes without their defaults, keys of
-    dictionaries in alphabetical order. `parts` holds the two GEMMs of an attention."""
+    dictionaries in alphabetical order. `parts` holds the two GEMMs of an attention. Without a
+    config the compiler chooses the tiles; `packed` operands are laid out in those tiles first."""
 
-    config: str
-    translation: str
+    config: str = ""
+    translation: str = ""
     parts: str = ""
+    packed: bool = False
 
     @property
     def info(self) -> str:
@@ -151,53 +166,100 @@ class Lowering:
             f"translation_info = {self.translation}>"
         )
 
+    @property
+    def constants(self) -> tuple[tuple[str, str], ...]:
+        """What a matcher hands to the action, by name."""
+        found = (("info", self.info if self.config else ""), ("parts", self.parts))
+        return tuple((name, value) for name, value in found if value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A named op, and the function that computes the same by the root op of an entry. The function
+    has the name `function_name(root)`."""
+
+    root: Root
+    function: str
+
+
+def function_name(root: Root) -> str:
+    """Return the name of the function that replaces a named op."""
+    return f"{root.name}_by_gemm"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A root op with its lowering; `note` is what kernelmark remembers of it in a file."""
+    """A root op with its lowering; `note` is what kernelmark remembers of it in a file. The root op
+    of a convolution is that of its `rewrite`."""
 
     root: Root
     lowering: Lowering
     note: Mapping[str, object] = field(default_factory=dict)
+    rewrite: Rewrite | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """A spec's named sequences by name, each with the comment lines above it, and the pairs of its
-    entry point. `head` is the text before them."""
+    entry points: `pairs` of the dispatches', `rewrites` and `packs` of the preprocessing. `head`
+    is the text before them."""
 
     head: str
     sequences: Mapping[str, str]
     pairs: tuple[tuple[str, str], ...]
+    rewrites: tuple[tuple[str, str], ...] = ()
+    packs: tuple[tuple[str, str], ...] = ()
 
     def with_entries(self, entries: Sequence[Entry]) -> Spec:
         """The spec with `entries` in front: they decide before what was there, and replace what
         they match themselves."""
         new = {entry.root.name: _sequence(entry) for entry in entries}
-        actions = {entry.root.name: _ACTIONS[2 if entry.lowering.parts else 1] for entry in entries}
-        used = {count: name for count, name in _ACTIONS.items() if name in actions.values()}
-        shared = {name: _action(count) for count, name in used.items()}
+        actions = {e.root.name: _ACTIONS[len(e.lowering.constants)] for e in entries}
+        packs = {e.root.name: _PACK for e in entries if e.lowering.packed}
+        rewrites = {}
+        replaced: dict[str, str] = {}
+        for rewrite in (entry.rewrite for entry in entries if entry.rewrite):
+            name = rewrite.root.name
+            rewrites[name] = f"{name}_call"
+            replaced |= _rewriting(rewrite)
+        shared = {
+            name: _action(count) for count, name in _ACTIONS.items() if name in actions.values()
+        }
+        shared |= {_PACK: _pack_action()} if packs else {}
         for name, text in shared.items():
             if name in self.sequences and _squeezed(self.sequences[name]) != _squeezed(text):
                 raise UsageError(f"the spec has another @{name}", hint="rename it there")
-        old = {name: text for name, text in self.sequences.items() if name not in new}
-        kept = tuple(pair for pair in self.pairs if pair[0] not in new)
+        if (rewrites or packs) and MAIN in self.sequences:
+            raise UsageError(
+                f"the spec has another @{MAIN}", hint="keep it in a file of its own and merge both"
+            )
+        made = replaced | new
+        old = {name: text for name, text in self.sequences.items() if name not in made}
         return Spec(
             head=self.head,
-            sequences=shared | old | new,
-            pairs=(*actions.items(), *kept),
+            sequences=shared | old | made,
+            pairs=(*actions.items(), *_without(self.pairs, new)),
+            rewrites=(*rewrites.items(), *_without(self.rewrites, rewrites)),
+            packs=(*packs.items(), *_without(self.packs, new)),
         )
 
     @property
+    def preprocesses(self) -> bool:
+        """Whether the spec is one for preprocessing, too."""
+        return bool(self.rewrites or self.packs)
+
+    @property
     def text(self) -> str:
-        pairs = ",\n".join(f"      @{matcher} -> @{action}" for matcher, action in self.pairs)
+        main = f"{_main(self.rewrites, self.packs)}\n" if self.preprocesses else ""
         return (
             f"{self.head}\n"
             + "".join(f"{text}\n" for text in self.sequences.values())
+            + main
             + f"  transform.named_sequence @{_ENTRY}(%op: {_ANY} {{transform.consumed}})"
             f" -> {_ANY}\n"
             "      attributes {iree_codegen.tuning_spec_entrypoint} {\n"
-            f"    %done = transform.foreach_match in %op\n{pairs}\n      : ({_ANY}) -> {_ANY}\n"
+            f"    %done = transform.foreach_match in %op\n{_listed(self.pairs)}\n"
+            f"      : ({_ANY}) -> {_ANY}\n"
             f"    transform.yield %done : {_ANY}\n  }}\n}}\n"
         )
 
@@ -230,32 +292,44 @@ def parse_spec(text: str) -> Spec:
             hint="a spec's module has the attribute tuning_spec_with_default_entrypoint",
         )
     chunks = dict(_chunks(text))
+    first = min((text.index(chunk) for chunk in chunks.values()), default=0)
     entry = chunks.pop(_ENTRY, "")
     _, matched, rest = entry.partition("transform.foreach_match")
     if not matched:
         raise UsageError(f"the tuning spec has no @{_ENTRY} with a foreach_match")
-    first = text.index(next(iter(chunks.values()), entry))
     head = text[:first].rstrip()
+    before = [(found[1], found[2]) for found in _PAIR.finditer(chunks.get(MAIN, ""))]
+    packs = tuple(pair for pair in before if pair[1] == _PACK)
+    rewrites = tuple(pair for pair in before if pair[1] != _PACK)
+    if MAIN in chunks and _squeezed(chunks[MAIN]) == _squeezed(_main(rewrites, packs)):
+        del chunks[MAIN]
+    else:
+        packs, rewrites = (), ()  # another one is kept like any sequence
     pairs = tuple((found[1], found[2]) for found in _PAIR.finditer(rest.partition("!")[0]))
-    return Spec(head=head, sequences=chunks, pairs=pairs)
+    return Spec(head=head, sequences=chunks, pairs=pairs, rewrites=rewrites, packs=packs)
 
 
 def missing(dump: str, entries: Sequence[Entry]) -> list[Entry]:
     """Entries that no dispatch has taken over, in the module as `iree-compile
     --compile-to=executable-configurations` prints it: its function must have the translation
-    info, and an op in it the lowering config, and the parts where there are any."""
+    info, and an op in it the lowering config, and the parts where there are any. A function whose
+    tiles are left to the compiler has the root op's sizes in its name, and a GEMM of packed
+    operands in it if they are to be packed."""
     functions = [_squeezed(one) for one in re.split(r"(?=^ *func\.func )", dump, flags=re.M)]
     return [
         entry
         for entry in entries
         if not any(
-            all(_squeezed(wanted) in one for wanted in _evidence(entry.lowering))
-            for one in functions
+            all(_squeezed(wanted) in one for wanted in _evidence(entry)) for one in functions
         )
     ]
 
 
-def _evidence(lowering: Lowering) -> tuple[str, ...]:
+def _evidence(entry: Entry) -> tuple[str, ...]:
+    lowering = entry.lowering
+    if not lowering.config:
+        sizes = "x".join(str(size) for one in entry.root.sizes.values() for size in one)
+        return (f"_{sizes}_", *["mmt4d {"] * lowering.packed)
     parts = (f"decomposition_config = {lowering.parts}",) if lowering.parts else ()
     config = f"lowering_config = {lowering.config}"
     return (f"translation_info = {lowering.translation}", config, *parts)
@@ -285,20 +359,92 @@ def _end(text: str, at: int) -> int:
     raise UsageError("the tuning spec is cut short: a named sequence does not end")
 
 
+def _without(
+    pairs: Sequence[tuple[str, str]], matchers: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    return tuple(pair for pair in pairs if pair[0] not in matchers)
+
+
+def _listed(pairs: Sequence[tuple[str, str]]) -> str:
+    return ",\n".join(f"      @{matcher} -> @{action}" for matcher, action in pairs)
+
+
 def _sequence(entry: Entry) -> str:
-    parts = [("info", entry.lowering.info)]
-    if entry.lowering.parts:
-        parts.append(("parts", entry.lowering.parts))
-    kinds = ", ".join([_ANY, *[_PARAM] * len(parts)])
-    names = ", ".join(["%op", *(f"%{name}" for name, _ in parts)])
-    constants = "".join(
-        f"    %{name} = transform.param.constant {value} -> {_PARAM}\n" for name, value in parts
-    )
     note = f"  {_NOTE}{json.dumps(entry.note, sort_keys=True)}\n" if entry.note else ""
+    return note + _matcher(entry.root, entry.lowering.constants)
+
+
+def _matcher(root: Root, constants: Sequence[tuple[str, str]]) -> str:
+    kinds = ", ".join([_ANY, *[_PARAM] * len(constants)])
+    names = ", ".join(["%op", *(f"%{name}" for name, _ in constants)])
+    lines = "".join(
+        f"    %{name} = transform.param.constant {value} -> {_PARAM}\n" for name, value in constants
+    )
     return (
-        f"{note}  transform.named_sequence @{entry.root.name}(%op: {_ANY} {{transform.readonly}})"
-        f" -> ({kinds}) {{\n{entry.root.match}\n{constants}"
+        f"  transform.named_sequence @{root.name}(%op: {_ANY} {{transform.readonly}})"
+        f" -> ({kinds}) {{\n{root.match}\n{lines}"
         f"    transform.yield {names} : {kinds}\n  }}"
+    )
+
+
+def _rewriting(rewrite: Rewrite) -> dict[str, str]:
+    """The function, the matcher of the named op, and the action that calls the one instead of the
+    other."""
+    name, function = rewrite.root.name, function_name(rewrite.root)
+    call = (
+        f"  transform.named_sequence @{name}_call(%op: {_ANY} {{transform.readonly}}) {{\n"
+        f"    %module = transform.util.get_nearest_symbol_table %op : ({_ANY}) -> {_ANY}\n"
+        f"    %function = transform.util.import_symbol @{function} into %module if undefined"
+        f" : ({_ANY}) -> {_ANY}\n"
+        f"    %ins = transform.get_operand %op[all] : ({_ANY}) -> !transform.any_value\n"
+        f"    %out = transform.get_result %op[all] : ({_ANY}) -> !transform.any_value\n"
+        "    transform.util.cast_and_call %function(%ins) -> %out before %op {\n"
+        "      transform.type_conversion.tensor.cast_shape_dynamic_dims\n"
+        f"    }} : ({_ANY}, !transform.any_value, !transform.any_value, {_ANY}) -> {_ANY}\n"
+        "    transform.yield\n  }"
+    )
+    return {function: rewrite.function, name: _matcher(rewrite.root, ()), f"{name}_call": call}
+
+
+def _main(rewrites: Sequence[tuple[str, str]], packs: Sequence[tuple[str, str]]) -> str:
+    """The entry point of the preprocessing: first convolutions become GEMMs, then GEMMs are marked.
+    Functions are marked, too, so that no other GEMM in them is packed."""
+    lines = [
+        f"  // Give this file to {PREPROCESSING_FLAG}, too.",
+        f"  transform.named_sequence @{MAIN}(%module: {_ANY}) {{",
+    ]
+    if rewrites:
+        lines += [
+            *_in_functions(f"      transform.foreach_match in %f\n{_listed(rewrites)}", "calls"),
+            f"    transform.apply_dce to %module : {_ANY}",
+            '    %inlined = transform.apply_registered_pass "inline" to %module'
+            f" : ({_ANY}) -> {_ANY}",
+        ]
+    if packs:
+        mark = f'      transform.annotate %f "{_HINT}" : {_ANY}\n'
+        module = "%inlined" if rewrites else "%module"
+        lines += _in_functions(
+            f"{mark}      transform.foreach_match in %f\n{_listed(packs)}", "packs", module
+        )
+    return "\n".join([*lines, "    transform.yield", "  }"])
+
+
+def _in_functions(text: str, name: str, module: str = "%module") -> list[str]:
+    """`text`, which ends in the pairs of a foreach_match, for every function `%f`."""
+    return [
+        f'    %{name} = transform.structured.match ops{{["util.func"]}} in {module}'
+        f" : ({_ANY}) -> {_ANY}",
+        f"    transform.foreach %{name} : {_ANY} {{",
+        f"    ^bb1(%f: {_ANY}):",
+        f"{text}\n      : ({_ANY}) -> {_ANY}",
+        "    }",
+    ]
+
+
+def _pack_action() -> str:
+    return (
+        f"  transform.named_sequence @{_PACK}(%op: {_ANY} {{transform.readonly}}) {{\n"
+        f'    transform.annotate %op "{_HINT}" : {_ANY}\n    transform.yield\n  }}'
     )
 
 

@@ -44,8 +44,10 @@ def contract(
     transposed: tuple[bool, bool],
     shape: tuple[int, ...],
     acc: str,
+    start: Value | None = None,
 ) -> Value:
-    """op(A) · op(B) accumulated in `acc`; operands narrower than it are widened first."""
+    """op(A) · op(B) accumulated in `acc`, added to `start` if there is one; operands narrower than
+    `acc` are widened first."""
     batched = len(shape) == 3
     lead = "b, " if batched else ""
     maps = ""
@@ -58,7 +60,7 @@ def contract(
     return graph.named(
         "linalg.batch_matmul" if batched else "linalg.matmul",
         [a, b],
-        graph.filled(0, shape, acc),
+        start or graph.filled(0, shape, acc),
         before=maps,
     )
 

@@ -140,6 +140,14 @@ class Graph:
         tail = [f"    return {result.name} : {result.text}", "  }", "}", ""]
         return "\n".join(["module @kernelmark {", head, *self._head, *self._lines, *tail])
 
+    def function(self, name: str, result: Value) -> str:
+        """A private function of static dims that returns `result`, for a module of IREE's."""
+        arguments = ", ".join(f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors)
+        head = f"  util.func private @{name}({arguments}) -> {result.text} {{"
+        return "\n".join(
+            [head, *self._lines, f"    util.return {result.name} : {result.text}", "  }"]
+        )
+
     def add(self, text: str, shape: tuple[int, ...] | None, element: str) -> Value:
         """The value of the op that `text` writes."""
         return Value(name=self._append(self._lines, text), shape=shape, type=element)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
@@ -19,7 +20,7 @@ from kernelmark.kernels.mlir.base import (
     element_type,
     tensor_type,
 )
-from kernelmark.ops.conv import output_size
+from kernelmark.ops.conv import op, output_size
 
 
 class Conv(Source):
@@ -32,7 +33,7 @@ class Conv(Source):
         graph = Graph(tensors)
         x = _padded(graph, problem, graph.inputs["x"])
         if form.im2col and problem.dims["groups"] == 1:
-            summed = _im2col(graph, problem, x)
+            summed = _im2col(graph, problem, x, None)
         elif form.gpu and _one_tap(problem) and not _nhwc(problem):
             summed = _contracted(graph, problem, x)
         else:
@@ -119,10 +120,28 @@ def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]
     return graph.add(text, shape, x.type)
 
 
-def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Y = patches · Wᵀ for nhwc and W · patches for nchw, one GEMM over all taps."""
+def im2col_function(problem: Problem, name: str) -> str:
+    """The function (x, w, y) -> y + x * w of a convolution by im2col, for a padded x: the operands
+    and the result of the named op."""
+    d = problem.dims
+    h, w = d["h"] + 2 * d["pad_h"], d["w"] + 2 * d["pad_w"]
+    padded = replace(problem, dims={**d, "h": h, "w": w, "pad_h": 0, "pad_w": 0})
+    *inputs, y = op.tensors(padded)
+    start = replace(y, name="start", role="in", dtype=problem.dtypes["acc"])
+    graph = Graph([*inputs, start])
+    summed = _im2col(graph, padded, graph.inputs["x"], graph.inputs["start"])
+    return graph.function(name, summed)
+
+
+def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Value:
+    """Y = patches · Wᵀ for nhwc and W · patches for nchw, one GEMM over all taps, added to `start`
+    if there is one."""
     d, out = problem.dims, graph.output.dims
     terms, acc = d["c"] * d["r"] * d["s"], _acc(problem)
+
+    def begun(groups: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Value | None:
+        return graph.reshape(start, groups, shape) if start else None
+
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
     patches = x if _pointwise(problem) else _patches(graph, problem, x)
     last = len(patches.dims) - 1
@@ -130,7 +149,10 @@ def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:
         rows = math.prod(out[:3])
         flat = graph.reshape(patches, [[0, 1, 2], [*range(3, last + 1)]], (rows, terms))
         shape = (rows, d["k"])
-        product = contract(graph, flat, w, transposed=(False, True), shape=shape, acc=acc)
+        begin = begun([[0, 1, 2], [3]], shape)
+        product = contract(
+            graph, flat, w, transposed=(False, True), shape=shape, acc=acc, start=begin
+        )
         return graph.reshape(product, [[0, 1, 2], [3]], out)
     spots = out[2] * out[3]
     middle = [*range(1, last - 1)]
@@ -138,13 +160,18 @@ def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:
     if d["n"] == 1:
         # Without the batch it is a plain GEMM, which the compiler knows better.
         one = graph.reshape(flat, [[0, 1], [2]], (terms, spots))
-        plain = contract(graph, w, one, transposed=(False, False), shape=(d["k"], spots), acc=acc)
+        shape = (d["k"], spots)
+        begin = begun([[0, 1], [2, 3]], shape)
+        plain = contract(
+            graph, w, one, transposed=(False, False), shape=shape, acc=acc, start=begin
+        )
         return graph.reshape(plain, [[0, 1], [2, 3]], out)
-    start = graph.filled(0, (d["n"], d["k"], spots), acc)
+    batch = (d["n"], d["k"], spots)
+    begin = begun([[0], [1], [2, 3]], batch) or graph.filled(0, batch, acc)
     loops = "b, i, j, k"
     maps = ", ".join(affine_map(loops, m) for m in ("i, k", "b, k, j", "b, i, j"))
     product = graph.named(
-        "linalg.batch_matmul", [w, flat], start, before=f"indexing_maps = [{maps}]"
+        "linalg.batch_matmul", [w, flat], begin, before=f"indexing_maps = [{maps}]"
     )
     return graph.reshape(product, [[0], [1], [2, 3]], out)
 

@@ -6,12 +6,14 @@ import dataclasses
 
 import pytest
 
+from kernelmark import ops
 from kernelmark.backends.iree import compiler
-from kernelmark.backends.iree.spec import parse_spec
+from kernelmark.backends.iree.spec import PREPROCESSING_FLAG, parse_spec
 from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.install.emitters.iree_spec import emitter
+from kernelmark.tune.install.emitters.iree_spec import emitter, file_flags
 
 NO = {"verify": "no"}
 
@@ -58,9 +60,11 @@ def test_a_winner_that_the_compiler_does_not_apply_is_held(winner, tmp_path, mon
     from kernelmark.backends.iree import choices
 
     monkeypatch.setattr("kernelmark.tune.install.emitters.iree_spec.compiler_present", lambda: True)
-    monkeypatch.setattr(choices, "unapplied", lambda problem, choice, spec: list(choice.entries))
+    monkeypatch.setattr(
+        choices, "unapplied", lambda problem, choice, spec, flags: list(choice.entries)
+    )
     assert held(emitter.emit([winner], tmp_path / "spec.mlir", {})) == [winner.name]
-    monkeypatch.setattr(choices, "unapplied", lambda problem, choice, spec: [])
+    monkeypatch.setattr(choices, "unapplied", lambda problem, choice, spec, flags: [])
     assert emitter.emit([winner], tmp_path / "spec.mlir", {}).written == 1
 
 
@@ -75,13 +79,106 @@ def test_the_flags_of_a_winner_are_in_its_comment(winner, tmp_path):
     assert all(flag in change.notes[-1] for flag in note["flags"])
 
 
+LEFT = {"data_tiling": True, "ukernels": True}
+
+
+def packed(w, winner, name="PACKED", m=128, **flags):
+    """A winner without tiles of its own."""
+    config = dict.fromkeys(winner.tuned.config, 0) | LEFT | flags
+    problem = w.product(m=m, dtype="f32", tb="n")
+    tuned = dataclasses.replace(winner.tuned, config=FrozenDict(config))
+    return dataclasses.replace(winner, name=name, problem=problem, tuned=tuned)
+
+
+def test_tiles_and_packed_operands_are_in_one_file(w, winner, tmp_path):
+    into = tmp_path / "spec.mlir"
+    change = applying.prepare(emitter, [winner, packed(w, winner)], into, NO)
+    assert change.written == 2
+    assert held(change) == []
+    spec = parse_spec(change.edits[0].after)
+    assert len(spec.packs) == 1
+    assert file_flags(spec) == (
+        "--iree-input-demote-f64-to-f32=false",
+        "--iree-opt-data-tiling=true",
+        "--iree-llvmcpu-enable-ukernels=all",
+    )
+    applying.write(emitter, change, into)
+    assert {entry.config for entry in emitter.read(into)} == {
+        winner.tuned.config,
+        packed(w, winner).tuned.config,
+    }
+
+
+def test_a_packing_that_was_removed_is_no_longer_found(w, winner, tmp_path):
+    into = tmp_path / "spec.mlir"
+    applying.write(emitter, applying.prepare(emitter, [packed(w, winner)], into, NO), into)
+    assert len(emitter.read(into)) == 1
+    text = into.read_text()
+    into.write_text(text.replace("-> @pack_operands", "-> @keep_default"))
+    assert emitter.read(into) == []
+
+
+def test_winners_that_need_other_flags_are_held(w, winner, tmp_path):
+    """One set of flags is for the whole file: that of the winners which save most together."""
+    outcomes = [packed(w, winner, f"ALL_{m}", m) for m in (32, 48)]
+    slow = dataclasses.replace(winner.reference, median_s=2.5e-5)
+    other = dataclasses.replace(packed(w, winner, "OTHER", 96, ukernels=False), reference=slow)
+    change = emitter.emit([*outcomes, other], tmp_path / "spec.mlir", NO)
+    (one,) = change.held
+    assert (one.name, one.reason.code) == ("OTHER", "spec-flags")
+    assert (one.reason.fields["flag"], one.reason.fields["file"]) == ("ukernels", "yes")
+    assert change.written == 2
+
+
+def test_the_flags_of_a_file_that_is_there_decide(w, winner, tmp_path):
+    into = tmp_path / "spec.mlir"
+    first = packed(w, winner, "FIRST", 96, ukernels=False)
+    applying.write(emitter, applying.prepare(emitter, [first], into, NO), into)
+    change = emitter.emit([packed(w, winner), winner], into, NO)
+    assert [(one.name, one.reason.code) for one in change.held] == [("PACKED", "spec-flags")]
+    assert change.written == 1
+    again = packed(w, winner, "FIRST", 96)  # tuned anew: what it replaces does not decide
+    assert held(emitter.emit([packed(w, winner), again], into, NO)) == []
+
+
+def test_a_convolution_has_its_named_op_rewritten(w, winner, tmp_path):
+    problem = ops.parse("conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc")
+    into = tmp_path / "spec.mlir"
+    change = emitter.emit([dataclasses.replace(winner, problem=problem)], into, NO)
+    spec = parse_spec(change.edits[0].after)
+    assert (len(spec.rewrites), len(spec.packs)) == (1, 0)
+    assert f"{PREPROCESSING_FLAG}=FILE" in change.notes[-1]
+    assert PREPROCESSING_FLAG in change.edits[0].after
+
+
+def test_convolutions_with_the_same_gemm_are_all_rewritten(winner, tmp_path):
+    into = tmp_path / "spec.mlir"
+    keys = [
+        f"conv n=1 c=16 h={h} w={w} k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc"
+        for h, w in ((14, 14), (28, 7), (7, 28))
+    ]
+    outcomes = [
+        dataclasses.replace(winner, name=f"CONV_{i}", problem=ops.parse(key))
+        for i, key in enumerate(keys)
+    ]
+    change = applying.prepare(emitter, outcomes, into, NO)
+    spec = parse_spec(change.edits[0].after)
+    assert (len(spec.pairs), len(spec.rewrites)) == (1, 3)
+    applying.write(emitter, change, into)
+    assert applying.prepare(emitter, outcomes, into, NO).edits == ()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not compiler.compiler_present(), reason="needs iree-base-compiler, which make test installs"
 )
 def test_the_compiler_proves_every_winner(w, tmp_path):
-    change = emitter.emit(w.WORLDS["iree_spec"].outcomes, tmp_path / "spec.mlir", {})
-    assert change.written == 2
+    key = "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32"
+    outcomes = w.WORLDS["iree_spec"].outcomes
+    pack = packed(w, outcomes[0])
+    conv = dataclasses.replace(packed(w, outcomes[0], "CONV"), problem=ops.parse(key))
+    change = emitter.emit([*outcomes, pack, conv], tmp_path / "spec.mlir", {})
+    assert change.written == 4
     assert held(change) == []
 
 

@@ -3,12 +3,16 @@
     iree-compile model.mlir --iree-codegen-tuning-spec-path=tuned.mlir …
 
 A spec matches root ops by their kind, types, indexing maps and sizes, not by the device, so a file
-is of one architecture. What a winner is for stands in a comment above its matcher. Each winner is
-compiled with the whole new spec: one whose dispatch does not come out with its config is held back.
+is of one architecture. What a winner is for stands in a comment above its matcher. A file that
+packs operands or rewrites convolutions is also given to
+`--iree-preprocessing-transform-spec-filename`. All winners of a file are compiled with the same
+flags: a winner that depends on another value of one is held back. Each winner is compiled with the
+whole new spec and its flags: one whose dispatch does not come out with its config is held back.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +20,8 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.backends.iree import choices, lowering
-from kernelmark.backends.iree.compiler import SPEC_FLAG, compiler_present
-from kernelmark.backends.iree.spec import EMPTY, Spec, parse_spec
+from kernelmark.backends.iree.compiler import compiler_present, spec_flags
+from kernelmark.backends.iree.spec import EMPTY, Lowering, Spec, parse_spec
 from kernelmark.backends.iree.spec import Entry as SpecEntry
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
@@ -25,6 +29,7 @@ from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     Change,
@@ -64,6 +69,9 @@ class IreeSpec(Emitter):
         held, kept = list(settled.held), dict(settled.winners)
         for fields, reason in _clashes(kept, settled.others, base):
             held.append(Held(name=kept.pop(fields).name, reason=reason))
+        for fields, clash in _flag_conflicts(kept, base):
+            held.append(Held(name=kept.pop(fields).name, reason=clash))
+        more = _same_gemm(outcomes, kept)
         notes = []
         verify = option(self, given, "verify", "yes")
         if verify not in ("yes", "no"):
@@ -73,16 +81,21 @@ class IreeSpec(Emitter):
         if verify == "no" or not compiler_present():
             notes.append("not verified: no winner was compiled with the spec")
         else:
-            whole = _merged(base, kept).text
+            whole = _merged(base, kept, more)
+            flags = file_flags(whole)
             for fields, outcome in list(kept.items()):
-                if lost := _unapplied(outcome, whole):
+                if lost := _unapplied(outcome, whole.text, flags):
                     held.append(Held(name=kept.pop(fields).name, reason=lost))
+            for outcome in list(more):
+                if lost := _unapplied(outcome, whole.text, flags):
+                    held.append(Held(name=outcome.name, reason=lost))
+                    more.remove(outcome)
             if kept:
                 notes.append(f"compiled with the spec: {len(kept)} of {len(kept)} winners applied")
+        merged = _merged(base, kept, more)
         if kept:
-            flags = dict.fromkeys(flag for one in kept.values() for flag in _flags(one))
-            notes.append(f"compile with {' '.join(flags)} {SPEC_FLAG}=FILE")
-        merged = _merged(base, kept)
+            words = (*file_flags(merged), *spec_flags(merged.text, "FILE"))
+            notes.append(f"compile with {' '.join(words)}")
         wanted = [
             Wanted(fields=fields, config=outcome.tuned.config, name=outcome.name)
             for fields, outcome in kept.items()
@@ -136,10 +149,46 @@ def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntr
     return tuple(replace(entry, note=note) for entry in choice.entries)
 
 
-def _flags(outcome: Outcome) -> tuple[str, ...]:
-    """What a module with this winner is compiled with, beside the spec and the target."""
-    goal = _target(outcome.arch)
-    return choices.codegen_flags(choices.choose(outcome.problem, outcome.tuned.config, goal), goal)
+def file_flags(spec: Spec) -> tuple[str, ...]:
+    """Return what a module with the winners of a spec is compiled with, besides the spec and the
+    target. The spec marks the operands to be packed, which also takes the flag of data tiling."""
+    every = [flag for note in spec.notes.values() for flag in _noted_flags(note)]
+    off, on = (f"{choices.DATA_TILING}={word}" for word in ("false", "true"))
+    found = dict.fromkeys(on if flag == off and on in every else flag for flag in every)
+    return tuple(found)
+
+
+def _noted_flags(note: Mapping[str, Any]) -> list[str]:
+    flags = note.get("flags")
+    return [str(flag) for flag in flags] if isinstance(flags, list) else []
+
+
+def _flag_conflicts(kept: Mapping[Fields, Outcome], base: Spec) -> list[tuple[Fields, Reason]]:
+    """Winners that depend on another value of a flag than the file has, or, in a new file, than
+    the winners that save more time together."""
+    given: dict[str, bool] = {}
+    notes: Iterable[Mapping[str, Any]] = base.notes.values()
+    for note in notes:
+        try:
+            if _fields(note["arch"], note["match"]) not in kept:
+                given |= choices.depends(ops.parse(note["problem"]), FrozenDict(note["config"]))
+        except (KernelmarkError, KeyError, TypeError):
+            continue
+    saved: dict[str, dict[bool, float]] = {}
+    for outcome in kept.values():
+        for flag, value in choices.depends(outcome.problem, outcome.tuned.config).items():
+            by = saved.setdefault(flag, {})
+            by[value] = by.get(value, 0.0) + outcome.saved_s
+    given = {flag: max(by, key=lambda value: by[value]) for flag, by in saved.items()} | given
+    conflicts = []
+    for fields, outcome in kept.items():
+        own = choices.depends(outcome.problem, outcome.tuned.config)
+        if flag := next((name for name, value in own.items() if value != given[name]), ""):
+            words = {
+                name: ("no", "yes")[one[flag]] for name, one in (("value", own), ("file", given))
+            }
+            conflicts.append((fields, Reason("spec-flags", flag=flag, **words)))
+    return conflicts
 
 
 def _target(arch: str) -> Target:
@@ -150,11 +199,24 @@ def _target(arch: str) -> Target:
     return goal
 
 
-def _merged(base: Spec, kept: Mapping[Fields, Outcome]) -> Spec:
+def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Fields, Outcome]) -> list[Outcome]:
+    """Convolutions that become the same GEMM as a winner, with its config: their named ops are
+    other ones, which have to be rewritten, too."""
+    found = []
+    for outcome in outcomes:
+        if outcome.kept and outcome.problem.op == "conv" and outcome not in kept.values():
+            with contextlib.suppress(Unfit):
+                found += [outcome] * (_question(outcome) in kept)
+    return found
+
+
+def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome]) -> Spec:
+    """The spec with all winners. Those of `more` come first: where they share a matcher with a
+    winner, the comment is about the winner."""
     return base.with_entries(
         [
             entry
-            for outcome in kept.values()
+            for outcome in (*more, *kept.values())
             for entry in _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
         ]
     )
@@ -168,7 +230,7 @@ def _clashes(
     a config that is no lowering."""
     archs = {str(note["arch"]) for note in base.notes.values()}
     unchanged = {(f["arch"], name) for f in others for name in f["match"].split()}
-    taken: dict[str, str] = {}
+    taken: dict[str, Lowering] = {}
     clashes = []
     for fields, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
         try:
@@ -181,18 +243,19 @@ def _clashes(
             clashes.append((fields, f"the file is for {', '.join(sorted(archs))}"))
         elif any((outcome.arch, entry.root.name) in unchanged for entry in entries):
             clashes.append((fields, "a problem that did not gain has the same root op"))
-        elif any(taken.get(e.root.name, e.lowering.info) != e.lowering.info for e in entries):
+        elif any(taken.get(e.root.name, e.lowering) != e.lowering for e in entries):
             clashes.append((fields, "another winner has the same root op with another config"))
         else:
-            taken |= {entry.root.name: entry.lowering.info for entry in entries}
+            taken |= {entry.root.name: entry.lowering for entry in entries}
     return clashes
 
 
-def _unapplied(outcome: Outcome, spec: str) -> str | None:
+def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str | None:
     """Why a winner's dispatches do not have its config when compiled with the spec, or None."""
-    choice = choices.choose(outcome.problem, outcome.tuned.config, _target(outcome.arch))
+    goal = _target(outcome.arch)
+    choice = choices.choose(outcome.problem, outcome.tuned.config, goal)
     try:
-        lost = choices.unapplied(outcome.problem, choice, spec)
+        lost = choices.unapplied(outcome.problem, choice, spec, (*goal.flags, *flags))
     except KernelmarkError as error:
         return f"it does not compile with the spec: {error.message.splitlines()[0]}"
     return "its compiled dispatch does not have the spec's config" if lost else None
@@ -211,11 +274,11 @@ def _entries(spec: Spec) -> list[Entry]:
 def _entry(spec: Spec, note: Mapping[str, Any]) -> Entry | None:
     try:
         problem, config = ops.parse(note["problem"]), FrozenDict(note["config"])
-        entries = _spec_entries(problem, config, note["arch"])
+        again = spec.with_entries(_spec_entries(problem, config, note["arch"]))
     except (Unfit, KernelmarkError, KeyError, TypeError):
         return None
     # As if they were put in again: nothing changes where all of them are there and unedited.
-    if spec.with_entries(entries).sequences != spec.sequences:
+    if again.sequences != spec.sequences or {*again.packs} != {*spec.packs}:
         return None
     return Entry(fields=_fields(note["arch"], note["match"]), config=config)
 

@@ -300,9 +300,7 @@ TEMPLATES = {
     "beside-load": (
         "{cause}, but beside other work on up to {load:.1f} cores: measure {side} again"
     ),
-    "perhaps-process": (
-        "{low:to {high}}: processes may differ as much; found from {detectable:detectable}"
-    ),
+    "perhaps-run": "{low:to {high}}: runs may differ as much; found from {detectable:detectable}",
     "one-block": "one block on a side: nothing says how another allocation would differ",
     "sides-without-dispersion": (
         "{sides:and}: a mean without dispersion, for history and threshold rules only"

@@ -5,8 +5,8 @@ by more than their blocks explain. A row's spread is estimated from its own bloc
 few, from what the spreads of the suite's rows have in common. Rows become slower or faster only
 as discoveries of the whole suite (Benjamini–Hochberg), and only beyond the floor.
 
-The blocks of one process do not show how processes differ, which on a CPU is most of the variation
-of small kernels. It is not in the interval, but whether a change may be chance is decided with it.
+The blocks of a run do not show how runs differ, which on a CPU is most of the variation of small
+kernels. It is not in the interval, but whether a change may be chance is decided with it.
 
 A block counts by its median. Where the samples of a side are multimodal, block medians jump from
 one mode to another, so the blocks of both sides count by their geometric means instead.
@@ -51,17 +51,17 @@ from kernelmark.stats.shrink import Common, common
 
 # No clock resolves a spread below this share; blocks that agree exactly are not infinitely sure.
 _RESOLUTION = 1e-5
-# Standard deviation between processes of the logarithm of a time on a CPU: for 12 GEMMs of 40 to
-# 540 µs on a Neoverse N1 it is 0.0015 to 0.013. Without it, 8 % of the rows of equal runs in the
-# quick timing and 18 % in the default timing were called changed. Kernels that depend on where
-# libraries are mapped differ by more (docs/measuring.md); only several processes show that.
-_CPU_PROCESS_SIGMA = 0.007
+# Standard deviation between runs of the logarithm of a time on a CPU: for 12 GEMMs of 40 to 540 µs
+# on a Neoverse N1 it is 0.0015 to 0.013. Without it, 8 % of the rows of equal runs in the quick
+# timing and 18 % in the default timing were called changed. Several processes of one run do not
+# show it all: they follow each other, while the machine changes from minute to minute.
+_CPU_RUN_SIGMA = 0.007
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     """Logarithms of the times that count as independent, their mean and variance, and the variance
-    between processes that they do not show."""
+    between runs that they do not show."""
 
     logs: tuple[float, ...]
     centre: float
@@ -91,7 +91,7 @@ class _Sides:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weighed:
     """A row's log ratio (head over base), its standard error over blocks, the same with the
-    variation between processes, their degrees of freedom, and the p-value by the latter."""
+    variation between runs, their degrees of freedom, and the p-value by the latter."""
 
     sides: _Sides
     centre: float
@@ -200,7 +200,7 @@ class Robust(Preset):
                 f"{row.error:.5f}, {row.dof:.1f} degrees of freedom, "
                 "with what the suite's rows have in common",
             ),
-            *_process_facts(row),
+            *_run_facts(row),
             (f"{100 * (1 - self.q):g} % interval", span_text(low, high)),
             ("effect floor", f"{100 * self.delta:g} %"),
             (
@@ -232,7 +232,7 @@ class Robust(Preset):
             )
         span |= {"detectable": found}
         if row.full_error > row.error and low * high > 0:  # its blocks alone would call it changed
-            return VerdictStatus.UNSURE, lambda: Reason("perhaps-process", **span)
+            return VerdictStatus.UNSURE, lambda: Reason("perhaps-run", **span)
         return VerdictStatus.UNSURE, lambda: Reason("not-detectable", **span)
 
 
@@ -256,10 +256,10 @@ def _other_load(result: Result) -> float:
     return max((float(w.fields["load"]) for w in warnings if w.code == "other-load"), default=0.0)
 
 
-def _process_facts(row: _Weighed) -> Facts:
+def _run_facts(row: _Weighed) -> Facts:
     if row.full_error == row.error:
         return ()
-    return (("with variation between processes", f"{row.full_error:.5f}"),)
+    return (("with variation between runs", f"{row.full_error:.5f}"),)
 
 
 def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
@@ -341,8 +341,7 @@ def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
     centre = math.fsum(logs) / len(logs)
     squares = [(log - centre) ** 2 for log in logs]
     variance = math.fsum(squares) / (len(squares) - 1) if len(squares) > 1 else 0.0
-    unseen = len(by_process) == 1 and device.startswith("cpu")
-    between = _CPU_PROCESS_SIGMA**2 if unseen else 0.0
+    between = _CPU_RUN_SIGMA**2 if device.startswith("cpu") else 0.0
     return _Side(logs=logs, centre=centre, variance=variance, between=between)
 
 

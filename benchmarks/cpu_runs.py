@@ -48,7 +48,8 @@ def slowed(result: Result, share: float) -> Result:
 
 
 def verdicts(base: ResultSet, head: ResultSet) -> list[str]:
-    return [row.status.value for row in compare(base, head).rows]
+    """The verdict of each row; of one that is suppressed, because a canary moved, "held"."""
+    return ["held" if row.held else row.status.value for row in compare(base, head).rows]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

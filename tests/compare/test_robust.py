@@ -115,7 +115,7 @@ def capped(make_result, cycles: float, clocks_mhz):
     """A result whose blocks take as many cycles each, at these clocks."""
     rng = np.random.default_rng(int(cycles) + len(clocks_mhz))
     times = [cycles / mhz * (1 + 0.002 * rng.standard_normal()) for mhz in clocks_mhz]
-    result = make_result(*times)
+    result = make_result(*times, device="cuda:0")
     blocks = tuple(
         dataclasses.replace(block, clocks_mhz=(mhz,))
         for block, mhz in zip(result.measurement.blocks, clocks_mhz, strict=True)
@@ -193,9 +193,9 @@ def test_a_suite_finds_five_percent_in_three_blocks(make_result):
     pairs = []
     for i in range(40):
         base, head = (100 * np.exp(random.normal(0, 0.005, 3)) for _ in range(2))
-        pairs.append(
-            Pair(base=make_result(*base), head=make_result(*(head * (1.05 if i < 4 else 1.0))))
-        )
+        head *= 1.05 if i < 4 else 1.0
+        base, head = (make_result(*times, device="cuda:0") for times in (base, head))
+        pairs.append(Pair(base=base, head=head))
     found = rule.judge(pairs)
     assert [one.status.value for one in found[:4]] == ["slower"] * 4
     assert all(one.status.value in ("same", "unsure") for one in found[4:])

@@ -51,11 +51,12 @@ from kernelmark.stats.shrink import Common, common
 
 # No clock resolves a spread below this share; blocks that agree exactly are not infinitely sure.
 _RESOLUTION = 1e-5
-# Standard deviation between runs of the logarithm of a time on a CPU: for 12 GEMMs of 40 to 540 µs
-# on a Neoverse N1 it is 0.0015 to 0.013. Without it, 8 % of the rows of equal runs in the quick
-# timing and 18 % in the default timing were called changed. Several processes of one run do not
-# show it all: they follow each other, while the machine changes from minute to minute.
-_CPU_RUN_SIGMA = 0.007
+# Standard deviation between runs of the logarithm of a time on a CPU: for 12 kernels of 70 to 980
+# µs on a shared Neoverse N1 it is 0.002 to 0.03, by the hour. Without it, 4 to 38 % of the rows of
+# equal runs were called changed, with it 0 to 11 % of the same; with 0.015, 59 instead of 90 % of
+# slowdowns of 8 % were found in one set of runs. Several processes of one run do not show it: they
+# follow each other, while the machine changes from minute to minute (benchmarks/cpu_runs.py).
+_CPU_RUN_SIGMA = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

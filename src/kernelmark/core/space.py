@@ -37,7 +37,7 @@ class Space:
         """The values of the parameters, in order, for each part."""
         return [
             [
-                tuple(one for one in values if one in part.get(name, values))
+                tuple(one for one in values if one in part[name]) if name in part else values
                 for name, values in self.parameters.items()
             ]
             for part in self.parts or ({},)

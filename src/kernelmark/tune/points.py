@@ -154,7 +154,8 @@ def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> lis
     return [
         [
             np.array([at for at, one in enumerate(known) if one in listed], np.int64)
-            for known, listed in zip(values, product, strict=True)
+            # A set: a list of solutions is one parameter of thousands of values.
+            for known, listed in zip(values, map(set, product), strict=True)
         ]
         for product in space.products
     ]

@@ -185,7 +185,7 @@ def _measured(
 def _sifted(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
     """Yield the events; raise if a side refuses its config for every pair: that is a mistake in
     the command, not a regression. Only a backend's worker can check the names of its options, so
-    refusals are held back until the first event that is none."""
+    refusals are kept until the first event that is none."""
     held: list[Event] = []
     for event in events:
         held.append(event)

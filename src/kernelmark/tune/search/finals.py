@@ -446,8 +446,8 @@ def _outcome(
 
 
 def neighbours(problem: Problem) -> list[Problem]:
-    """Problems that differ from this one by a little in size, the most telling ones first; none
-    for an op that a kernel file defines."""
+    """Problems whose sizes differ a little from this one's, odd sizes before aligned ones; none for
+    an op that a kernel file defines."""
     # An integer parameter of such an op need not be a size: with another axis or group size, a
     # correct kernel may be wrong.
     if isinstance(ops.registry.get(problem.op), OwnOp):

@@ -187,7 +187,7 @@ def settle(
     emitter: Emitter, outcomes: Sequence[Outcome], question: Callable[[Outcome], Fields]
 ) -> Settled:
     """Which outcomes may be written. One that shares its question with an outcome that did not
-    gain, or gained with another config, would harm it and is held back."""
+    gain, or gained with another config, would make it slower and is not written."""
     groups: dict[Fields, list[Outcome]] = {}
     held: list[Held] = []
     for outcome in outcomes:

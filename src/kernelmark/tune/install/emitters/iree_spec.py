@@ -6,8 +6,8 @@ A spec matches root ops by their kind, types, indexing maps and sizes, not by th
 is of one architecture. What a winner is for stands in a comment above its matcher. A file that
 packs operands or rewrites convolutions is also given to
 `--iree-preprocessing-transform-spec-filename`. All winners of a file are compiled with the same
-flags: a winner that depends on another value of one is held back. Each winner is compiled with the
-whole new spec and its flags: one whose dispatch does not come out with its config is held back.
+flags; a winner that needs another value of one is not written. Nor is one whose dispatch, compiled
+with the whole new spec and its flags, does not have its config.
 """
 
 from __future__ import annotations

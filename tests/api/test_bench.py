@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import gc
@@ -9,6 +10,7 @@ import importlib.util
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -24,7 +26,7 @@ from kernelmark.api.bench import (
     _form,
     _no_parameters,
 )
-from kernelmark.backends._file import cupy_array, use_stream
+from kernelmark.backends._file import cupy_array
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Fault, Status
@@ -412,17 +414,19 @@ class Cupy(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("cupy")
-        self.used: list[object] = []
+        self.entered: list[object] = []
 
-        def stream(*given: object) -> SimpleNamespace:
-            return SimpleNamespace(use=lambda: self.used.append(given))
+        @contextlib.contextmanager
+        def entering(*given: object) -> Iterator[None]:
+            self.entered.append(given)
+            yield
 
         self.cuda = SimpleNamespace(
             UnownedMemory=lambda ptr, size, owner, index: (ptr, size),
             MemoryPointer=lambda memory, offset: memory,
-            ExternalStream=stream,
-            Device=stream,
-            get_current_stream=lambda: stream("before"),
+            ExternalStream=entering,
+            Device=entering,
+            get_current_stream=lambda: SimpleNamespace(ptr=77),
             runtime=SimpleNamespace(is_hip=False),
         )
         self.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
@@ -433,7 +437,7 @@ class Cupy(ModuleType):
         return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def test_cupy_arrays_lie_on_our_memory_and_our_stream_is_cupys(monkeypatch):
+def test_cupy_arrays_lie_on_our_memory(monkeypatch):
     cupy = Cupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     memory = np.arange(12, dtype=np.float32)
@@ -441,8 +445,24 @@ def test_cupy_arrays_lie_on_our_memory_and_our_stream_is_cupys(monkeypatch):
     buffer = SimpleNamespace(address=memory.ctypes.data, nbytes=memory.nbytes)
     seen = cupy_array(Tensor(spec=spec, buffer=buffer, offset=8), 0)
     assert seen.tolist() == [[2, 3, 4], [5, 6, 7]]
-    use_stream(SimpleNamespace(info=SimpleNamespace(index=1), stream=77), "cupy")
-    assert cupy.used == [(1,), (77, 1)]
+
+
+def test_launches_are_on_cupys_stream_and_its_kernels_on_the_captured_one(monkeypatch):
+    cupy = Cupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    call = _Call.of(lambda x: x, [X], rotate=True)
+    call = dataclasses.replace(call, form="cupy", device="cuda:1")
+    launched_on = []
+
+    def launch_on(stream, while_capturing):
+        launched_on.append(stream)
+        with while_capturing(99):
+            pass
+
+    with call.on_device(1):
+        call.share_stream(SimpleNamespace(info=SimpleNamespace(index=1), launch_on=launch_on))
+    assert launched_on == [77]
+    assert cupy.entered == [(1,), (99, 1)]
 
 
 def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -606,15 +607,84 @@ def test_measure_finds_the_kernels_own_time(device: GpuDevice, timer: str) -> No
 
 
 @both
-def test_at_a_power_cap_processes_differ_by_more(
-    device: GpuDevice, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changes", [{}, {"cache": "flush"}, {"strain": "bandwidth"}])
+def test_beside_a_given_stream_the_own_one_is_only_captured(
+    device: GpuDevice, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    own, given = device.stream, device.driver.stream()
+    now: list[Stream] = []  # what is being captured
+    launched: set[Stream] = set()
+    captured: set[Stream] = set()
+    launch_one = drivers.Driver.launch
+
+    @contextlib.contextmanager
+    def while_capturing(stream: Stream) -> Iterator[None]:
+        now.append(stream)
+        yield
+        now.pop()
+
+    def launch(
+        driver: Any, function: int, grid: Any, block: Any, arguments: Any, stream: Stream
+    ) -> None:
+        (captured if now else launched).add(stream)
+        launch_one(driver, function, grid, block, arguments, stream)
+
+    monkeypatch.setattr(drivers.Driver, "launch", launch)
+    device.launch_on(given, while_capturing)
+    found = measured(device, **changes).measurement
+    assert found.method == "graph"
+    assert found.median_s == pytest.approx(GEMM_S, rel=1e-4)
+    assert (launched, captured) == ({given}, {own})
+
+
+@both
+def test_a_given_stream_is_not_destroyed(model: Model, kind_name: str) -> None:
+    device = devices.registry.get(kind_name).open(0)
+    given = device.driver.stream()  # type: ignore[attr-defined]
+    before = model.live()["streams"]
+    device.launch_on(given, contextlib.nullcontext)
+    device.close()
+    assert model.live()["streams"] == before - 1
+    device.driver.destroy("stream", given)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def capped(device: GpuDevice, monkeypatch: pytest.MonkeyPatch) -> GpuDevice:
+    """A device that never reaches its highest clock."""
     highest = str(int(1.2 * CORE_MHZ * 1e3))
     attributes = {**device.info.attributes, "clock_khz": highest}
-    info = dataclasses.replace(device.info, attributes=attributes)
-    monkeypatch.setattr(device, "info", info)
-    found = measured(device).measurement
+    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, attributes=attributes))
+    return device
+
+
+@both
+def test_at_a_power_cap_processes_differ_by_more(capped: GpuDevice) -> None:
+    found = measured(capped).measurement
     assert found.rel_half_width == pytest.approx(CAPPED_SPREAD, rel=0.1)
+
+
+class Slow(Product):
+    """A kernel whose check pauses the launches for longer than a block of `measured` takes."""
+
+    def collect(self, set_index: int) -> None:
+        time.sleep(0.01)
+
+
+@both
+def test_at_a_power_cap_a_pause_is_followed_by_as_much_warm_up(
+    capped: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, warmups = capped.run_ahead, []
+
+    def run_ahead(replays: Sequence[Replay]) -> Callable[[], float]:
+        warmups.append(len(replays) / 2)
+        return ahead(replays)
+
+    monkeypatch.setattr(capped, "run_ahead", run_ahead)
+    blocks = measured(capped, product=Slow).measurement.blocks
+    samples = [len(block.samples_s) for block in blocks]
+    # The first one is not between blocks; a block ends up to a tenth short of its time.
+    assert warmups[1:] == pytest.approx(samples[1:], rel=0.3)
 
 
 @both

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from kernelmark import backends
 from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
-from kernelmark.backends._file import torch_tensor, use_stream, view
+from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import ProblemError, UsageError
@@ -62,7 +62,7 @@ TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # On a GPU, whose blocks of 30 ms are as precise as longer ones: what Triton's do_bench takes,
 # 0.1 s, and again as much for blocks on other memory. A kernel that takes long gets the seconds
 # that a few samples in each block need.
-GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03, warmup_s=0.3)
+GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
 _CALLS = 40
 
 
@@ -141,9 +141,10 @@ def compare_kernels(
         state=RunState.DONE,
     )
     results = []
-    with hold_lock(info, _ignored), call.stream_kept(), existing_objects_frozen():
+    with hold_lock(info, _ignored), call.on_device(info.index), existing_objects_frozen():
         device = kind.open(info.index, how.threads)
         try:
+            call.share_stream(device)
             for called, fn in kernels.items():
                 case = Case(problem=made.asked, backend=called, timing=how)
                 results.append(_measured(fn, case, made, device))
@@ -261,36 +262,48 @@ class _Call:
 
             torch.cuda.synchronize()
 
-    @contextlib.contextmanager
-    def stream_kept(self) -> Iterator[None]:
-        """Give torch or CuPy its current stream back: the timed one is destroyed with the device,
-        and a later call on it crashes the process."""
-        if self.device == "cpu":
-            yield
-            return
+    def share_stream(self, device: Device) -> None:
+        """Have the device launch on the current stream of torch or CuPy, as the functions do."""
         if self.form == "cupy":
             import cupy
 
-            current = cupy.cuda.get_current_stream()
-            try:
-                yield
-            finally:
-                current.use()
-                cupy.get_default_memory_pool().free_all_blocks()
-            return
-        import torch
+            ordinal = device.info.index
+            current = cupy.cuda.get_current_stream().ptr
+            device.launch_on(current, lambda captured: cupy.cuda.ExternalStream(captured, ordinal))
+        elif self.device != "cpu":
+            import torch
 
-        before = torch.cuda.current_stream()
-        try:
+            def use(captured: Stream) -> Any:
+                return torch.cuda.stream(torch.cuda.ExternalStream(captured))
+
+            device.launch_on(torch.cuda.current_stream().cuda_stream, use)
+
+    @contextlib.contextmanager
+    def on_device(self, ordinal: int) -> Iterator[None]:
+        """Make the device torch's or CuPy's current one. What the functions allocated is freed
+        afterwards: it stays reserved for the captured stream otherwise, and kernelmark's next
+        allocation does not make torch or CuPy free it."""
+        if self.form == "cupy":
+            import cupy
+
+            try:
+                with cupy.cuda.Device(ordinal):
+                    yield
+            finally:
+                cupy.get_default_memory_pool().free_all_blocks()
+        elif self.device == "cpu":
             yield
-        finally:
-            torch.cuda.set_stream(before)
-            for spec in self.specs.values():
-                if spec.given is not None and isinstance(spec.given.source, TorchValues):
-                    spec.given.source.free()
-            # What the functions allocated on the timed stream stays reserved for it otherwise, and
-            # kernelmark's next allocation does not make torch give it back.
-            torch.cuda.empty_cache()
+        else:
+            import torch
+
+            try:
+                with torch.cuda.device(ordinal):
+                    yield
+            finally:
+                for spec in self.specs.values():
+                    if spec.given is not None and isinstance(spec.given.source, TorchValues):
+                        spec.given.source.free()
+                torch.cuda.empty_cache()
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> list[Any]:
         """The arguments with other arrays in place of those given; without the output."""
@@ -455,8 +468,6 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     started = time.time()
 
     def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:
-        if device.info.kind in ("cuda", "hip"):
-            use_stream(device, call.form)
         made = _CallKernel(fn, case.backend, call, device, sets)
         if device.enqueues:
             made.launch(device.stream, 0)  # may compile or allocate, which a capture cannot

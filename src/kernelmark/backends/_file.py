@@ -411,14 +411,8 @@ def cupy_array(tensor: Tensor, index: int) -> Any:
     return cupy.ndarray(spec.shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0))
 
 
-def use_stream(device: Device, form: str = "torch") -> None:
-    """Make the stream that is timed the current one of torch, or of CuPy."""
-    if form == "cupy":
-        import cupy
-
-        cupy.cuda.Device(device.info.index).use()
-        cupy.cuda.ExternalStream(device.stream, device.info.index).use()
-        return
+def use_stream(device: Device) -> None:
+    """Make the stream that is timed torch's current one."""
     import torch
 
     torch.cuda.set_device(device.info.index)

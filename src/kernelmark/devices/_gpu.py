@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import random
@@ -41,6 +42,7 @@ from kernelmark.devices.base import (
     Replay,
     Stream,
     Tensor,
+    WhileCapturing,
     own_queue,
 )
 from kernelmark.gpu import telemetry
@@ -82,7 +84,8 @@ class GpuDevice(Device):
         self.index = index
         driver.use(index)
         self.info = info(driver, index)
-        self._stream = driver.stream()
+        self._stream = self._captured = driver.stream()
+        self._while_capturing: WhileCapturing = contextlib.nullcontext
         bus_id = functools.partial(driver.bus_id, index)
         self._watcher = telemetry.watcher(driver.table.vendor, self.info.uuid, bus_id)
         self._functions: dict[str, int] = {}
@@ -118,6 +121,11 @@ class GpuDevice(Device):
     @property
     def stream(self) -> Stream:
         return self._stream
+
+    def launch_on(self, stream: Stream, while_capturing: WhileCapturing) -> None:
+        self._stream = stream
+        self._readback = Readback(self.driver, stream)
+        self._while_capturing = while_capturing
 
     def allocate(self, nbytes: int) -> GpuBuffer:
         try:
@@ -370,8 +378,9 @@ class GpuDevice(Device):
             return QueueReplay(self.driver, self._stream, queue, order, self._stamps)
         if timer in (Timer.AUTO, Timer.GRAPH):
             try:
+                graph = self._capture(launch, order, self._stamps)
                 return GraphReplay(
-                    self.driver, self._stream, launch, order, self._stamps, self._gate
+                    self.driver, self._stream, graph, len(order), self._stamps, self._gate
                 )
             except OutOfMemory:
                 raise
@@ -429,13 +438,21 @@ class GpuDevice(Device):
         if own_queue(launch) is not None:
             return ()  # cannot be captured
         try:
-            graph = capture(self.driver, self._stream, launch, (0,))
+            graph = self._capture(launch, (0,))
         except Exception:  # a library that refuses to be captured
             return ()
         try:
             return kernel_names(self.driver, graph)
         finally:
             self.driver.destroy("graph", graph)
+
+    def _capture(self, launch: Launch, order: Sequence[int], stamps: Stamps | None = None) -> int:
+        launched_on, self._stream = self._stream, self._captured
+        try:
+            with self._while_capturing(self._captured):
+                return capture(self.driver, self._captured, launch, order, stamps)
+        finally:
+            self._stream = launched_on
 
     def synchronize(self) -> None:
         self.driver.call("stream_synchronize", _ptr(self._stream))
@@ -498,7 +515,7 @@ class GpuDevice(Device):
             self.driver.destroy("module", self._module)
         if "_projector" in self.__dict__:
             self._projector.close()
-        self.driver.destroy("stream", self._stream)
+        self.driver.destroy("stream", self._captured)
 
 
 def _tables(

@@ -186,17 +186,16 @@ class GraphReplay(_TimedReplay):
         self,
         driver: Driver,
         stream: int,
-        launch: Launch,
-        order: Sequence[int],
+        graph: int,
+        launches: int,
         stamps: Stamps,
         gate: Gate,
     ) -> None:
-        graph = _capture(driver, stream, launch, order, stamps)
         try:
             self._executable = driver.instantiate(graph)
         finally:
             driver.destroy("graph", graph)
-        super().__init__(driver, stream, len(order), stamps)
+        super().__init__(driver, stream, launches, stamps)
         self._gate = gate
 
     def run(self) -> Reading:
@@ -292,14 +291,10 @@ class Series:
         self._ahead_events = None
 
 
-def capture(driver: Driver, stream: int, launch: Launch, order: Sequence[int]) -> int:
-    """Capture a graph of bare launches, without stamps."""
-    return _capture(driver, stream, launch, order, None)
-
-
-def _capture(
+def capture(
     driver: Driver, stream: int, launch: Launch, order: Sequence[int], stamps: Stamps | None
 ) -> int:
+    """Capture a graph of launches, between stamps if there are any."""
     # A collection during capture may unload a module and so invalidate the graph.
     collecting = gc.isenabled()
     gc.disable()

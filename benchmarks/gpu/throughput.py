@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import random
 import statistics
 import time
@@ -66,31 +67,21 @@ def in_turns(chosen: list[Problem], timing: Timing) -> list[Case]:
     ]
 
 
-def measured(chosen: list[Problem], timing: Timing) -> tuple[list[Result], float]:
-    """Results, those by torch first, and the run's seconds."""
-    cases = sorted(in_turns(chosen, timing), key=lambda case: BACKENDS.index(case.backend))
-    start = time.perf_counter()
-    runner = LocalRunner(["cuda:0"], timeout_s=120)
-    results = []
-    for event in runner.run(cases):
-        if isinstance(event, CaseFinished):
-            results.append(event.result)
-            if len(results) == 1 or len(results) % 50 == 0:
-                print(f"{len(results)} cases, {time.perf_counter() - start:.0f} s", flush=True)
-    return results, time.perf_counter() - start
-
-
-def rate(chosen: list[Problem], count: int, preset: str, most_s: float) -> dict[str, Any]:
-    """Cases a minute of wall time in a preset, over `count` problems or as many as `most_s` has
-    room for, but one at least. A quick case of each backend comes before the clock starts: over a
-    few cases, starting the worker and loading the libraries would be most of the time."""
-    some = select.sample(chosen, count + len(BACKENDS), seed=3)
-    random.Random(3).shuffle(some)  # a run that is cut short has all sizes too
-    first, rest = some[: len(BACKENDS)], some[len(BACKENDS) :]
-    cases = in_turns(first, Timing.preset("quick")) + in_turns(rest, Timing.preset(preset))
+def measured(
+    chosen: list[Problem], preset: str, most_s: float = math.inf
+) -> tuple[list[Result], float]:
+    """Results and their seconds, over all problems or as many as `most_s` has room for, but one at
+    least. A quick case of each backend comes before the clock starts: what a process pays once, for
+    its start, its context and the libraries, is no problem's, and not in the loop's time either."""
+    first, rest = chosen[: len(BACKENDS)], chosen[len(BACKENDS) :]
+    cases = in_turns(rest, Timing.preset(preset))
+    if most_s == math.inf:
+        cases.sort(key=lambda case: BACKENDS.index(case.backend))
     begun = wall_s = 0.0
     results: list[Result] = []
-    with contextlib.closing(LocalRunner(["cuda:0"], timeout_s=120).run(cases)) as events:
+    with contextlib.closing(
+        LocalRunner(["cuda:0"], timeout_s=120).run(in_turns(first, Timing.preset("quick")) + cases)
+    ) as events:
         for event in events:
             if not isinstance(event, CaseFinished):
                 continue
@@ -100,15 +91,23 @@ def rate(chosen: list[Problem], count: int, preset: str, most_s: float) -> dict[
                 begun = time.perf_counter()
                 continue
             wall_s = time.perf_counter() - begun
-            print(f"{preset}: {done} cases, {wall_s:.0f} s", flush=True)
+            if done == 1 or done % 50 == 0:
+                print(f"{preset}: {done} cases, {wall_s:.0f} s", flush=True)
             if wall_s * (done + 1) / done > most_s:
                 break
-    timed = results[len(first) :]
+    return results[len(first) :], wall_s
+
+
+def rate(chosen: list[Problem], count: int, preset: str, most_s: float) -> dict[str, Any]:
+    """Cases a minute in a preset, over `count` problems or as many as `most_s` has room for."""
+    some = select.sample(chosen, count + len(BACKENDS), seed=3)
+    random.Random(3).shuffle(some)  # a run that is cut short has all sizes too
+    results, wall_s = measured(some, preset, most_s)
     return {
-        "cases": len(timed),
-        "ok": sum(result.status == "ok" for result in timed),
+        "cases": len(results),
+        "ok": sum(result.status == "ok" for result in results),
         "wall_s": wall_s,
-        "cases_per_minute": 60 * len(timed) / wall_s if timed else None,
+        "cases_per_minute": 60 * len(results) / wall_s if results else None,
     }
 
 
@@ -122,7 +121,7 @@ def product(m: int, n: int, k: int) -> Callable[[], object]:
 
 def loop(chosen: list[Problem]) -> float:
     """Seconds of do_bench_cudagraph over the problems."""
-    # What a process pays once, for its context, cuBLAS and the first graph, is no problem's.
+    # What a process pays once is no problem's: see `measured`.
     triton.testing.do_bench_cudagraph(product(256, 256, 256))
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -132,8 +131,9 @@ def loop(chosen: list[Problem]) -> float:
 
 
 def on_gpu_s(results: list[Result]) -> float:
-    """Seconds in which the GPU ran what is measured, by its own clock: timed, warm-up, hot and
-    eager launches. Generating inputs and checking outputs run on it too but are not counted."""
+    """Seconds in which the GPU ran what is measured, by its own clock: timed, warm-up, audited,
+    hot and eager launches. Generating inputs and comparing outputs run on it too but are not
+    counted."""
     return sum(r.cost.get("device", 0.0) for r in results)
 
 
@@ -186,14 +186,17 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     info = gpu_info()
-    chosen = problems(given.problems)
-    results, wall_s = measured(chosen, Timing.preset("quick"))
-    figures = told(chosen, results, wall_s)
+    extra = len(BACKENDS)  # measured before the clock starts
+    chosen = problems(given.problems + extra)
+    results, wall_s = measured(chosen, "quick")
+    figures = told(chosen[extra:], results, wall_s)
     print(f"{figures['cases_per_minute']:.0f} a minute, {figures['share_on_gpu']:.1%} on the GPU")
     figures["default_timing"] = rate(chosen, given.default, "default", 60.0)
     figures["full_timing"] = rate(chosen, given.full, "full", given.full_s)
     # The loop comes last: its process keeps a context, and memory, on the device.
-    some = chosen if given.loop is None else select.sample(chosen, given.loop, seed=2)
+    some = chosen[extra:]
+    if given.loop is not None:
+        some = select.sample(some, given.loop, seed=2)
     loop_s = loop(some)
     figures["do_bench_cudagraph"] = {
         "problems": len(some),

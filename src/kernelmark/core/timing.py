@@ -147,7 +147,7 @@ class Timing:
 
 
 PRESETS: dict[str, Timing] = {
-    "quick": Timing(max_allocations=20, max_s=0.4, warmup_s=0.1, target_rel_ci=0.05),
+    "quick": Timing(max_allocations=27, max_s=0.4, warmup_s=0.1, target_rel_ci=0.05),
     "default": Timing(),
     "full": Timing(
         processes=3,

@@ -127,7 +127,7 @@ class Device(ABC):
     def launch_on(self, stream: Stream, while_capturing: WhileCapturing) -> None:
         """Launch on a stream of the process instead of an own one, which is then only captured,
         inside `while_capturing`; to be called first. A process that launches on two streams takes
-        longer for each launch, on an H200 0.34 µs (benchmarks/gpu/streams.py). Nothing to do where
+        longer for each launch, on an H200 0.35 µs (benchmarks/gpu/streams.py). Nothing to do where
         there are no streams."""
 
     @abstractmethod

@@ -37,8 +37,8 @@ SETTINGS = {
     },
     "axis": ("NAME=VALUE", "-a NAME=VALUE", "NAME=VALUE"),
     # Behind NAME=…, which is also what a problem's text and a suite hold.
-    "or_axis": ("", " (option -a)", ""),
-    "or_dtype": ("", " (option --dtype)", ""),
+    "or_axis": ("", " (-a NAME=VALUE)", ""),
+    "or_dtype": ("", " (--dtype DTYPE)", ""),
     "example": (
         _CALL,
         "kmark run -s demo, or kmark run -o gemm -a m=512 -a n=512 -a k=512 --dtype f32",

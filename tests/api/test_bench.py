@@ -94,6 +94,45 @@ def test_other_arguments_are_passed_on():
     assert found.status is Status.OK, found.error
 
 
+def test_other_numbers_are_another_problem():
+    def scaled(x, factor, times):
+        return factor * x * int(times)
+
+    keys = [
+        km.bench(scaled, X, factor, np.int64(times), ref=scaled, timing=BRIEF)[0].case.problem.key
+        for factor, times in ((2.5, 3), (1.5, 3), (2.5, 4))
+    ]
+    assert keys[0] == "scaled x0=33 x1=70 times=3 x=f32 factor=2.5"
+    assert len(set(keys)) == len(keys)
+
+
+def test_scalars_that_no_problem_can_hold_are_left_out():
+    def scaled(x, x0, how, where):
+        return x * 2
+
+    (found,) = km.bench(scaled, X, float("inf"), "by hand", None, ref=scaled, timing=BRIEF)
+    assert found.case.problem.key == "scaled x0=33 x1=70 x=f32"
+
+
+@pytest.mark.parametrize("name", ["x0", "x1"])
+def test_an_argument_named_like_a_dim_is_measured(name):
+    scope: dict[str, object] = {}
+    exec(f"def add(x, {name}): return x + {name}", scope)
+    (found,) = km.bench(scope["add"], X, X, ref=np.add, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+
+
+def test_strided_inputs_are_noted():
+    assert not km.bench(softmax, X, ref=softmax, timing=BRIEF).notes
+    assert km.bench(softmax, X.T, ref=softmax, timing=BRIEF).notes
+
+
+def test_notes_are_printed():
+    found = km.bench(lambda x, at: x[at], X, np.arange(3), ref=lambda x, at: x[at], timing=BRIEF)
+    (note,) = found.notes
+    assert note in str(found)
+
+
 def test_wrong_answers_are_wrong():
     found = km.compare_kernels(
         {"right": softmax, "wrong": np.exp}, inputs=[X], ref=softmax, timing=BRIEF, flops=10**6
@@ -209,6 +248,76 @@ def test_a_failure_is_a_row():
     assert {one.status for one in found} == {Status.RUNTIME_ERROR, Status.OK}
 
 
+@pytest.mark.parametrize("names", [("fails", "works"), ("works", "fails")])
+def test_a_function_that_raises_is_a_row_wherever_it_stands(names):
+    def fails(x):
+        raise RuntimeError("never")
+
+    functions = {"fails": fails, "works": lambda x: x + 1}
+    found = km.compare_kernels(
+        {name: functions[name] for name in names},
+        inputs=[X],
+        ref=lambda x: x + 1,
+        timing=BRIEF,
+    )
+    assert {one.case.backend: one.status for one in found} == {
+        "fails": Status.RUNTIME_ERROR,
+        "works": Status.OK,
+    }
+
+
+def test_if_every_function_raises_its_error_is_raised():
+    def fails(x):
+        raise LookupError("never")
+
+    with pytest.raises(LookupError):
+        km.compare_kernels({"fails": fails, "too": fails}, inputs=[X], timing=BRIEF)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x[:1] + 1,  # could be broadcast
+        lambda x: (x + 1, x),
+        lambda x: None,
+    ],
+)
+def test_a_function_that_returns_something_else_is_an_error(other):
+    found = km.compare_kernels(
+        {"first": lambda x: x + 1, "other": other}, inputs=[X], ref=lambda x: x + 1, timing=BRIEF
+    )
+    assert [one.status for one in found] == [Status.OK, Status.RUNTIME_ERROR]
+
+
+def test_a_function_that_returns_another_number_of_arrays_is_an_error():
+    found = km.compare_kernels(
+        {"first": lambda x: (x, x + 1), "other": lambda x: (x,)}, inputs=[X], timing=BRIEF
+    )
+    assert [one.status for one in found] == [Status.OK, Status.RUNTIME_ERROR]
+
+
+def test_integers_are_checked_exactly():
+    def last(x):
+        return x.argmax(-1).astype(np.int32)
+
+    def off(x):
+        return last(x) + np.int32(1)
+
+    found = km.compare_kernels({"last": last, "off": off}, inputs=[X], ref=last, timing=BRIEF)
+    assert [one.status for one in found] == [Status.OK, Status.WRONG]
+
+
+def test_waiting_for_the_device_is_reported_at_once(monkeypatch, capsys):
+    @contextlib.contextmanager
+    def lock(info, on_wait):
+        on_wait("process 1")
+        yield
+
+    monkeypatch.setattr("kernelmark.api.bench.hold_lock", lock)
+    km.bench(softmax, X, ref=softmax, timing=BRIEF)
+    assert "process 1" in capsys.readouterr().err
+
+
 def test_a_tolerance_may_be_given():
     def near(x):
         return softmax(x) * np.float32(1.01)
@@ -237,7 +346,16 @@ def test_it_can_be_stored(tmp_path):
 
 @pytest.mark.parametrize(
     ("fn", "inputs"),
-    [(softmax, ()), (lambda n: n, (3,)), (lambda x: [x, 1], (X,)), (5, (X,))],
+    [
+        (softmax, ()),
+        (lambda n: n, (3,)),
+        (lambda x: [x, 1], (X,)),
+        (5, (X,)),
+        (lambda x: None, (X,)),
+        (softmax, (X[:0],)),
+        (softmax, (X.astype(np.complex64),)),
+        (lambda x: x.argmax(-1), (X,)),
+    ],
 )
 def test_what_cannot_be_measured_is_refused(fn, inputs):
     with pytest.raises(UsageError):
@@ -481,6 +599,7 @@ def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):
         lambda x: km.bench(np.abs, x, store=5),
         lambda x: km.compare_kernels([np.abs], inputs=[x]),
         lambda x: km.compare_kernels({}, inputs=[x]),
+        lambda x: km.compare_kernels({1: np.abs}, inputs=[x]),
         lambda x: km.compare_kernels({"abs": np.abs}, inputs=x),
     ],
 )

@@ -10,7 +10,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.sentinels import sentinel_keys
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import (
     Block,
@@ -81,3 +81,17 @@ def test_what_is_a_file(tmp_path):
 def test_sentinels_are_a_suite():
     assert len(sentinel_keys("sentinels")) == 3
     assert sentinel_keys("") == []
+
+
+def test_a_comparison_is_brief_at_a_prompt():
+    base, head = Results(run("a", 1e-3)), Results(run("b", 1.1e-3))
+    text = repr(head.compare(base))
+    assert "samples_s" not in text
+    assert len(text) < 200
+
+
+@pytest.mark.parametrize("base", [3, None, ["a"], "latest"])
+def test_what_is_no_run_is_refused_with_a_hint(base):
+    with pytest.raises(UsageError) as caught:
+        Results(run("b", 1.0)).compare(base)
+    assert caught.value.hint

@@ -249,3 +249,13 @@ def test_an_unknown_field_of_a_preset_is_refused_with_the_known_ones():
     with pytest.raises(UsageError) as refused:
         km.Timing.preset("quick", max_sec=1)
     assert "did you mean max_s? " in refused.value.hint
+
+
+def test_waiting_for_a_device_is_reported_without_progress(capsys):
+    from kernelmark.api.run import _report_wait
+    from kernelmark.runners.events import Note, Waiting
+
+    _report_wait(Note(text="of no interest"))
+    assert not capsys.readouterr().err
+    _report_wait(Waiting(device="cpu", holder="process 1"))
+    assert "process 1" in capsys.readouterr().err

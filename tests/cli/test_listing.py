@@ -185,7 +185,7 @@ def test_doctor_tells_what_packs_hold(kmark, tmp_path, monkeypatch):
         (str(endless), "File name too long"),
     ]
     shown = kmark("doctor").out
-    assert "1 damaged: copy the pack again" in shown
+    assert "1 damaged" in shown
     assert "look at KERNELMARK_PACK" in shown
     assert kmark("list", "backends").code == 0
 

@@ -133,7 +133,7 @@ def test_combining_keeps_the_worst_and_cuts_the_details() -> None:
     found = combine(parts)
     assert (found.positions, found.worst, found.unwritten) == (60, 5.0, 15)
     assert not found.guards_intact
-    assert found.detail == "fault 1; fault 2; fault 3; and 2 more"
+    assert found.detail.fields == {"findings": ("fault 1", "fault 2", "fault 3"), "more": 2}
     assert combine([]).passed
 
 

@@ -109,4 +109,4 @@ def test_refusals(given, sentence, hint):
 def test_missing_names_its_shorthand():
     with pytest.raises(ProblemError, match="seq_kv is missing") as caught:
         attention.problem(heads=1, seq_q=4, dim=8, dtype="f16")
-    assert "(or seq=…)" in caught.value.hint
+    assert (caught.value.hint.code, caught.value.hint.fields["short"]) == ("give-parameter", "seq")

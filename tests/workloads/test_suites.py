@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
-from kernelmark.workloads import suites
+from kernelmark.workloads import groups, suites
 
 COUNTS = {  # of the published lists; see docs/suites.md for what was put right in them
     "attention-bert": 2,
@@ -275,3 +275,19 @@ def test_an_unknown_name_says_what_was_meant():
     with pytest.raises(UsageError, match="unknown suite 'lama3'") as caught:
         suites.load("lama3")
     assert "did you mean llama3?" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["rows", "columns"])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(8, [8]), ([64, 8], [64, 8]), ("[8:32:*2]", [8, 16, 32])]
+)
+def test_rows_and_columns_may_be_parameters_of_an_own_op(name, value, expected):
+    """The own op in docs/own-kernel.md has rows."""
+    found = list(groups.items({"op": "softmax", name: value}, (), "mine"))
+    assert [item.given for item in found] == [{name: size} for size in expected]
+
+
+@pytest.mark.parametrize("table", [{"rows": [[1, 2]]}, {"columns": ["m", "n"]}, {"rows": []}])
+def test_rows_without_columns_are_refused(table):
+    with pytest.raises(groups.GroupError):
+        list(groups.items({"op": "gemm", **table}, (), "mine"))

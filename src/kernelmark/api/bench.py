@@ -16,6 +16,7 @@ import dataclasses
 import inspect
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,20 +32,23 @@ from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 from kernelmark.core.garbage import existing_objects_frozen
-from kernelmark.core.problem import Problem
+from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import plain_number
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
+from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
@@ -64,6 +68,7 @@ TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # that a few samples in each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
 _CALLS = 40
+_KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
 
 def bench(
@@ -117,8 +122,7 @@ def compare_kernels(
     # git and the driver answer while the first call loads libraries and kernels.
     form, place = _form_and_device(inputs)
     wait_for_environment = _in_background(partial(_environment, place, form))
-    first = next(iter(kernels.values()))
-    call = _Call.of(first, inputs, rotate=rotate)
+    first, call = _first_call(kernels, inputs, rotate=rotate)
     here = wait_for_environment()  # before anything is timed, which the thread would disturb
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
     how = call.timing(first) if timing is None else load_timing(timing)
@@ -141,7 +145,8 @@ def compare_kernels(
         state=RunState.DONE,
     )
     results = []
-    with hold_lock(info, _ignored), call.on_device(info.index), existing_objects_frozen():
+    on_wait = partial(_report_wait, info.name)
+    with hold_lock(info, on_wait), call.on_device(info.index), existing_objects_frozen():
         device = kind.open(info.index, how.threads)
         try:
             call.share_stream(device)
@@ -166,6 +171,8 @@ def _check_types(kernels: object, inputs: object, ref: object, store: object) ->
     if not isinstance(kernels, Mapping) or not kernels:
         raise UsageError("kernels are a dict of functions by name, one at least", hint=example)
     for called, fn in kernels.items():
+        if not isinstance(called, str):
+            raise UsageError(f"the name {called!r} of a kernel is not text", hint=example)
         if not callable(fn):
             kind = type(fn).__name__
             raise UsageError(
@@ -188,6 +195,22 @@ def _check_types(kernels: object, inputs: object, ref: object, store: object) ->
         )
 
 
+def _first_call(
+    kernels: Mapping[str, Function], inputs: Sequence[Any], *, rotate: bool
+) -> tuple[Function, _Call]:
+    """Return the first function that does not raise, and its call. The others become rows with
+    their errors; if all raise, the error is that of the first."""
+    errors = []
+    for fn in kernels.values():
+        try:
+            return fn, _Call.of(fn, inputs, rotate=rotate)
+        except KernelmarkError:
+            raise
+        except Exception as error:
+            errors.append(error)
+    raise errors[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
     """A call's parts: the arguments that are copied and rotated, and where the result goes."""
@@ -199,6 +222,7 @@ class _Call:
     parts: tuple[int, ...]  # elements of each returned array where they are several, else ()
     form: str  # numpy, torch or cupy
     device: str
+    scalars: Mapping[str, int | Option]  # other arguments that change what is computed
     notes: tuple[str, ...]
 
     @classmethod
@@ -214,12 +238,17 @@ class _Call:
         answer = fn(*inputs)
         # torch.mm and np.matmul return their `out`.
         writes = answer is None or (len(arrays) > 1 and answer is inputs[arrays[-1]])
+        if writes and len(arrays) == 1:
+            raise UsageError(
+                "the function returned None, and its only array is an input",
+                hint="return the result, or take the array to write it into as the last argument",
+            )
         out_at = arrays[-1] if writes else None
         several = isinstance(answer, tuple | list)
         output = _output_spec(inputs[arrays[-1]] if writes else answer)
         parts = tuple(math.prod(part.shape) for part in answer) if several else ()
         read = [at for at in arrays if at != out_at]
-        names = _names(fn, len(inputs), read)
+        names = _names(fn, inputs, read)
         rotates = None if rotate else False
         # Values on a GPU stay there: copying them to the host and back takes longer than timing.
         place = inputs[arrays[0]].device if form == "torch" and device != "cpu" else None
@@ -229,7 +258,10 @@ class _Call:
             for at, value in enumerate(inputs)
             if at not in arrays and hasattr(value, "shape") and bool(getattr(value, "ndim", 0))
         ]
-        notes = (f"the same {', '.join(left)} in every call: not copied",) if left else ()
+        notes = [f"the same {', '.join(left)} in every call: not copied"] if left else []
+        strided = [spec.name for at, spec in specs.items() if not _is_contiguous(inputs[at])]
+        if strided:
+            notes.append(f"measured on contiguous copies of {', '.join(strided)}")
         return cls(
             arguments=tuple(inputs),
             specs=specs,
@@ -238,7 +270,8 @@ class _Call:
             parts=parts,
             form=form,
             device=device,
-            notes=notes,
+            scalars=_scalars(names, inputs, read),
+            notes=tuple(notes),
         )
 
     def timing(self, fn: Function) -> Timing:
@@ -324,15 +357,21 @@ class _CallOp(OwnOp):
         self.checked = checked
         self.reference_on_device = call.device != "cpu"
         self.device: Device | None = None  # the opened GPU that the inputs are on
-        dims = {
-            f"{spec.name}{axis}": size
-            for spec in call.specs.values()
-            for axis, size in enumerate(spec.shape)
-        }
+        dims: dict[str, int] = {}
+        for spec in call.specs.values():
+            dims |= zip(_dim_names(spec.name, spec.shape), spec.shape, strict=True)
         dtypes = {spec.name: spec.dtype for spec in call.specs.values()}
         if call.output.dtype not in dtypes.values():
             dtypes[OUTPUT] = call.output.dtype
-        self.asked = Problem(op=name, dims=dims, dtypes=dtypes)
+        options: dict[str, Option] = {}
+        for scalar, value in call.scalars.items():
+            if scalar in dims or scalar in dtypes:
+                continue
+            if isinstance(value, int) and not isinstance(value, bool):
+                dims[scalar] = value
+            else:
+                options[scalar] = value
+        self.asked = Problem(op=name, dims=dims, dtypes=dtypes, options=options)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         return (*self.call.specs.values(), self.call.output)
@@ -454,8 +493,21 @@ class _CallKernel(Kernel):
             return
         found, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
         if not self._parts:
+            wanted = tuple(output.shape)
+            shape = tuple(found.shape) if hasattr(found, "shape") else None
+            if shape != wanted:
+                returned = type(found).__name__ if shape is None else f"shape {shape}"
+                raise ProblemError(
+                    f"the function returned {returned}, the first function shape {wanted}"
+                )
             output[...] = found
             return
+        sizes = tuple(math.prod(getattr(part, "shape", ())) for part in _arrays(found))
+        if sizes != self._parts:
+            counts, first = (", ".join(map(str, each)) for each in (sizes, self._parts))
+            raise ProblemError(
+                f"the function returned arrays of {counts} elements, the first function of {first}"
+            )
         start = 0
         for part, size in zip(found, self._parts, strict=True):
             output[start : start + size] = part.reshape(-1)
@@ -508,9 +560,18 @@ def _array_positions(inputs: Sequence[Any]) -> list[int]:
     """Positions of the arguments that are arrays; there is at least one."""
     arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
     if not arrays:
+        kinds = [str(value.dtype) for value in inputs if hasattr(value, "dtype")]
+        if kinds:
+            raise UsageError(f"the inputs are arrays of {', '.join(kinds)}", hint=_KNOWN_DTYPES)
         raise UsageError(
             "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
         )
+    for at in arrays:
+        if not math.prod(inputs[at].shape):
+            raise UsageError(
+                f"input {at} has the shape {tuple(inputs[at].shape)}: it has no elements",
+                hint="give an array with elements",
+            )
     return arrays
 
 
@@ -558,23 +619,60 @@ def _output_spec(answer: Any) -> TensorSpec:
         )
     dtype_name = array_dtype(answer)
     if dtype_name is None:
-        kind = getattr(answer, "dtype", type(answer).__name__)
+        unknown = [str(part.dtype) for part in parts if hasattr(part, "dtype")]
+        if unknown:
+            raise UsageError(
+                f"the function returned an array of {', '.join(unknown)}", hint=_KNOWN_DTYPES
+            )
         raise UsageError(
-            f"the function returned {kind}, not an array or a tuple of arrays",
+            f"the function returned {type(answer).__name__}, not an array or a tuple of arrays",
             hint="wrap it in a function that returns what is to be checked",
         )
     return TensorSpec(name=OUTPUT, shape=tuple(answer.shape), dtype=dtype_name, role="out")
 
 
-def _names(fn: Function, count: int, read: Sequence[int]) -> list[str]:
-    """Names of the arguments: the function's own if they are valid in a problem's text."""
+def _dim_names(name: str, shape: Sequence[int]) -> list[str]:
+    return [f"{name}{axis}" for axis in range(len(shape))]
+
+
+def _names(fn: Function, inputs: Sequence[Any], read: Sequence[int]) -> list[str]:
+    """Names of the arguments: the function's own if they are valid in a problem's text, where
+    `x0` is also the first dim of `x`."""
+    count = len(inputs)
     try:
         found = [_word(name) for name in inspect.signature(fn).parameters]
     except (TypeError, ValueError):
         found = []
-    if len(found) >= count and len({found[at] for at in read} - {"", OUTPUT}) == len(read):
-        return found
+    if len(found) >= count:
+        known = [found[at] for at in read]
+        dims = [name for at in read for name in _dim_names(found[at], inputs[at].shape)]
+        if len({*known, *dims} - {"", OUTPUT}) == len(known) + len(dims):
+            return found
     return [f"arg{at}_" for at in range(count)]
+
+
+def _scalars(
+    names: Sequence[str], inputs: Sequence[Any], read: Sequence[int]
+) -> dict[str, int | Option]:
+    """Numbers, truth values and words among the arguments, as far as a problem can hold them: a
+    call with another one is another problem."""
+    found: dict[str, int | Option] = {}
+    for at, value in enumerate(inputs):
+        value = plain_number(value) if isinstance(value, np.generic) else value
+        if at in read or not names[at] or not isinstance(value, int | float | str):
+            continue
+        number = isinstance(value, int) and not isinstance(value, bool)
+        with contextlib.suppress(ProblemError):
+            if not number:  # an infinite number, or text that is no word
+                Problem(op="call", dims={}, dtypes={}, options={names[at]: value})
+            found[names[at]] = value
+    return found
+
+
+def _is_contiguous(values: Any) -> bool:
+    if hasattr(values, "is_contiguous"):
+        return bool(values.is_contiguous())
+    return bool(values.flags.c_contiguous)
 
 
 def _word(text: str) -> str:
@@ -607,5 +705,6 @@ def _unknown(*_: Any) -> Any:
     raise ProblemError("no reference was given")
 
 
-def _ignored(holder: str) -> None:
-    pass
+def _report_wait(device: str, holder: str) -> None:
+    """Report at once what blocks the measurement: it may take minutes."""
+    sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")

@@ -49,6 +49,10 @@ class Shown(Comparison):
         table, lines = self._parts()
         return render.printed(table) + "".join(f"{line}\n" for line in lines)
 
+    def __repr__(self) -> str:
+        """Brief, as that of Results: a prompt would print every sample of both runs."""
+        return f"<Comparison of {self.base.id} with {self.head.id}: {report.summary(self)}>"
+
     def _repr_html_(self) -> str:
         table, lines = self._parts()
         return render.html_table(table) + render.html_list(lines)

@@ -72,7 +72,10 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
     if is_file(ref):
         return read_file(ref)
     if store is None:
-        raise UsageError(f"{ref!r} is not a file, and there is no store to look in")
+        raise UsageError(
+            f"{ref!r} is not a file, and there is no store to look in",
+            hint=f"a stored run is given as km.load({ref!r})",
+        )
     return store.result_set(store.run(ref).id)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kernelmark.core.errors import UsageError
 from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell
-from kernelmark.core.reason import PYTHON, format_reason, names_settings
+from kernelmark.core.reason import PYTHON, Style, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 
@@ -123,6 +123,11 @@ class Results(Sequence[Result]):
         from kernelmark.api.comparing import compare
 
         other = base.result_set if isinstance(base, Results) else base
+        if not isinstance(other, ResultSet | str):
+            raise UsageError(
+                f"base is of type {type(base).__name__}, not a run",
+                hint='give Results, as of km.load("latest"), or the name of a file',
+            )
         return compare(other, self.result_set, rule=rule, match=match)
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -137,11 +142,11 @@ class Results(Sequence[Result]):
 
         return _kept(csv_text(self.records()), path)
 
-    def to_md(self, path: str | Path | None = None) -> str:
+    def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
         from kernelmark.report import render, tables
 
         found = [failure.sentence for failure in tables.failures(self.rows)]
-        found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        found += [format_reason(reason, style) for reason in tables.warnings(self.rows)]
         marked = [f"\n`{tables.MARK}` marks results with a warning:\n\n"] if found else []
         lines = [f"- {markdown_cell(text)}\n" for text in found]
         whole = "\n".join(map(render.markdown, self.all_tables))
@@ -169,6 +174,7 @@ class Results(Sequence[Result]):
         lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
         lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
         lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, reasons)) else []
+        lines += [f"note: {note}\n" for note in self.notes]
         return "\n".join(map(render.printed, self.all_tables)) + "".join(lines)
 
     def __repr__(self) -> str:

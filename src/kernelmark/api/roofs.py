@@ -131,7 +131,8 @@ def _roofs(
 ) -> tuple[Roof, ...]:
     needed, known = _must_measure(info, threads, store, mode)
     if needed:
-        return measure_roofs(info, threads, store, tell, known)
+        when = ", once a week" if store is not None and mode != "fresh" else ""
+        return measure_roofs(info, threads, store, tell, known, when)
     if store is None:
         tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them")
     return known
@@ -143,15 +144,17 @@ def measure_roofs(
     store: Store | None,
     tell: Callable[[str], None],
     known: tuple[Roof, ...] = (),
+    when: str = "",
 ) -> tuple[Roof, ...]:
-    """Roofs of a device measured now and stored; `known` ones stay where that fails."""
+    """Roofs of a device measured now and stored; `known` ones stay where that fails. `when` is
+    added to the note."""
     if info.kind not in SOURCES:
         return known
     count = _threads(info, threads)
     means = Means.of_machine()
     how = f" with {counted(count, 'thread')}" if count else ""
     expected = duration_text(_expected_s(means, info))
-    tell(f"measuring the roofs of {info.name}{how}, once a week: about {expected}")
+    tell(f"measuring the roofs of {info.name}{how}{when}: about {expected}")
     started, here = time.time(), dataclasses.replace(environment((), ()), devices=(info,))
     try:
         results = measure(info.name, count, tell)

@@ -20,6 +20,7 @@ from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
 from kernelmark.report.progress import ProgressLines
+from kernelmark.runners.events import Event, Waiting
 from kernelmark.runners.session import OnEvent
 from kernelmark.stores import open_store
 from kernelmark.workloads.suites import Suite
@@ -60,11 +61,12 @@ def run(
 
         km.run("gemm", …, timing=km.Timing.preset("quick", max_s=2, target_rel_ci=0.02))
 
-    `store` is False, True for the user's own store, or a place or opened store. `progress` writes
-    a line for each case that ended to stderr, with the time left. `sentinels` adds
-    three problems that should never change to a suite, as `kmark run` does. An illegal request
-    raises before anything runs; a case that fails is a result with its status. Ctrl-C raises
-    KeyboardInterrupt once everything finished is stored.
+    `store` is False, True for the user's own store, or a path, URL or opened store. `progress`
+    writes a line for each case that ended to stderr, with the time left; waiting for a device that
+    another process times on is always reported there. `sentinels` adds three problems that should
+    never change to a suite, as `kmark run` does. An illegal request raises before anything runs; a
+    case that fails is a result with its status. Ctrl-C raises KeyboardInterrupt once everything
+    finished is stored.
     """
     _check_axes(axes, timing)
     selection = Selection(
@@ -96,14 +98,24 @@ def run(
                 f"store={store!r} is not a store", hint="give True, a path, a URL or an open store"
             )
         if progress and on_event is None:
-            on_event = ProgressLines(lambda text: sys.stderr.write(f"{text}\n"))
-        results = measure(made, conduct=conduct, store=opened, on_event=on_event)
+            on_event = ProgressLines(_write_line)
+        results = measure(made, conduct=conduct, store=opened, on_event=on_event or _report_wait)
     if results.run.state is RunState.INTERRUPTED:
         kept = "" if opened is None else f"; run {results.run.id} is stored so far"
         raise KeyboardInterrupt(
             f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
         )
     return results
+
+
+def _write_line(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _report_wait(event: Event) -> None:
+    """Report what blocks a run without progress: it may take minutes."""
+    if isinstance(event, Waiting):
+        _write_line(str(event))
 
 
 def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:

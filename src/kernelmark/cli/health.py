@@ -25,9 +25,9 @@ def examine(place: str | None) -> list[Table]:
     """Tables in the order a person would ask."""
     store, roofs = _store(place)
     return [
-        _titled("here", ("what", "value"), _here()),
+        _titled("this machine", ("what", "value"), _here()),
         _again(listing.devices(), "devices"),
-        _titled("the CPU as a place to measure", ("what", "value", "advice"), _cpu()),
+        _titled("settings of the CPU", ("what", "value", "advice"), _cpu()),
         _titled(
             "backends",
             ("backend", "state", "runs on", "version, or what to do"),
@@ -36,7 +36,7 @@ def examine(place: str | None) -> list[Table]:
         _titled("store", ("what", "value"), store),
         _titled("cache", ("what", "value"), _cache()),
         _titled("folders", ("folder", "path", "state", "why"), _folders(place)),
-        _titled("packs", ("pack", "architecture", "kernels"), _packs()),
+        _titled("precompiled bundles", ("bundle", "architecture", "kernels"), _bundle_rows()),
         _titled("roofs", ("roof", "value", "threads", "age", "how"), [_roof(r) for r in roofs]),
     ]
 
@@ -75,7 +75,7 @@ def document(place: str | None) -> dict[str, Any]:
             for name, state, kinds, text, notes in _backends()
         ],
         "store": {
-            "path": stored.get("place"),
+            "path": stored.get("path"),
             "state": "ready" if stored.get("state") == "ready" else "unusable",
             "reason": None if stored.get("state") == "ready" else stored.get("state"),
             "schema": _number(stored.get("schema", "").partition(",")[0]),
@@ -277,7 +277,7 @@ def _store(place: str | None) -> tuple[list[tuple[str, ...]], tuple[Roof, ...]]:
         from kernelmark.stores.place import locate
 
         rows.append(("schema", f"{max(known())}, the newest known here"))
-        rows.insert(0, ("place", locate(place).shown))
+        rows.insert(0, ("path", locate(place).shown))
         with open_store(place, readonly=True) as store:
             runs = store.runs(limit=1)
             roofs = store.roofs(host=platform.node())
@@ -290,7 +290,7 @@ def _store(place: str | None) -> tuple[list[tuple[str, ...]], tuple[Roof, ...]]:
 
 def _cache() -> list[tuple[str, ...]]:
     root = cache_root()
-    rows: list[tuple[str, ...]] = [("place", str(root))]
+    rows: list[tuple[str, ...]] = [("path", str(root))]
     if not root.is_dir():
         return [*rows, ("state", "not made yet")]
     for name, sizes in _cache_sizes(root):
@@ -319,7 +319,7 @@ def _folders(place: str | None) -> list[tuple[str, ...]]:
     return rows
 
 
-def _packs() -> list[tuple[str, ...]]:
+def _bundle_rows() -> list[tuple[str, ...]]:
     """Kernels compiled ahead of time, by the folders of KERNELMARK_PACK."""
     rows: list[tuple[str, ...]] = []
     for folder in pack.folders():
@@ -332,7 +332,7 @@ def _packs() -> list[tuple[str, ...]]:
             rows.append((str(folder), "cannot be read", error.strerror or str(error)))
             continue
         for arch, (whole, damaged) in found.items():
-            bad = f", and {damaged} damaged: copy the pack again" if damaged else ""
+            bad = f", and {damaged} damaged: copy the bundle again" if damaged else ""
             rows.append((str(folder), arch, f"{whole}{bad}"))
         if not found:
             rows.append((str(folder), "none", "0"))

@@ -91,7 +91,7 @@ def _unwritable(place: str, error: OSError) -> UsageError:
     """An error that names what was asked for, not a temporary file beside it."""
     return UsageError(
         f"{place} cannot be written: {error.strerror or error}",
-        hint="make room or name another place; 'kmark export' writes a stored run again",
+        hint="make room or name another file; 'kmark export' writes a stored run again",
     )
 
 

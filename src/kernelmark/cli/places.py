@@ -69,4 +69,4 @@ def kept_by(words: Sequence[str], store: str | None = None) -> Iterator[None]:
     except UsageError as error:
         command = shlex.join(["kmark", *words, *store_words(store)])
         again = f"to write it again: {command}" if words else "nothing is stored: measure again"
-        raise UsageError(error.message, hint=f"make room or name another place; {again}") from None
+        raise UsageError(error.message, hint=f"make room or name another file; {again}") from None

@@ -48,7 +48,9 @@ def put_results(
                 put_table(metrics_table(results.micro))
             flush()
     finally:  # a reader that closed its pipe keeps no file from being written
-        outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
+        outputs.put(
+            json=results.to_json, csv=results.to_csv, md=lambda: results.to_md(style=OPTIONS)
+        )
 
 
 def print_notes(

@@ -36,6 +36,9 @@ SETTINGS = {
         }.items()
     },
     "axis": ("NAME=VALUE", "-a NAME=VALUE", "NAME=VALUE"),
+    # Behind NAME=…, which is also what a problem's text and a suite hold.
+    "or_axis": ("", " (-a NAME=VALUE)", ""),
+    "or_dtype": ("", " (--dtype DTYPE)", ""),
     "example": (
         _CALL,
         "kmark run -s demo, or kmark run -o gemm -a m=512 -a n=512 -a k=512 --dtype f32",
@@ -130,6 +133,8 @@ TEMPLATES = {
     "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
     # Hints
+    "give-parameter": "give {name}=…{short:if  or {short}=…}{@or_axis}",
+    "give-dtype": "give dtype=…{@or_dtype}, one of {allowed:list}",
     "see-runs": "`kmark list runs{@store}` shows what there is",
     "see-results": (
         "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list"
@@ -223,7 +228,7 @@ TEMPLATES = {
     ),
     "doubtful": "{cause}; {doubt}",
     # Wrong outputs; several of them are joined in `check-failed`
-    "check-failed": "{findings:each}{more:if ; and {more} more}",
+    "check-failed": "{findings:each}{more:if ; and {more:n more failed check}}",
     "late-write": "the output was written after the launch had ended",
     "inputs-changed": "{count} elements of the inputs were changed",
     "stray-write": "a launch wrote to outputs that are not its own (set {sets:list})",
@@ -296,11 +301,13 @@ TEMPLATES = {
     "open": "{rounds} rounds leave {low:to {high}} open",
     "perhaps-chance": "{cause}: alone it would count, among so many {rows} it may be chance",
     "span": "{low:to {high}}",
-    "not-detectable": "{low:to {high}}; found from {detectable:detectable}",
+    "not-detectable": "{low:to {high}}; detectable from {detectable:detectable}",
     "beside-load": (
         "{cause}, but beside other work on up to {load:.1f} cores: measure {side} again"
     ),
-    "perhaps-run": "{low:to {high}}: runs may differ as much; found from {detectable:detectable}",
+    "perhaps-run": (
+        "{low:to {high}}: runs may differ as much; detectable from {detectable:detectable}"
+    ),
     "one-block": "one block on a side: nothing says how another allocation would differ",
     "sides-without-dispersion": (
         "{sides:and}: a mean without dispersion, for history and threshold rules only"

@@ -58,7 +58,7 @@ def blamed(key: str, arch: str) -> Iterator[None]:
             clauses.append(f"{' and '.join(bad)} {'are' if len(bad) > 1 else 'is'} damaged")
         if not clauses:
             raise
-        hint = "copy the pack again, or make it anew"
+        hint = "copy the bundle again, or make it anew"
         raise CompileError("; ".join([*clauses, error.message]), hint) from None
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.ops.base import Parameter
 
@@ -48,8 +49,9 @@ class Given:
         said, value = self._find(name, short)
         if value is None:
             if default is None:
-                also = f" (or {short}=…)" if short else ""
-                self.refuse(f"{name} is missing", f"give {name}=…{also}")
+                self.refuse(
+                    f"{name} is missing", Reason("give-parameter", name=name, short=short or "")
+                )
             value = default
         if isinstance(value, bool | str | float):
             self.refuse(f"{said}={value!r} is not an integer")
@@ -68,7 +70,7 @@ class Given:
         `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._given), None)
         if name is None:
-            self.refuse("no dtype is given", f"give dtype=…, one of {', '.join(allowed)}")
+            self.refuse("no dtype is given", Reason("give-dtype", allowed=tuple(allowed)))
         return self._one_dtype(name, self._given[name], allowed, because, other)
 
     def dtype(

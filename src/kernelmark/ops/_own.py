@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import DTYPES, TORCH_NAMES, dtype
 from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnDevice
 from kernelmark.core.units import plain_number
 from kernelmark.numerics.floats import storage
@@ -92,7 +93,7 @@ class OwnOp(Op):
         for name, parameter in self._signature.parameters.items():
             value = given.get(name, parameter.default)
             if value is parameter.empty:
-                read.refuse(f"{name} is missing", f"give {name}=…")
+                read.refuse(f"{name} is missing", Reason("give-parameter", name=name, short=""))
             if isinstance(parameter.default, float) and not isinstance(value, str):
                 value = read.number(name, parameter.default)
             if isinstance(value, int) and not isinstance(value, bool):

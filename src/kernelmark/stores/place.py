@@ -15,7 +15,7 @@ from kernelmark.core.private import find_unsafe, make_folder
 from kernelmark.core.reason import Reason
 
 _SQLITE_HEADER = b"SQLite format 3\0"
-_ELSEWHERE = "choose another place with --store or KERNELMARK_STORE"
+_ELSEWHERE = "choose another path with --store or KERNELMARK_STORE"
 _SCHEMES = "a store is a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 

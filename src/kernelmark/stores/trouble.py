@@ -28,14 +28,14 @@ _SQLITE = (
     (
         "SQLITE_READONLY",
         "{0} cannot be written to",
-        "check the permissions of the file and its folder, or choose another place with --store",
+        "check the permissions of the file and its folder, or choose another path with --store",
     ),
     (
         "SQLITE_CANTOPEN",
         "{0} cannot be opened",
-        "check the permissions of the file and its folder, or choose another place with --store",
+        "check the permissions of the file and its folder, or choose another path with --store",
     ),
-    ("SQLITE_NOTADB", "{0} is not an SQLite file", "choose another place with --store"),
+    ("SQLITE_NOTADB", "{0} is not an SQLite file", "choose another path with --store"),
     (
         "SQLITE_CORRUPT",
         "{0} is damaged",

@@ -92,7 +92,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     named = [
         axes.Axis(name=key, values=values(value, f"{where}: {key}"))
         for key, value in table.items()
-        if key not in ("op", "columns", "rows")
+        if key != "op" and (key not in ("columns", "rows") or _is_axis(key, table))
     ]
     names = [axis.name for axis in named]
     twice = [name for name in columns if name in names]
@@ -114,7 +114,20 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
                 yield Item(op=op, given={**row, **inner, **outer})
 
 
+def _is_axis(key: str, table: Table) -> bool:
+    """Whether `rows` or `columns` is a parameter of an own op: without the other, and no list of
+    rows or of names."""
+    value = table.get(key)
+    if not {"rows", "columns"} - set(table) or value is None:
+        return False
+    if not isinstance(value, list):
+        return True
+    return bool(value) and not isinstance(value[0], list if key == "rows" else str)
+
+
 def _rows(table: Table, where: str) -> tuple[list[str], list[Given]]:
+    if _is_axis("rows", table) or _is_axis("columns", table):
+        return [], [{}]
     if ("rows" in table) != ("columns" in table):
         given, missing = ("rows", "columns") if "rows" in table else ("columns", "rows")
         raise GroupError(f"{where}: {given} needs {missing}", hint="columns = ['m', 'n']")

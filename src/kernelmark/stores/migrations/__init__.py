@@ -52,7 +52,7 @@ def version(connection: Connection, place: Place) -> int:
     if not {"meta", "runs", "results"} <= tables:
         raise StoreError(
             f"{place.shown} is a database of another program",
-            hint="choose another place with --store or KERNELMARK_STORE",
+            hint="choose another path with --store or KERNELMARK_STORE",
         )
     value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()
     if value is None or not value.isdigit():
@@ -69,7 +69,7 @@ def is_current(found: int, place: Place, migrations: Mapping[int, Statements]) -
     if found > newest:
         raise StoreError(
             f"the store {place.shown} has schema {found}, newer than the {newest} known here",
-            hint="upgrade kernelmark, or choose another place with --store",
+            hint="upgrade kernelmark, or choose another path with --store",
         )
     return found == newest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -94,6 +95,17 @@ def default_signals() -> Iterator[None]:
     for number, handler in before.items():
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_objects_frozen() -> None:
+    """Exclude what exists before a file's tests from garbage collections.
+
+    Ten thousand tests, torch and Triton are millions of objects. A full collection walks over all
+    of them for a second or two, and comes by itself whenever a test makes many objects.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_sessionfinish() -> None:
+    """Undo `earlier_objects_frozen`: libraries report what is not collected at exit as leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def same_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give every test the same variables and umask, whoever started pytest, and a cache and a

@@ -290,6 +290,7 @@ def test_compile_fills_the_cache(own_cache: Path, device: Device) -> None:
     compiler._recent.clear()
     third = backend.compile(problem, {}, device.info)
     assert not third.cached
+    # Compiling again gives the same bits: the hash tells whether a kernel has changed.
     assert third.binary_hash == first.binary_hash
 
 
@@ -301,12 +302,6 @@ def test_the_compilers_tile_sizes_are_kept_with_the_module(own_cache: Path, devi
     assert "distribution = [" in config
     compiler._recent.clear()
     assert backend.compile(problem, {}, device.info).configs == first.configs
-    # Compiling again gives the same bits: the hash tells whether a kernel has changed.
-    for entry in own_cache.rglob("*.entry"):
-        entry.unlink()
-    compiler._recent.clear()
-    again = backend.compile(problem, {}, device.info)
-    assert (again.cached, again.binary_hash) == (False, first.binary_hash)
 
 
 def test_a_module_cached_before_configs_were_kept_is_used(

@@ -101,7 +101,7 @@ def refused(kmark):
     return call
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fake_words():
     """A request that takes a second and whose times are scripted."""
     return FAKE

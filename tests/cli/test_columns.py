@@ -58,10 +58,11 @@ COMMANDS = {
         *("ab", "-p", "gemm m=8 n=8 k=8 dtype=f32", "-d", "fake", "-b", "fake", "--rounds", "4"),
         *("--env", "before-the-change", "--env", "after-the-change", "--alpha", "0.2"),
         *("--set", 'after-the-change:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}', "--max-s", "0.02"),
+        *("--warmup-s", "0.01"),
     ),
     "run": (
         *("run", "-p", "gemm m=8 n=8 k=8 dtype=f32", "-d", "fake", "-b", "fake", "--max-s", "0.05"),
-        *("--config", "time_us=20.0", "--no-store"),
+        *("--config", "time_us=20.0", "--no-store", "--warmup-s", "0.01"),
     ),
     "run dry": ("run", "-s", "demo", "-b", "numpy,iree", "--dry-run"),
 }

@@ -1,12 +1,29 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
+
+from kernelmark.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def labelled_once(tmp_path_factory, fake_words):
+    """A store with two runs of one result each."""
+    folder = tmp_path_factory.mktemp("labelled")
+    words = (*fake_words, "--limit", "1", "--quiet", "--store", str(folder / "store.sqlite"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELMARK_CACHE", str(folder / "cache"))
+        for label in ("one", "two"):
+            with pytest.raises(SystemExit) as ended:
+                main((*words, "--label", label))
+            assert not ended.value.code
+    return folder / "store.sqlite"
 
 
 @pytest.fixture
-def labelled(kmark, fake_words):
-    for label in ("one", "two"):
-        assert kmark(*fake_words, "--limit", "1", "--label", label).code == 0
+def labelled(labelled_once, tmp_path):
+    shutil.copy(labelled_once, tmp_path / "store.sqlite")
 
 
 def test_a_run_is_deleted_with_its_results_and_pins(kmark, labelled):

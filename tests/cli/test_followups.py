@@ -15,7 +15,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.result import Run
 from kernelmark.stores import open_store
 
-HANG = ("--limit", "1", "--config", "behaviour=hang", "--timeout", "1")
+HANG = ("--limit", "1", "--config", "behaviour=hang", "--timeout", "0.3")
 
 
 @pytest.fixture
@@ -57,18 +57,18 @@ def test_commands_after_a_failure_name_the_store_and_the_timeout(kmark, fake_wor
     assert ended.code == 3
     again = next(line for line in ended.err.splitlines() if "again: " in line)
     words = shlex.split(again.partition("again: kmark ")[2])
-    assert words[-6:] == ["--timeout", "1", "--roofs", "none", "--store", place]
+    assert words[-6:] == ["--timeout", "0.3", "--roofs", "none", "--store", place]
     repeated = kmark(*words)
     assert repeated.code == 3
     assert "timeout" in repeated.out
     shown = kmark("show", "--store", place).err
     assert again in shown.splitlines()
     run_id = kmark("list", "runs", "--store", place).out.splitlines()[2].split()[0]
-    retried = ("run", "--resume", run_id, "--retry-failed", "--timeout", "1")
+    retried = ("run", "--resume", run_id, "--retry-failed", "--timeout", "0.3")
     resumed = kmark(*retried, "--store", place)
     assert again in resumed.err.splitlines()
     assert (
-        f"--timeout 1 --roofs none --store '{place}'"
+        f"--timeout 0.3 --roofs none --store '{place}'"
         in kmark("show", "--case", _case(kmark, place), "--store", place).out
     )
 

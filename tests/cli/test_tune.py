@@ -18,6 +18,7 @@ import pytest
 from kernelmark import backends, ops
 from kernelmark.api.tuning import plan as plan_tuning
 from kernelmark.backends import cublaslt, hipblaslt
+from kernelmark.cli.main import main
 from kernelmark.core.errors import UsageError
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.plans.plan import Acceptance
@@ -37,10 +38,7 @@ def key(m: int) -> str:
     return ops.parse(f"gemm m={m} n=16 k=16 dtype=f32").key
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Three problems called 70, 20 and 10 times, and one that the fake backend cannot do."""
-    place = tmp_path / "work"
+def make_work(place):
     place.mkdir()
     counts = {key(8): 10, key(16): 70, key(32): 20, ops.parse(LARGE).key: 5}
     calls = tuple(Call(problem=ops.parse(k), count=n) for k, n in counts.items())
@@ -49,10 +47,29 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def summarised(kmark, folder):
-    ended = kmark("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--thr", "15")
-    assert ended.code == 0, ended.err
-    return folder
+def folder(tmp_path):
+    """Three problems called 70, 20 and 10 times, and one that the fake backend cannot do."""
+    return make_work(tmp_path / "work")
+
+
+@pytest.fixture(scope="module")
+def summarised_once(tmp_path_factory):
+    """A folder like `folder`, summarised, and the store of that beside it."""
+    place = tmp_path_factory.mktemp("summarised")
+    work = make_work(place / "work")
+    words = ("tune", "summarise", str(work), "-b", "fake", "-d", "fake", "--thr", "15")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
+        with pytest.raises(SystemExit) as ended:
+            main((*words, "--store", str(place / "store.sqlite")))
+    assert not ended.value.code
+    return place
+
+
+@pytest.fixture
+def summarised(summarised_once, tmp_path):
+    """This test's own copy of it."""
+    return shutil.copytree(summarised_once, tmp_path, dirs_exist_ok=True) / "work"
 
 
 def test_the_group_alone_shows_its_commands_in_order_of_work(kmark):

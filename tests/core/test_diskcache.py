@@ -140,7 +140,7 @@ def test_a_folder_that_appears_during_a_failed_put_leaves_no_litter(tmp_path: Pa
 
 def hammer(folder: str, seed: int, failures: multiprocessing.Queue[str]) -> None:
     cache = DiskCache(folder, 60_000)
-    for i in range(300):
+    for i in range(150):
         key = f"k{(i * 7 + seed * 3) % 23}"
         want = key.encode() * 500
         got = cache.get(key)

@@ -19,10 +19,10 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def nothing_frozen():
-    gc.unfreeze()  # a worker's loop, run in this process by another test, freezes
-    gc.collect()
+    gc.unfreeze()  # conftest.py freezes
+    gc.collect(0)  # so that none comes by itself in a test; a full one takes seconds here
     yield
-    gc.unfreeze()
+    gc.freeze()
 
 
 def test_existing_objects_are_collected_only_afterwards():

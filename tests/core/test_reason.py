@@ -181,9 +181,13 @@ def test_errors_carry_reasons():
 # The table of sentences
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def sources() -> list[tuple[Path, list[ast.AST]]]:
+    """Every file of kernelmark, and the nodes of its syntax tree."""
+    return [
+        (path, list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+        for path in sorted(SOURCE.rglob("*.py"))
+    ]
 
 
 def _names(template: str) -> Iterator[tuple[str, bool]]:
@@ -199,10 +203,10 @@ def _names(template: str) -> Iterator[tuple[str, bool]]:
         yield from ((inner, must and kind != "if") for inner, must in _names(word))
 
 
-def test_every_code_has_a_template_and_every_template_its_fields():
+def test_every_code_has_a_template_and_every_template_its_fields(sources):
     used = set()
-    for path, tree in sources():
-        for call in ast.walk(tree):
+    for path, nodes in sources:
+        for call in nodes:
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
                 continue
             if call.func.id != "Reason" or not isinstance(call.args[0], ast.Constant):
@@ -281,10 +285,10 @@ def _searches(node: ast.AST) -> bool:
     return node.func.attr in _PATTERNS and any(map(_is_sentence, node.args))
 
 
-def test_no_code_looks_into_a_sentence():
+def test_no_code_looks_into_a_sentence(sources):
     found: dict[str, list[int]] = {}
-    for path, tree in sources():
-        lines = [node.lineno for node in ast.walk(tree) if _searches(node)]
+    for path, nodes in sources:
+        lines = [node.lineno for node in nodes if _searches(node)]
         if lines:
             found[str(path.relative_to(SOURCE))] = lines
     for name, count in _FOREIGN.items():

@@ -33,6 +33,12 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.fixture
+def no_torch(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python without PyTorch: to look for it, a process of its own imports it."""
+    monkeypatch.setattr(script, "has_torch", lambda: False)
+
+
 class Recorder:
     """A session that records its steps instead of running them."""
 
@@ -105,6 +111,7 @@ def test_without_a_backend_the_suite_fails(script: ModuleType, tmp_path: Path) -
     assert not recorder.ran
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
     script: ModuleType, tmp_path: Path
 ) -> None:
@@ -124,6 +131,7 @@ def test_tuning_ends_before_its_step_is_stopped(script: ModuleType, tmp_path: Pa
     assert 0 < float(recorder.option("hipblaslt: tune", "--minutes")) < 3
 
 
+@pytest.mark.usefixtures("no_torch")
 def test_tuning_leaves_time_for_the_other_library_and_for_confirming(
     script: ModuleType, tmp_path: Path
 ) -> None:

@@ -112,7 +112,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def test_two_processes_open_and_write_at_once(path: Path) -> None:
-    write_at_once(str(path))
+    write_at_once(str(path), batches=15)
     assert sound(path)
 
 

@@ -121,8 +121,11 @@ def _p_value(data: _Values, gain: float) -> float:
 
 
 def _distance(rows: _Values) -> _Values:
-    """The sum of distances from the median, for each row."""
-    total: _Values = np.abs(rows - np.median(rows, axis=1, keepdims=True)).sum(axis=1)
+    """The sum of distances from the median, for each row of at least two values."""
+    # As in _prefix_costs. One sort takes a third of the time of np.median, and this is called for
+    # every split of every shuffled series.
+    ordered, half = np.sort(rows, axis=1), rows.shape[1] // 2
+    total: _Values = ordered[:, -half:].sum(axis=1) - ordered[:, :half].sum(axis=1)
     return total
 
 

@@ -35,11 +35,11 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
 
 
-def run(tmp_path, plans, devices=("fake",), jobs=1, **given):
+def run(tmp_path, plans, devices=("fake",), jobs=1, timeout_s=PATIENCE_S, **given):
     heard = []
     driver = Driver(
         plans,
-        LocalRunner(list(devices), timeout_s=PATIENCE_S, jobs=jobs),
+        LocalRunner(list(devices), timeout_s=timeout_s, jobs=jobs),
         tmp_path / "trials",
         on_event=heard.append,
         **given,
@@ -121,7 +121,9 @@ def test_candidates_fail_in_every_way_and_are_data(tmp_path):
         plan = fake_plans(1, evaluations=1)[0]
         space = {name: (value,) for name, value in config.items()}
         plans.append(dataclasses.replace(plan, name=f"X_{fault}", space=space))
-    driver, _ = run(tmp_path, plans)
+    hangs = [plan for plan in plans if plan.name == "X_hang"]
+    driver, _ = run(tmp_path, [plan for plan in plans if plan not in hangs])
+    hung, _ = run(tmp_path, hangs, timeout_s=0.5)  # no patience with what never ends
     seen = {plan.name[2:]: trials(tmp_path, plan.name)[0] for plan in plans}
     assert {fault: trial.status for fault, trial in seen.items()} == {
         "compile_error": Status.COMPILE_ERROR,
@@ -133,7 +135,9 @@ def test_candidates_fail_in_every_way_and_are_data(tmp_path):
     }
     assert seen["spills"].seconds is None
     assert "spills" in seen["spills"].error
-    for outcome in driver.outcomes.values():
+    outcomes = [*driver.outcomes.values(), *hung.outcomes.values()]
+    assert len(outcomes) == len(plans)
+    for outcome in outcomes:
         assert not outcome.kept
         assert not outcome.tuned.verified
 

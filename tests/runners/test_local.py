@@ -52,7 +52,7 @@ def of(kind: type, events: list[object]) -> list:
 def test_each_failure_is_its_own_row_and_the_run_goes_on():
     bad = ["ok", "crash", "hang", "wrong", "compile_error", "raise", "memory_hog"]
     cases = [case(i, behaviour=b, hog_bytes=1 << 26) for i, b in enumerate(bad)] + [case(99)]
-    runner = LocalRunner(["fake"], jobs=0, timeout_s=5.0)
+    runner = LocalRunner(["fake"], jobs=0, timeout_s=10.0)
     found = results(list(runner.run(cases)))
     assert [found[i].status.value for i in range(len(bad))] == [
         "ok",
@@ -66,7 +66,7 @@ def test_each_failure_is_its_own_row_and_the_run_goes_on():
     assert found[99].status is Status.OK
     assert found[1].error.fields["signal"] == 9
     assert found[1].error.fields["phase"]
-    assert (found[2].error.code, found[2].error.fields["limit_s"]) == ("no-answer", 5)
+    assert (found[2].error.code, found[2].error.fields["limit_s"]) == ("no-answer", 10)
     assert "_hang" in found[2].error.fields["output"]  # the stack says where
     assert all(r.flops == 2 * 8**3 and r.arch == "fake" for r in found.values())
 

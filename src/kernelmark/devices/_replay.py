@@ -292,7 +292,11 @@ class Series:
 
 
 def capture(
-    driver: Driver, stream: int, launch: Launch, order: Sequence[int], stamps: Stamps | None
+    driver: Driver,
+    stream: int,
+    launch: Launch,
+    order: Sequence[int],
+    stamps: Stamps | None = None,
 ) -> int:
     """Capture a graph of launches, between stamps if there are any."""
     # A collection during capture may unload a module and so invalidate the graph.

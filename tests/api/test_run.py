@@ -259,3 +259,10 @@ def test_waiting_for_a_device_is_reported_without_progress(capsys):
     assert not capsys.readouterr().err
     _report_wait(Waiting(device="cpu", holder="process 1"))
     assert "process 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["backends", "devices", "suites", "dtypes"])
+def test_an_argument_in_the_plural_suggests_the_singular(name):
+    with pytest.raises(UsageError) as caught:
+        km.run("gemm", m=8, n=8, k=8, **{name: "numpy"})
+    assert name[:-1] in caught.value.hint.removesuffix("?").split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,10 +120,15 @@ def _report_wait(event: Event) -> None:
 
 
 def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
-    """Refuse what warnings name and no op knows, with where it belongs."""
+    """Refuse what no op knows but the timing, or `run` in the singular, with where it belongs."""
     fields = [field.name for field in dataclasses.fields(Timing)]
-    for name in (name for name in axes if name in fields):
+    own = inspect.signature(run).parameters
+    for name in axes:
         if any(name in ops.registry.get(op).parameters for op in ops.registry.names()):
+            continue
+        if name.endswith("s") and name[:-1] in own:
+            raise UsageError(f"run has no argument {name!r}", hint=f"did you mean {name[:-1]}?")
+        if name not in fields:
             continue
         preset = timing if isinstance(timing, str) else "default"
         raise UsageError(

@@ -182,7 +182,7 @@ def devices() -> Table:
                     info.model,
                 )
             )
-    columns = ("device", "available", "arch", "units", "memory", "cache")
+    columns = ("device", "available", "arch", "cores/SMs/CUs", "memory", "cache")
     return _table((*columns, "model, or why it is not there"), rows)
 
 

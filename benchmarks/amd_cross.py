@@ -26,7 +26,7 @@ from kernelmark.core.environment import DeviceInfo  # noqa: E402
 from kernelmark.core.errors import KernelmarkError  # noqa: E402
 from kernelmark.core.problem import Problem  # noqa: E402
 from kernelmark.gpu.absent import absent  # noqa: E402
-from kernelmark.testing import evidence  # noqa: E402
+from kernelmark_dev import evidence  # noqa: E402
 
 RESULT = HERE / "results" / "amd_cross.json"
 ARCHS = ("gfx942", "gfx950", "gfx90a", "gfx1100")

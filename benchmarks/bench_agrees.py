@@ -23,7 +23,7 @@ import numpy as np
 import kernelmark as km
 from kernelmark.core.result import Result, Status
 from kernelmark.runners.targets import find
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = {

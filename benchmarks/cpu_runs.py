@@ -22,7 +22,7 @@ import kernelmark as km
 from kernelmark.api.comparing import compare
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.runners.targets import find
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent / "results" / "cpu_runs.json"
 PROBLEMS = (

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "demo.json"

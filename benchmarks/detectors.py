@@ -30,7 +30,7 @@ from kernelmark.core.result import Mode, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.paired import Looks
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 from simulated import NOISES, Machine, Noise, Trial
 
 RESULTS = Path(__file__).parent / "results" / "detectors.json"

@@ -39,13 +39,13 @@ from kernelmark.core.plausible import MOST_SIZE, check_results, is_time
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet
 from kernelmark.devices import registry
-from kernelmark.testing import evidence
 from kernelmark.tune.install import aiter_config, nearest_config, tensile
 from kernelmark.tune.install.emitters.base import text_at
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
 from kernelmark.workloads.logs import reading
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent / "results" / "damaged_files.json"
 WANTED = 100_000

@@ -15,12 +15,12 @@ from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.core.timing import Timing
 from kernelmark.testing.micro import micro_result
-from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.records.journal import Header, Journal, Trial
 from kernelmark.tune.records.journal import read as read_journal
 from kernelmark.workloads import importers, suites, workload
 from kernelmark.workloads.importers.base import Given
+from kernelmark_dev.tuning import fake_plans
 
 _TABLE = "index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok\n"
 _TABLE += "0,one,blas,128,1280,2048,fp16,T,N,13.5,110.1,49.4,True\n"

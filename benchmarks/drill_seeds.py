@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drill_own import OWN
-from kernelmark.testing import logs
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.logs.reading import registry as log_formats
+from kernelmark_dev import logs
 
 _BENCH = "transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,"
 _BENCH += "compute_type,scaleA,scaleB,activation_type,bias_vector,bias_type,rotating_buffer,"

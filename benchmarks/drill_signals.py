@@ -20,8 +20,8 @@ from drilling import Facts, must
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
-from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.folder import TuningFolder
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 INTERRUPTED = 130

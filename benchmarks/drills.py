@@ -32,7 +32,7 @@ from kernelmark.core.result import Case, Result
 from kernelmark.devices import registry
 from kernelmark.runners.events import CasePhase, Event
 from kernelmark.stores import open_store
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent / "results" / "drills.json"
 

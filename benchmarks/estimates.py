@@ -243,7 +243,7 @@ def show(told: Told) -> None:
 
 def write(target: Path, found: list[Told]) -> None:
     from kernelmark.devices import registry
-    from kernelmark.testing import evidence
+    from kernelmark_dev import evidence
 
     evidence.write(
         target,

@@ -36,7 +36,7 @@ from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.execute import execute, find_backend
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.targets import find
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 ROOT = Path(__file__).parent.parent
 FAKES = ROOT / "tests" / "fakes"

@@ -47,7 +47,7 @@ from kernelmark.runners.ab import ROUND, Opener, Pair, Rule
 from kernelmark.runners.environments import Side
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 from simulated import NOISES, Machine, Noise
 
 RESULTS = Path(__file__).parent / "results" / "gate.json"

@@ -37,8 +37,8 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.gpu.absent import absent
-from kernelmark.testing import evidence
 from kernelmark.workloads import suites
+from kernelmark_dev import evidence
 
 RESULT = Path(__file__).resolve().parent / "results" / "iree_suites.json"
 # The dtype that a problem is counted by.

@@ -114,7 +114,7 @@ def main() -> int:
 
 def run(given: argparse.Namespace, folder: Path) -> int:
     from kernelmark import backends, ops
-    from kernelmark.testing import evidence
+    from kernelmark_dev import evidence
 
     if reason := backends.registry.get("iree").available():
         print(reason)

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.devices import registry
-from kernelmark.testing import evidence, logs
-from kernelmark.testing.logs import Logged
+from kernelmark_dev import evidence, logs
+from kernelmark_dev.logs import Logged
 
 SECONDS = 10.0
 MEGABYTES = 500.0

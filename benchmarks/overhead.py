@@ -195,7 +195,7 @@ def write(
     """Store the figures and the verdict on each bar; the exit code."""
     import numpy as np
 
-    from kernelmark.testing import evidence
+    from kernelmark_dev import evidence
 
     found = bars(agreement, share)
     print(evidence.told(found))

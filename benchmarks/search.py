@@ -75,7 +75,7 @@ def main() -> int:
     except importlib.metadata.PackageNotFoundError as error:
         print(f"{error.name} is not installed: pip install 'kernelmark[bench]', or use --quick")
         return 2
-    from kernelmark.testing import evidence
+    from kernelmark_dev import evidence
 
     spaces = sorted(p.name.removesuffix(".json") for p in folder.glob("*.json"))
     contenders = list(_contenders(options))

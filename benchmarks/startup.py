@@ -75,7 +75,7 @@ def write(
     loaded: dict[str, list[str]],
 ) -> None:
     from kernelmark.devices import registry
-    from kernelmark.testing import evidence
+    from kernelmark_dev import evidence
 
     evidence.write(
         target,

@@ -42,7 +42,7 @@ from kernelmark.devices import registry
 from kernelmark.stores import new_run_id, open_store
 from kernelmark.stores.packing import pack
 from kernelmark.stores.store import Store
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 CASES = 1000  # in a run
 DAY_S = 86400.0

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelmark.testing import evidence
-from kernelmark.testing.tuning import Left, fake_plans, killed_after, left, make_folder, start
 from kernelmark.tune.folder import TuningFolder
+from kernelmark_dev import evidence
+from kernelmark_dev.tuning import Left, fake_plans, killed_after, left, make_folder, start
 
 RESULTS = Path(__file__).parent / "results" / "tune_drills.json"
 WORDS = ("--timeout", "2", "-q")

@@ -56,7 +56,7 @@ from kernelmark.devices import registry
 from kernelmark.stores import new_run_id, open_store, writing
 from kernelmark.stores.store import Store
 from kernelmark.stores.tokens import Scope
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 CASES = 1000  # in a run
 VARIANTS = 12  # measurements of a case that runs choose among

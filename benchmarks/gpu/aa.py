@@ -36,7 +36,7 @@ from kernelmark.runners.ab import compile_ahead
 from kernelmark.runners.environments import Side
 from kernelmark.stats.paired import Looks, paired_verdict
 from kernelmark.stats.suite import suite_verdicts
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_aa.json"
 WORKER = Path(__file__).parent / "aa_worker.py"

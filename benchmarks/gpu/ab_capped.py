@@ -28,7 +28,7 @@ from kernelmark.report.ab import AbReport, audit, clocks, restless, summary, to_
 from kernelmark.runners.ab import ROUND, Pair, Rule
 from kernelmark.runners.environments import Side
 from kernelmark.stats.paired import Looks
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_ab_capped.json"
 PROBLEMS = (

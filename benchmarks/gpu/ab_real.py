@@ -26,8 +26,8 @@ from kernelmark.report.ab import ORDER, AbReport, audit, summary, to_json, to_md
 from kernelmark.runners.ab import ROUND, Event, Measured, Pair, Rule
 from kernelmark.runners.environments import Side
 from kernelmark.stats.paired import Looks
-from kernelmark.testing import evidence
 from kernelmark.workloads import suites
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_ab_real.json"
 SUITE = "batched-gemm-family"

@@ -34,7 +34,7 @@ from kernelmark.devices._replay import capture
 from kernelmark.measure.sets import make_arena
 from kernelmark.runners.execute import execute
 from kernelmark.runners.profiler import CYCLES, TIME, Profile, profile_all
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_against_ncu.json"
 # From 3 µs to 2 ms on an H200.

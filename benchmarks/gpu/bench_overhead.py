@@ -23,7 +23,7 @@ from typing import Any
 
 from _gpu import gpu_info
 
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_bench_overhead.json"
 BAR = 1.2

@@ -30,7 +30,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Measurement
 from kernelmark.core.timing import Timing
 from kernelmark.stats.clock import clock_line
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_clocks.json"
 CHOSEN = ("m=2048 ", "m=512 ", "m=256 n=2048", "m=7 n", "m=24 n", "heads_q=32", "c=256 ")

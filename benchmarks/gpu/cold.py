@@ -17,7 +17,7 @@ from kernelmark import ops
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Timing
 from kernelmark.runners.profiler import DRAM_READ, TIME, profile_all
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_cold.json"
 # (n, k) of bf16 weights: 0.5 to 512 MB.

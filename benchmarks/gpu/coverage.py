@@ -28,7 +28,7 @@ from kernelmark.gpu import pack
 from kernelmark.ops import registry as ops
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_coverage.json"
 BACKENDS = ("torch", "triton", "cublaslt", "rtc", "iree")

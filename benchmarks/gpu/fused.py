@@ -30,8 +30,8 @@ from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.pool import Pool
-from kernelmark.testing import evidence
 from kernelmark.tune.search.evaluate import final_timing
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_fused.json"
 SMALL = {"block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 5, "num_warps": 4}

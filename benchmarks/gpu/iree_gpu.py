@@ -28,7 +28,7 @@ from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_iree.json"
 FLOOR = "gemm m=16 n=16 k=16 a=f16 b=f16"

@@ -24,7 +24,7 @@ from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_kernels.json"
 WEIGHTS = (

@@ -30,7 +30,7 @@ from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.stores.roofs import roofs_of
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 FOLDER = Path(__file__).parent.parent / "results"
 Bar = tuple[str, str, bool]

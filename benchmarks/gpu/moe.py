@@ -39,13 +39,13 @@ from kernelmark.numerics.floats import decode, storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.testing import evidence
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import nearest_config as configs
 from kernelmark.tune.install.emitters import vllm_moe
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.search import events as e
 from kernelmark.tune.search.driver import Driver
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_moe.json"
 SMALL = (

@@ -52,7 +52,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.runners.targets import find
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_placement.json"
 PROBLEMS = (

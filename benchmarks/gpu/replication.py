@@ -56,7 +56,7 @@ from kernelmark.runners.environments import Side
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.targets import find
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_replication.json"
 # The first three fall on several times by the state of the block scheduler: see placement.py.

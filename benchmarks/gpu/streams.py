@@ -29,7 +29,7 @@ from kernelmark.devices import registry
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.gpu.driver import pack
 from kernelmark.runners.execute import execute
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_streams.json"
 PROBLEMS = (

@@ -31,8 +31,8 @@ from kernelmark.core.timing import Timing
 from kernelmark.measure.protocol import PHASES
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.testing import evidence
 from kernelmark.workloads import axes, select, suites
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_throughput.json"
 SUITES = ("llama3", "qwen3", "mixtral", "gpt-oss", "deepseek")

@@ -26,7 +26,7 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.gpu.driver import pack
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.measure.loop import Sampler, choose_pace
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 SPIN = r"""
 extern "C" __global__ void spin(unsigned long long cycles, unsigned long long* begun,

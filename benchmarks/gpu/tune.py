@@ -31,13 +31,13 @@ from kernelmark.core.units import time_text
 from kernelmark.devices import registry
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
-from kernelmark.testing import evidence
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.records import journal
 from kernelmark.tune.records.outcome import Outcome
 from kernelmark.tune.search import events as e
 from kernelmark.tune.search.driver import Driver
 from kernelmark.tune.search.evaluate import final_timing
+from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_tune.json"
 WEIGHTS = (

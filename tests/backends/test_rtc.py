@@ -15,7 +15,7 @@ from kernelmark.kernels import rtc as kernels
 from kernelmark.measure import audit
 from kernelmark.measure.protocol import measure
 from kernelmark.testing.backends import BackendContract, bench
-from kernelmark.testing.emulator import emulated
+from kernelmark_dev.emulator import emulated
 
 BACKEND = backends.registry.get("rtc")
 

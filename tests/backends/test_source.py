@@ -14,7 +14,7 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.gpu import rtc
 from kernelmark.runners.execute import compile_ahead, execute
-from kernelmark.testing.emulator import emulated
+from kernelmark_dev.emulator import emulated
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-kernel.md").read_text(encoding="utf-8")
 DEFINITION = re.search(r"```python\n(# softmax.py\n.*?)```", PAGE, re.DOTALL)

@@ -31,7 +31,7 @@ from kernelmark.devices import registry as devices
 from kernelmark.report import draw as drawing
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
-from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 WIDTH = 80
 LONG = "batched_gemm batch=1024 m=12288 n=12288 k=12288 a=f8e4m3 b=f8e5m2 c=bf16 ta=t tb=t"

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from kernelmark.testing.logs import write_log
 from kernelmark.workloads.workload import read
+from kernelmark_dev.logs import write_log
 
 LINE = (
     "hipblaslt-bench --api_method c -m 48 -n 5 -k 32 --transA T --transB N --a_type bf16_r "

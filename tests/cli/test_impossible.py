@@ -22,8 +22,8 @@ from kernelmark.devices import registry
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
-from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.records import journal
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 # 48 KiB of data in 20 µs are 2.4 GB/s, and in 2 ms 25 MB/s.
 WORDS = (

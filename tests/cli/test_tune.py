@@ -20,9 +20,9 @@ from kernelmark.api.tuning import plan as plan_tuning
 from kernelmark.backends import cublaslt, hipblaslt
 from kernelmark.cli.main import main
 from kernelmark.core.errors import UsageError
-from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
 RANDOM = ("--strategy", "random")

@@ -9,7 +9,7 @@ import io
 import pytest
 
 from kernelmark import devices
-from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"

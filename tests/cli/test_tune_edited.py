@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from kernelmark.api import tuning_run
-from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import results
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 FIRST, SECOND = "SSS_NN_0", "SSS_NN_1"
 WORDS = ("--timeout", "10", "--jobs", "0")

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from kernelmark.testing.logs import write_log
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import results
 from kernelmark.workloads.workload import read
+from kernelmark_dev.logs import write_log
 
 pytestmark = pytest.mark.slow
 

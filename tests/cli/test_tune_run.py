@@ -15,10 +15,10 @@ import pytest
 from kernelmark import ops
 from kernelmark.cli.main import main
 from kernelmark.core.result import Status, config_key
-from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Budget
 from kernelmark.tune.records import journal, results
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 # Some candidates of the fake space hang, and all others take milliseconds.
 # Without --jobs 0, a run would start a worker more to compile ahead.

@@ -11,7 +11,7 @@ from kernelmark.cli.listing import devices as listed
 from kernelmark.core.errors import OutOfMemory, UsageError
 from kernelmark.devices.base import DeviceKind
 from kernelmark.gpu.driver import Driver, GpuError
-from kernelmark.testing.emulator import emulated
+from kernelmark_dev.emulator import emulated
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kernelmark.devices.base import ArgumentSet, Device, Tensor
 from kernelmark.numerics import project as numpy_project
 from kernelmark.numerics.floats import encode, storage
 from kernelmark.numerics.project import Projection
-from kernelmark.testing.emulator import emulated
+from kernelmark_dev.emulator import emulated
 
 CONV = {"n": 2, "c": 4, "h": 9, "w": 8, "k": 6, "r": 3, "s": 2, "pad": 1, "groups": 2}
 PROBLEMS = [

@@ -16,7 +16,7 @@ from kernelmark.micro.base import GPUS
 from kernelmark.micro.benchmarks import roofline
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Timed
-from kernelmark.testing import emulator
+from kernelmark_dev import emulator
 
 KIB, MIB = 2**10, 2**20
 SMALL = {

@@ -9,7 +9,7 @@ from kernelmark.micro import registry
 from kernelmark.micro._gpu_rig import GpuRig, no_cycles
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Samples
-from kernelmark.testing import emulator
+from kernelmark_dev import emulator
 
 KIB = 2**10
 REASON = no_cycles("gfx1100") or ""

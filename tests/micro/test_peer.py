@@ -8,7 +8,7 @@ from kernelmark.core.result import Status
 from kernelmark.gpu.driver import Driver
 from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
-from kernelmark.testing import emulator
+from kernelmark_dev import emulator
 
 pytestmark = pytest.mark.usefixtures("compiler")
 

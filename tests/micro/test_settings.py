@@ -9,7 +9,7 @@ from kernelmark.core.result import Status
 from kernelmark.micro import registry
 from kernelmark.micro.base import MODES, fitting, rounded
 from kernelmark.micro.execute import execute, open_rig
-from kernelmark.testing import emulator
+from kernelmark_dev import emulator
 
 KIB, MIB = 2**10, 2**20
 

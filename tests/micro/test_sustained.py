@@ -14,7 +14,7 @@ from kernelmark.micro import _chase, registry
 from kernelmark.micro.benchmarks import latency, roofline
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Samples, Timed, together
-from kernelmark.testing import emulator
+from kernelmark_dev import emulator
 
 MIB = 2**20
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune.records.journal import COMPILE, Finished, Header, Journal, Trial, load, read
 from kernelmark.tune.search.finals import nothing_found
+from kernelmark_dev.tuning import fake_plans
 
 PLAN = fake_plans(1)[0]
 INFO = FakeDevice().info

@@ -8,12 +8,12 @@ import pytest
 
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune.plans.plan import Acceptance, Budget, decision_digest, plan_digest
 from kernelmark.tune.records import ownership
 from kernelmark.tune.records.journal import Finished, Journal
 from kernelmark.tune.search.finals import nothing_found
 from kernelmark.tune.search.session import Session
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 PLAN = fake_plans(1)[0]
 NAME = PLAN.name

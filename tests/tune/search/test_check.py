@@ -10,9 +10,9 @@ from kernelmark import ops
 from kernelmark.backends.iree.compiler import compiler_present
 from kernelmark.core.errors import UsageError
 from kernelmark.report.checks import check_line, check_records, check_table
-from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.search.check import Verdict, check
+from kernelmark_dev.tuning import fake_plans
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"

@@ -19,12 +19,12 @@ from kernelmark.runners.events import DeviceLost
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.possible import MARGINS
 from kernelmark.runners.process import LocalWorkers
-from kernelmark.testing.tuning import fake_plans, left, make_folder, start
 from kernelmark.tune.plans.plan import Acceptance, Budget
 from kernelmark.tune.records import journal
 from kernelmark.tune.search.driver import Driver
 from kernelmark.tune.search.evaluate import static_reason
 from kernelmark.tune.search.events import Began, Ended, Retired, Tried
+from kernelmark_dev.tuning import fake_plans, left, make_folder, start
 
 # Of a candidate: some in the fake space hang, and all others take milliseconds.
 PATIENCE_S = 5

@@ -15,7 +15,6 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.tune.records import results
@@ -23,6 +22,7 @@ from kernelmark.tune.records.journal import SCREENING_STEP, Journal, Trial
 from kernelmark.tune.records.outcome import Choice, Metrics, Outcome
 from kernelmark.tune.search.accept import Score, decide
 from kernelmark.tune.search.finals import finalists, finals, neighbours, nothing_found, timings
+from kernelmark_dev.tuning import fake_plans
 
 ASKED = Acceptance()
 PLAN = fake_plans(1)[0]

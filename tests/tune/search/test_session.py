@@ -13,13 +13,13 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status, config_key
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune import strategies
 from kernelmark.tune.plans.plan import Budget
 from kernelmark.tune.records.journal import Journal, Trial, out_of_minutes, read
 from kernelmark.tune.search.evaluate import Evaluator, ladder, static_reason
 from kernelmark.tune.search.session import MAX_FAILURES, Pipeline, Session
 from kernelmark.tune.search.transfer import Winner, distance, mapped, starts
+from kernelmark_dev.tuning import fake_plans
 
 INFO = FakeDevice().info
 PLAN = fake_plans(1, evaluations=20)[0]

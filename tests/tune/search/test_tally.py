@@ -8,11 +8,11 @@ import pytest
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.runners.forecast import Means
-from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.search import tally
 from kernelmark.tune.search.finals import timings
 from kernelmark.tune.search.tally import Tally
+from kernelmark_dev.tuning import fake_plans
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x", cache_bytes=1 << 20)
 TIMING_S = 1.0

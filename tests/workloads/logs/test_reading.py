@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.testing.logs import Logged, bench_line, profile_line, trace_line, write_log
 from kernelmark.workloads import logs
 from kernelmark.workloads.logs import opening
 from kernelmark.workloads.logs.skips import Skips
+from kernelmark_dev.logs import Logged, bench_line, profile_line, trace_line, write_log
 
 ONE = Logged(
     *(),

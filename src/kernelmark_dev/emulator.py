@@ -23,7 +23,7 @@ from kernelmark.gpu.rtc import Binary
 from kernelmark.gpu.table import CUDA
 from kernelmark.kernels import rtc
 from kernelmark.micro import _host
-from kernelmark.testing.emulated_driver import SOURCES, EmulatedLibrary
+from kernelmark_dev.emulated_driver import SOURCES, EmulatedLibrary
 
 _PRELUDE = Path(__file__).parent / "simt.h"
 _KERNELS = Path(rtc.__file__).parent

@@ -14,7 +14,7 @@ from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.core.timing import Timing
-from kernelmark.testing.emulator import emulated
+from kernelmark_dev.emulator import emulated
 
 H200 = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90")
 FAST, MIDDLE, SLOW = 35.2e-6, 36.9e-6, 38.2e-6

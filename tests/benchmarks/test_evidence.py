@@ -1,4 +1,4 @@
-"""kernelmark.testing.evidence: what a result file tells of what made it."""
+"""kernelmark_dev.evidence: what a result file tells of what made it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.testing import evidence
+from kernelmark_dev import evidence
 
 
 def a_package(folder: Path) -> Path:

@@ -1,0 +1,1 @@
+"""What kernelmark's own tests and benchmarks share. It is not installed."""

@@ -33,6 +33,12 @@ _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it 
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
+def is_wide(low_s: float, high_s: float) -> bool:
+    """Whether blocks with this interval disagree. Results of earlier versions have no warning of
+    it."""
+    return low_s > 0 and high_s > DISAGREEMENT * low_s
+
+
 def config_key(config: Config) -> str:
     """Canonical text of a config; `{}` is the backend's own default."""
     return _config_text(dict(config)) if config else "{}"

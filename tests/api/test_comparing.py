@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from kernelmark.api.comparing import compare
+from kernelmark.api.comparing import compare, history
 from kernelmark.api.reading import is_file, read_run
 from kernelmark.api.results import Results
 from kernelmark.api.sentinels import sentinel_keys
@@ -22,6 +24,10 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.interval import measured_interval
+from kernelmark.stores import open_store
+from kernelmark.testing.stores import measured
 
 
 def run(name: str, time_s: float) -> ResultSet:
@@ -61,6 +67,37 @@ def test_results_compare_with_results_and_files(tmp_path):
     assert head.compare(str(file)).rows[0].verdict == row.verdict
     (mirrored,) = base.compare(head.result_set, rule="ratio").rows
     assert mirrored.status.value == "same"
+
+
+FAST, SLOW = (69.9, 69.92, 69.94), (200.0, 201.0, 202.0)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        [FAST] * 5 + [(150.0, 151.0, 600.0)] * 4,
+        [FAST * 6 + SLOW * 5, FAST * 3 + SLOW * 2, FAST * 2 + SLOW, FAST * 9 + SLOW * 8] * 2,
+    ],
+)
+def test_compare_and_history_name_one_change_by_one_number(tmp_path, head):
+    case = Case(problem=parse_key("gemm m=1 n=1 k=1"), backend="numpy")
+    with open_store(tmp_path / "store.sqlite") as store:
+        for number, blocks_us in enumerate(([(76.2, 76.21, 76.22)] * 9, head)):
+            found = Run(id=f"r{number}", started=1e9 + number, environment=Environment())
+            store.add_run(found)
+            blocks_s = [[t * 1e-6 for t in times] for times in blocks_us]
+            result = measured(case, *blocks_s)
+            interval = measured_interval(result.measurement.blocks)
+            parts = {name: getattr(interval, name) for name in ("low_s", "high_s", "modes")}
+            whole = dataclasses.replace(result.measurement, **parts)
+            store.add_results(found.id, [dataclasses.replace(result, measurement=whole)])
+        (row,) = compare("r0", "r1", store=store).rows
+        (story,) = history(store).stories
+    times = [point.median_s for point in story.points]
+    assert (row.judgement.base_s, row.judgement.head_s) == pytest.approx(times)
+    assert row.judgement.ratio == pytest.approx(times[1] / times[0])
+    assert row.judgement.ratio < 1
+    assert row.status is VerdictStatus.UNSURE
 
 
 def test_a_run_of_a_store_needs_one():

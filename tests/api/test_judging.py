@@ -16,6 +16,7 @@ from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Case,
+    Mode,
     Result,
     ResultSet,
     Run,
@@ -23,6 +24,7 @@ from kernelmark.core.result import (
     Status,
 )
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.modes import mean_of
 from kernelmark.stats.suite import rounds_for_one
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
@@ -184,6 +186,21 @@ def test_a_failure_that_does_not_come_again_is_no_alarm(night):
     found = verdict_again(asked[0], gemm(8, 1.0), 0.02)
     assert found.status is VerdictStatus.UNSURE
     assert found.reason.code == "not-confirmed"
+
+
+def test_a_multimodal_result_is_compared_with_its_level_by_what_history_counts(night):
+    modes = (Mode(value_s=1.00e-5, share=0.6), Mode(value_s=1.08e-5, share=0.4))
+    made = gemm(8, 1.05)  # its median is on the way from one mode to the other
+    mixed = dataclasses.replace(made.measurement, modes=modes)
+    mixed = dataclasses.replace(made, measurement=mixed)
+    mean_s = mean_of(modes)
+    _, asked = night(mixed)
+    (doubt,) = asked
+    found = verdict_again(doubt, mixed, 0.02)
+    assert found.head == pytest.approx(mean_s)
+    assert found.ratio == pytest.approx(mean_s / doubt.level_s)
+    against = dataclasses.replace(doubt, story=None, level_s=1e-5)  # the median of a pinned run
+    assert verdict_again(against, mixed, 0.02).ratio == pytest.approx(1.05)
 
 
 def test_many_suspects_get_rounds_enough_to_see_one_change():

@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark.compare.match import Pair
+from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.rules.robust import Robust, rule
 from kernelmark.core.reason import Reason
+from kernelmark.core.result import Block
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.interval import measured_interval
 
 MIRROR = {"slower": "faster", "faster": "slower", "same": "same", "unsure": "unsure"}
 
@@ -139,13 +142,12 @@ def test_runs_at_a_power_cap_are_compared_at_one_clock(make_result):
 
     slower = judged(154_500, cool)
     assert slower.status is VerdictStatus.SLOWER
-    assert slower.ratio == pytest.approx(1.03, abs=0.003)
+    assert slower.judged == pytest.approx(1.03, abs=0.003)
     warmer = judged(150_000, warm)
     assert warmer.status is VerdictStatus.UNSURE, "the GPU was warmer, or the kernel draws more"
-    assert warmer.ratio == pytest.approx(1.0, abs=0.003)
-    assert warmer.reason.fields["apart"] == pytest.approx(
-        np.mean(1 / warm) / np.mean(1 / cool), abs=0.005
-    )
+    assert warmer.judged == pytest.approx(1.0, abs=0.003)
+    assert warmer.reason.fields["apart"] == pytest.approx(warmer.ratio)
+    assert warmer.ratio == pytest.approx(np.median(1 / warm) / np.median(1 / cool), abs=0.005)
     assert judged(150_000, rng.permutation(cool)).status is VerdictStatus.SAME
 
 
@@ -259,14 +261,14 @@ def test_identical_mixtures_rarely_alarm(make_result, make_mixed):
 
 
 def test_a_slowdown_of_all_modes_is_found(make_result, make_mixed):
-    runs = suites(make_result, make_mixed, 20)
-    slow = suites(make_result, make_mixed, 20, factor=1.03)
+    runs = suites(make_result, make_mixed, 100)
+    slow = suites(make_result, make_mixed, 100, factor=1.03)
     found = [
         rule.judge([Pair(base=b, head=h) for b, h in zip(base, head, strict=True)])[0]
         for base, head in zip(runs, slow[::-1], strict=True)
     ]
     assert sum(one.status is VerdictStatus.SLOWER for one in found) >= 0.9 * len(found)
-    assert np.median([one.ratio for one in found]) == pytest.approx(1.03, abs=0.005)
+    assert np.median([one.judged for one in found]) == pytest.approx(1.03, abs=0.005)
 
 
 def test_a_multimodal_row_is_judged_by_means_on_both_sides(make_mixed):
@@ -276,9 +278,109 @@ def test_a_multimodal_row_is_judged_by_means_on_both_sides(make_mixed):
     assert not steady.measurement.modes
     (found,) = rule.judge([Pair(base=steady, head=mixed)])
     mean = math.exp(np.mean([np.log(block.samples_s).mean() for block in mixed.measurement.blocks]))
-    assert found.head_s == pytest.approx(mean)
-    assert found.ratio == pytest.approx(found.head_s / found.base_s)
+    base = np.mean([np.log(block.samples_s).mean() for block in steady.measurement.blocks])
+    assert found.judged == pytest.approx(mean / math.exp(base))
     names = [name for name, _ in found.facts]
     assert {"modes of base", "modes of head"} <= set(names)
     (plain,) = rule.judge([Pair(base=steady, head=steady)])
     assert "modes of base" not in [name for name, _ in plain.facts]
+
+
+def several(make_result, *blocks_us, warnings=(), **changes):
+    """A result with these samples in its blocks, and the modes that they have."""
+    blocks = tuple(
+        Block(process=0, allocation=number, samples_s=tuple(t * 1e-6 for t in times))
+        for number, times in enumerate(blocks_us)
+    )
+    found = measured_interval(blocks)
+    result = make_result(1.0, **changes)
+    whole = dataclasses.replace(
+        result.measurement,
+        blocks=blocks,
+        low_s=found.low_s,
+        high_s=found.high_s,
+        modes=found.modes,
+        warnings=warnings,
+    )
+    return dataclasses.replace(result, measurement=whole)
+
+
+FAST, SLOW = (69.9, 69.92, 69.94), (200.0, 201.0, 202.0)
+STEADY = [(76.2, 76.21, 76.22)] * 9
+# The median is 69.92 µs, the geometric mean over blocks 1.3 times that of STEADY.
+SKEWED = [FAST] * 6 + [SLOW] * 3
+# Modes in each block, in other shares and numbers of samples.
+MIXED = [FAST * 6 + SLOW * 5, FAST * 3 + SLOW * 2, FAST * 2 + SLOW, FAST * 9 + SLOW * 8] * 2
+
+
+@pytest.mark.parametrize("head", [SKEWED, MIXED])
+@pytest.mark.parametrize("which", [rule, ratio])
+def test_the_change_is_that_of_the_medians(make_result, head, which):
+    base, head = (several(make_result, *blocks, device="cuda:0") for blocks in (STEADY, head))
+    for one_way, other in ((base, head), (head, base)):
+        (found,) = which.judge([Pair(base=one_way, head=other)])
+        assert found.base_s == one_way.measurement.median_s
+        assert found.head_s == other.measurement.median_s
+        assert found.ratio == pytest.approx(found.head_s / found.base_s)
+        assert found.status not in (VerdictStatus.SLOWER, VerdictStatus.FASTER) or (
+            found.status is VerdictStatus.SLOWER
+        ) == (found.ratio > 1)
+
+
+def test_means_that_contradict_the_medians_are_no_change(make_result):
+    base = several(make_result, *STEADY, device="cuda:0")
+    head = several(make_result, *MIXED, device="cuda:0")
+    assert head.measurement.modes
+    (found,) = rule.judge([Pair(base=base, head=head)])
+    assert found.p_value < 0.001
+    assert found.judged > 1.3
+    assert found.ratio == pytest.approx(69.92 / 76.21, rel=1e-3)
+    assert found.low <= found.ratio < found.judged <= found.high
+    assert found.status is VerdictStatus.UNSURE
+    assert found.reason.code == "by-block-means"
+    assert found.reason.fields["cause"].code == "medians-disagree"
+
+
+@pytest.mark.parametrize("which", [rule, ratio])
+def test_an_unreliable_side_is_not_called_changed(make_result, which):
+    calm = [(100.0, 100.1), (99.9, 100.0), (100.1, 100.0), (100.0, 99.9)]
+    longer = [[2 * t for t in times] for times in calm]
+    doubts = (
+        (Reason("few-blocks", blocks=4, wanted=8),),
+        (Reason("blocks-disagree", low_s=1e-6, high_s=1e-5),),
+    )
+    for doubt, slower in itertools.product(doubts, (True, False)):
+        sides = [several(make_result, *calm), several(make_result, *longer, warnings=doubt)]
+        base, head = sides if slower else sides[::-1]
+        (found,) = which.judge([Pair(base=base, head=head)])
+        assert found.status is VerdictStatus.UNSURE
+        assert found.reason.code == "sides-unreliable"
+        assert found.reason.fields["sides"] == (("head",) if slower else ("base",))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    base=st.lists(st.floats(90.0, 400.0), min_size=2, max_size=9),
+    head=st.lists(st.floats(90.0, 400.0), min_size=2, max_size=9),
+)
+def test_a_verdict_never_contradicts_the_medians(make_result, base, head):
+    found = one(make_result, base, head, device="cuda:0")
+    assert found.ratio == pytest.approx(np.median(head) / np.median(base))
+    assert found.low <= found.ratio * (1 + 1e-12)
+    assert found.ratio <= found.high * (1 + 1e-12)
+    if found.status is VerdictStatus.SLOWER:
+        assert found.ratio > 1.01
+    if found.status is VerdictStatus.FASTER:
+        assert found.ratio < 1 / 1.01
+
+
+def test_a_change_that_the_clock_turned_round_is_unsure(make_result):
+    rng = np.random.default_rng(5)
+    warm, cool = (mhz + 60 * rng.standard_normal(20) for mhz in (1400, 1550))
+    base, head = capped(make_result, 150_000, warm), capped(make_result, 154_500, cool)
+    (found,) = rule.judge([Pair(base=base, head=head)])
+    assert found.judged == pytest.approx(1.03, abs=0.005)
+    assert found.ratio < 0.97
+    assert found.status is VerdictStatus.UNSURE
+    assert found.reason.code == "at-equal-clock"
+    assert found.reason.fields["apart"] == pytest.approx(found.ratio)

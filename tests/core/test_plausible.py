@@ -120,6 +120,12 @@ def test_a_run_of_no_time_is_refused(started):
         check_results(dataclasses.replace(good, run=dataclasses.replace(good.run, started=started)))
 
 
+def test_a_run_may_be_resumed_a_year_later():
+    good = results()
+    paused = dataclasses.replace(good, run=dataclasses.replace(good.run, paused_s=3.2e7))
+    assert check_results(paused) is paused
+
+
 @pytest.mark.parametrize("changes", [{"units": -1}, {"memory_bytes": 2**64}])
 def test_a_run_on_no_device_is_refused(changes):
     device = DeviceInfo(name="cpu", kind="cpu", model="m", arch="x86_64", **changes)

@@ -32,6 +32,7 @@ from kernelmark.report.ab import (
     to_csv,
     to_json,
     to_md,
+    two_numbers,
 )
 from kernelmark.runners.ab import Pair, Row, Rule
 from kernelmark.stats.paired import paired_verdict
@@ -174,3 +175,19 @@ def test_verdicts_carry_the_runs(report):
     found = report.verdicts()
     assert {(v.base, v.head) for v in found} == {("r0", "r1")}
     assert found[2].ratio is None
+
+
+def test_a_change_that_is_not_that_of_the_medians_is_explained(report):
+    assert two_numbers(report) == ""
+    # Rounds drift, and the head is 2 % slower in each but two: the medians go the other way.
+    times = [1e-5 * (1 + 0.2 * i) for i in range(10)]
+    later = [1.02 * t for t in times]
+    later[4] = later[5] = 1e-5
+    drifted = side(16, times, "a"), side(16, later, "b")
+    paired = paired_verdict(times, later)
+    base, head = (one.measurement.median_s for one in drifted)
+    assert paired.ratio > 1 > head / base
+    found = dataclasses.replace(report.rows[1], base=drifted[0], head=drifted[1], paired=paired)
+    noted = dataclasses.replace(report, rows=(found, *report.rows))
+    assert two_numbers(noted)
+    assert two_numbers(noted) in to_md(noted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ import pytest
 
 from kernelmark.compare.history import History, story
 from kernelmark.compare.verdicts import Audit
-from kernelmark.core.result import Case, Mode, Status
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Case, Mode, Run, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.report import history as report
 
@@ -164,3 +166,16 @@ def test_a_multimodal_point_is_shown_by_its_mean():
     document = report.document(history(), [found])["series"][0]["points"]
     assert [point["modes"] for point in document] == [[[1.0, 0.5], [4.0, 0.5]]] * 2
     assert json.loads(report.records([found])[0]["modes"]) == [[1.0, 0.5], [4.0, 0.5]]
+
+
+def test_a_multimodal_point_that_is_not_its_median_is_noted():
+    modes = (Mode(value_s=1.0, share=0.5), Mode(value_s=4.0, share=0.5))
+    two = story([Point(2.0, run_id="a"), Point(4.0, run_id="b", modes=modes)])
+    near = story([Point(2.0, run_id="a"), Point(2.001, run_id="b", modes=modes)])
+
+    def notes(*stories):
+        run = Run(id="b", started=1.0, environment=Environment())
+        return report.notes(dataclasses.replace(history(), stories=stories, runs=(run,)))
+
+    assert len(notes(two)) == len(notes(near)) + 1
+    assert not notes(story([Point(2.0), Point(4.0)]))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -210,6 +211,65 @@ def test_resume_measures_only_what_has_no_result(store):
     assert [r.status for r in got.results] == [Status.OK, Status.CRASHED, Status.OK]
     assert store.run("r1").cases == 3
     assert store.run("r1").state is RunState.DONE
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of day, set by hand."""
+    now = SimpleNamespace(s=1000.0)
+    fake = SimpleNamespace(time=lambda: now.s)
+    monkeypatch.setattr("kernelmark.runners.session.time", fake)
+    return now
+
+
+def ending(clock, at_s: float, *, stop: bool = False):
+    def end() -> None:
+        clock.s = at_s
+        if stop:
+            raise KeyboardInterrupt
+
+    return Scripted(before_end=end)
+
+
+def test_the_pause_before_a_run_is_resumed_is_not_time_that_it_took(store, clock):
+    run = dataclasses.replace(new_run(), started=clock.s)
+    first = run_cases(
+        run=run, cases=[case(1), case(2)], runner=ending(clock, 1010.0, stop=True), store=store
+    )
+    assert first.run.state is RunState.INTERRUPTED
+    assert first.run.took_s == 10.0
+    for at_s, took_s, number in ((5000.0, 30.0, 3), (9000.0, 50.0, 4)):
+        clock.s = at_s
+        cases = [case(n + 1) for n in range(number)]
+        runner = ending(clock, at_s + 20.0)
+        run_cases(run=store.run("r1"), cases=cases, runner=runner, store=store, resume=True)
+        assert store.run("r1").took_s == took_s
+
+
+def test_a_run_that_was_killed_ended_with_its_last_result(store, clock):
+    run = dataclasses.replace(new_run(), started=clock.s)
+    store.add_run(run)
+    assert store.run("r1").took_s is None
+    result = Result(case=case(1), device="fake", status=Status.OK, started=1004.0)
+    store.add_results("r1", [dataclasses.replace(result, cost={"total": 3.0})])
+    clock.s = 5000.0
+    seen = []
+
+    def look() -> None:
+        seen.append(store.run("r1"))
+        clock.s = 5020.0
+
+    runner = Scripted(before_end=look)
+    cases = [case(1), case(2)]
+    run_cases(run=store.run("r1"), cases=cases, runner=runner, store=store, resume=True)
+    assert seen[0].took_s is None, "it goes on"
+    assert store.run("r1").took_s == 27.0
+    # Killed again after it was resumed, before its next result: only the time until then is lost.
+    store.update_run(seen[0])
+    clock.s = 9000.0
+    runner = ending(clock, 9010.0)
+    run_cases(run=store.run("r1"), cases=[*cases, case(3)], runner=runner, store=store, resume=True)
+    assert store.run("r1").took_s == 17.0
 
 
 def test_failures_are_measured_again_when_asked(store):

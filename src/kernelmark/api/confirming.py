@@ -14,6 +14,7 @@ from kernelmark.api.judging import Doubt, Key, change_of, compared_change, key_o
 from kernelmark.api.nightly_file import Nightly
 from kernelmark.api.plan import Plan
 from kernelmark.api.running import Conduct, measure
+from kernelmark.compare.history import counted_s
 from kernelmark.compare.suspects import screened_again
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import Reason
@@ -173,8 +174,9 @@ def verdict_again(doubt: Doubt, again: Result, min_effect: float) -> Change:
         return change_of(again, doubt.level_s, broken, failed)
     if doubt.story is None or doubt.status is VerdictStatus.BROKEN:
         reason = Reason("not-confirmed", verdict=doubt.status.value)
-        return change_of(again, doubt.level_s, VerdictStatus.UNSURE, reason)
-    screen = screened_again(doubt.story, again.measurement.median_s, min_effect=min_effect)
+        by_median = doubt.story is None
+        return change_of(again, doubt.level_s, VerdictStatus.UNSURE, reason, by_median=by_median)
+    screen = screened_again(doubt.story, counted_s(again.measurement), min_effect=min_effect)
     return change_of(again, doubt.level_s, screen.status, screen.reason)
 
 

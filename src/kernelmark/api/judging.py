@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kernelmark.api.comparing import compare, history
 from kernelmark.api.sentinels import SENTINELS, sentinel_keys
 from kernelmark.compare.fail_on import FailOn
-from kernelmark.compare.history import MIN_EFFECT, History, Story
+from kernelmark.compare.history import MIN_EFFECT, History, Story, counted_s
 from kernelmark.compare.suspects import LEAST, level_s, suspects
 from kernelmark.compare.verdicts import ALARMS, HELD
 from kernelmark.core.errors import NothingToDo
@@ -166,9 +166,18 @@ def _against_baseline(store: Store, run_ids: Sequence[str], rules: Rules) -> lis
     return found
 
 
-def change_of(result: Result, level: float | None, status: VerdictStatus, reason: Reason) -> Change:
-    """Tonight's result against its level."""
-    now = result.measurement.median_s if result.measurement else None
+def change_of(
+    result: Result,
+    level: float | None,
+    status: VerdictStatus,
+    reason: Reason,
+    *,
+    by_median: bool = False,
+) -> Change:
+    """Tonight's result against its level in history, or, `by_median`, against a median."""
+    now = None
+    if result.measurement is not None:
+        now = result.measurement.median_s if by_median else counted_s(result.measurement)
     return Change(
         problem=short(result.case.problem),
         backend=backend_text(result.case),
@@ -186,7 +195,8 @@ def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Ch
     """What is said of a result that stage two did not judge."""
     if doubt is not None:
         reason = Reason("not-confirmed", verdict=doubt.status.value)
-        return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason)
+        by_median = doubt.story is None  # raised by the baseline, whose level is a median
+        return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason, by_median=by_median)
     if story is None:  # another run of tonight has the series' newest point
         return change_of(result, None, VerdictStatus.UNSURE, Reason("no-level"))
     status = story.screen.status

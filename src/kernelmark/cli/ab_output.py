@@ -212,7 +212,7 @@ def put_report(
     kept = f"stored as {' and '.join(sides)}"
     if not quiet and report.rows:
         say(made.summary(report))
-        for line in filter(None, (made.audit(report), made.restless(report))):
+        for line in made.remarks(report):
             say(line)
         if stored and code != INTERRUPTED:
             say(kept)

@@ -217,7 +217,7 @@ def runs(place: str | None, limit: int) -> Table:
                     run.label,
                     run.suite,
                     _when(run.started),
-                    duration_text(run.finished - run.started) if run.finished else "",
+                    "" if run.took_s is None else duration_text(run.took_s),
                     alive.current_state(run).value + (", excluded" if run.excluded else ""),
                     str(run.cases),
                     outcome,

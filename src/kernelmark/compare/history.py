@@ -19,7 +19,7 @@ from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import DISAGREEMENT, Mode, Run, Status
+from kernelmark.core.result import Measurement, Mode, Run, Status, is_wide
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.modes import mean_of
@@ -179,6 +179,11 @@ def judged_s(point: Point) -> float | None:
     return mean_of(point.modes) if point.modes else point.median_s
 
 
+def counted_s(measurement: Measurement) -> float:
+    """The time that a measurement counts by as a point of history."""
+    return mean_of(measurement.modes) if measurement.modes else measurement.median_s
+
+
 def is_reliable(point: Point) -> bool:
     """Whether a point has as many blocks as promised, and these agree. Where not, its median may be
     a time that no launch took: it is shown, and neither judged nor part of a level."""
@@ -189,7 +194,7 @@ def _doubt(point: Point) -> Reason | None:
     """Why a point is not judged; None where it is. Stores that earlier versions filled tell only
     by the interval."""
     low_s, high_s = point.low_s, point.high_s
-    if point.doubt is not None or not low_s or high_s is None or high_s <= DISAGREEMENT * low_s:
+    if point.doubt is not None or low_s is None or high_s is None or not is_wide(low_s, high_s):
         return point.doubt
     return Reason("point-wide", low_s=low_s, high_s=high_s)
 

@@ -53,7 +53,7 @@ class Row:
             head=self.runs[1],
             status=judged.status,
             reason=judged.reason,
-            ratio=judged.ratio,
+            ratio=judged.judged or judged.ratio,
             low=judged.low,
             high=judged.high,
         )
@@ -174,7 +174,7 @@ def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
 
 def _size(row: Row) -> float:
     """How large a change is, whatever its direction."""
-    ratio = row.judgement.ratio
+    ratio = row.judgement.judged or row.judgement.ratio
     return 0.0 if not ratio else max(ratio, 1 / ratio)
 
 

@@ -305,6 +305,8 @@ TEMPLATES = {
     "beside-load": (
         "{cause}, but beside other work on up to {load:.1f} cores: measure {side} again"
     ),
+    "sides-unreliable": "{cause}, but {sides:and} unreliable: measure again",
+    "medians-disagree": "medians changed by {ratio:percent}, means over blocks by {judged:percent}",
     "perhaps-run": (
         "{low:to {high}}: runs may differ as much; detectable from {detectable:detectable}"
     ),

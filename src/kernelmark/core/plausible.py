@@ -95,7 +95,7 @@ def _is_possible(value: float, name: str) -> bool:
     """Whether the field `name` of a run, a result or a roof can hold a number."""
     if isinstance(value, int):  # a count, an index or a truth value
         return abs(value) < 2**31 if name == _INDEX else 0 <= value <= MOST_COUNT
-    if name in ("started", "finished", "measured"):
+    if name in ("started", "finished", "measured", "paused_s"):  # resumed years later, perhaps
         return is_moment(value)
     if name in ("samples_s", "value_s"):
         return is_time(value)

@@ -33,6 +33,12 @@ _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it 
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
+def is_wide(low_s: float, high_s: float) -> bool:
+    """Whether blocks with this interval disagree. Results of earlier versions have no warning of
+    it."""
+    return low_s > 0 and high_s > DISAGREEMENT * low_s
+
+
 def config_key(config: Config) -> str:
     """Canonical text of a config; `{}` is the backend's own default."""
     return _config_text(dict(config)) if config else "{}"
@@ -388,7 +394,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Many results with one environment. `started` is seconds since the epoch, UTC."""
+    """Many results with one environment. `started` is seconds since the epoch, UTC; `paused_s` are
+    those between its interruptions and `--resume`."""
 
     id: str
     started: float
@@ -400,6 +407,14 @@ class Run:
     state: RunState = RunState.RUNNING
     finished: float | None = None
     excluded: bool = field(default=False, metadata={OPTIONAL: True})  # from history
+    paused_s: float = field(default=0.0, metadata={OPTIONAL: True})
+
+    @property
+    def took_s(self) -> float | None:
+        """The seconds that it ran for, without pauses; None while it runs."""
+        if self.finished is None or self.state is RunState.RUNNING:
+            return None
+        return max(0.0, self.finished - self.started - self.paused_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from kernelmark.core.result import Run
 from kernelmark.core.timing import Duty
 from kernelmark.core.units import MOST_PERCENT, counted, time_text
 from kernelmark.core.verdict import Verdict, VerdictStatus
-from kernelmark.report.changes import answer, command_text, comment, of_pairs
+from kernelmark.report.changes import TWO_NUMBERS, answer, command_text, comment, of_pairs
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
@@ -147,6 +147,30 @@ def restless(report: AbReport) -> str:
     )
 
 
+def remarks(report: AbReport) -> list[str]:
+    """What a reader must know of the pairs as a whole."""
+    return [text for text in (audit(report), two_numbers(report), restless(report)) if text]
+
+
+def two_numbers(report: AbReport) -> str:
+    """Why the change of some pairs is not that of the medians beside it; "" where it is."""
+    found = []
+    for row in report.rows:
+        base, head = row.base.measurement, row.head.measurement
+        if row.paired is not None and base is not None and head is not None:
+            ratio = head.median_s / base.median_s
+            found.append((abs(ratio - row.paired.ratio), ratio, row))
+    apart = [one for one in found if one[0] > TWO_NUMBERS]
+    if not apart:
+        return ""
+    _, ratio, row = max(apart, key=lambda one: one[0])
+    return (
+        f"note: the change is that inside rounds; {' and '.join(report.names)} are medians over "
+        f"all rounds, as in kmark show: in {short(row.pair.base.problem)}, the furthest of "
+        f"{counted(len(apart), 'pair')}, these changed by {100 * (ratio - 1):+.1f} %"
+    )
+
+
 def clocks(row: Row) -> list[float]:
     """The core clock in MHz of each block of both sides, where all were measured with it."""
     measured = [side.measurement for side in (row.base, row.head)]
@@ -167,7 +191,7 @@ def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()
     made = comment(
         of_pairs(report.rows, report.base.argv, report.names),
         facts=[*sides, *facts, summary(report)],
-        notes=[*filter(None, (audit(report), restless(report))), *notes],
+        notes=[*remarks(report), *notes],
         environment=_named(report.changes, report.names),
         command=command_text(report.base.argv),
     )

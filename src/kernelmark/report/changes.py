@@ -25,6 +25,8 @@ from kernelmark.runners.ab import Row as PairedRow
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
 MOST_ROWS = 50
+# Changes that differ by more than this are two numbers for a reader.
+TWO_NUMBERS = 0.005
 _MOST_COMMANDS = 10
 _SLOWER, _FASTER, _BROKEN = VerdictStatus.SLOWER, VerdictStatus.FASTER, VerdictStatus.BROKEN
 # What moved, in the order to be worried.

@@ -20,16 +20,14 @@ from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import clocks
 from kernelmark.report.apart import apart
+from kernelmark.report.changes import TWO_NUMBERS, of_comparison
 from kernelmark.report.changes import comment as changes_comment
-from kernelmark.report.changes import of_comparison
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.workloads.importers import notes as file_notes
 
 _UNKNOWN = Environment()
-# Changes that differ by more than this are two numbers for a reader.
-TWO_NUMBERS = 0.005
 _GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual"
 
 
@@ -130,26 +128,26 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
 
 
 def change_of_medians(row: Row) -> float | None:
-    """The ratio of the times that a row shows, where that is not the change that it was judged by;
-    None where it is."""
-    base_s, head_s, ratio = row.judgement.base_s, row.judgement.head_s, row.judgement.ratio
-    if row.pair.metric or row.pair.multimodal or not (base_s and head_s and ratio):
+    """The ratio of the medians of a row, where the rule shows that of other times; None where it
+    does not."""
+    sides = [side.measurement for side in (row.pair.base, row.pair.head) if side is not None]
+    medians = [found.median_s for found in sides if found is not None]
+    if row.judgement.ratio is None or row.pair.metric or len(medians) != 2:
         return None
-    return head_s / base_s if abs(head_s / base_s - ratio) > TWO_NUMBERS else None
+    ratio = medians[1] / medians[0]
+    return ratio if abs(ratio - row.judgement.ratio) > TWO_NUMBERS else None
 
 
 def _two_numbers(comparison: Comparison) -> list[str]:
-    """Why the change of some rows is not that of the times beside it."""
-    found = [(row, change_of_medians(row)) for row in comparison.rows]
-    # At equal clocks the row itself says so.
-    apart = [(row, r) for row, r in found if r and row.judgement.reason.code != "at-equal-clock"]
+    """Why the change of some rows is not that of the medians."""
+    apart = [(row, ratio) for row in comparison.rows if (ratio := change_of_medians(row))]
     if not apart:
         return []
     row, ratio = max(apart, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
     return [
-        f"the change is that of the mean over blocks, base and head are medians, as in kmark show "
-        f"and kmark history: in row {row.number}, the furthest of {len(apart)}, these changed by "
-        f"{change_text(ratio)}"
+        f"base and head are the times that {comparison.rule} judges, not medians as in kmark show "
+        f"and kmark history: in row {row.number}, the furthest of {len(apart)}, the medians "
+        f"changed by {change_text(ratio)}"
     ]
 
 

@@ -18,7 +18,8 @@ from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
-from kernelmark.report.compare import TWO_NUMBERS, change_text, moved_text
+from kernelmark.report.changes import TWO_NUMBERS
+from kernelmark.report.compare import change_text, moved_text
 from kernelmark.report.names import config_text, option_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
@@ -126,6 +127,7 @@ def notes(history: History) -> list[str]:
             f"run {history.runs[-1].id} has no canaries, which tell a change of the machine from "
             "one of the code: kmark run -s SUITE measures them beside the suite"
         )
+    lines += two_numbers(history.stories)
     rate = history.audit.rate
     if rate is not None:
         lines.append(
@@ -134,6 +136,25 @@ def notes(history: History) -> list[str]:
             f"{counted(history.audit.alarms, 'false alarm')} ({100 * rate:.1f} %)"
         )
     return lines
+
+
+def two_numbers(stories: Sequence[Story]) -> list[str]:
+    """Why some points are not at the medians that kmark show and kmark compare print."""
+    found = []
+    for story in stories:
+        mean_s, median_s = judged_s(story.newest), story.newest.median_s
+        if story.newest.modes and mean_s and median_s:
+            found.append((abs(mean_s / median_s - 1), mean_s, median_s, story))
+    apart = [one for one in found if one[0] > TWO_NUMBERS]
+    if not apart:
+        return []
+    _, mean_s, median_s, story = max(apart, key=lambda one: one[0])
+    return [
+        f"multimodal points are at the mean of their modes, in kmark show and kmark compare at the "
+        f"median: {parts(story)['problem']} by {parts(story)['backend']}, the furthest of "
+        f"{len(apart)}, has a mean of {value_text(mean_s, 's')} and a median of "
+        f"{value_text(median_s, 's')}"
+    ]
 
 
 def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story]) -> list[str]:

@@ -50,7 +50,9 @@ def run_cases(
     """
     kept: list[Result] = []
     if resume and store is not None:
-        kept = _kept(run, store, retry_failed=retry_failed)
+        stored = list(store.results(run.id))
+        run = _going_on(run, stored)
+        kept = [result for result in stored if not (retry_failed and result.status.failed)]
     done = {result.case.id for result in kept}
     # A runner that refuses the cases raises here, before the run is stored.
     events = runner.run([case for case in cases if case.id not in done])
@@ -85,9 +87,13 @@ def run_cases(
     return ResultSet(run=run, results=tuple(results))
 
 
-def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
-    stored = store.results(run.id)
-    return [result for result in stored if not (retry_failed and result.status.failed)]
+def _going_on(run: Run, results: Sequence[Result]) -> Run:
+    """Return the run as resumed now, after a pause since its end. One that was killed ended with
+    its last result, or where it was resumed before, which `finished` holds until it ends again."""
+    now = time.time()
+    ends = [result.started + result.cost.get("total", 0.0) for result in results]
+    paused_s = now - max([run.started, run.finished or 0.0, *ends])
+    return dataclasses.replace(run, finished=now, paused_s=run.paused_s + max(0.0, paused_s))
 
 
 def unknown_config_error(reason: Reason) -> UsageError:

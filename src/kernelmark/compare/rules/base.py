@@ -15,7 +15,7 @@ from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.remembered import remembered
-from kernelmark.core.result import Measurement, Result, Status
+from kernelmark.core.result import Measurement, Result, Status, is_wide
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.modes import modes_text
@@ -30,8 +30,9 @@ class _ReasonMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement(_ReasonMemory):
     """What a rule says of a pair. `base_s` and `head_s` are the times to show beside it: the
-    medians, or what the rule made of each side alone; `ratio` is what it judged, and need not be
-    their quotient. `detectable` is the least slowdown it would have found (0.02 is 2 %).
+    medians, or what the rule made of each side alone; `ratio` is their quotient, between `low` and
+    `high`. `judged` is the ratio that the verdict is about if it is another one: at equal clocks,
+    or of block means. `detectable` is the least slowdown it would have found (0.02 is 2 %).
     `why` is the `reason` and `explanation` the `facts`, or functions that format them: a suite has
     a thousand rows, of which a page shows fifty, and a reader asks why about one."""
 
@@ -40,6 +41,7 @@ class Judgement(_ReasonMemory):
     base_s: float | None = None
     head_s: float | None = None
     ratio: float | None = None
+    judged: float | None = None
     low: float | None = None
     high: float | None = None
     p_value: float | None = None
@@ -136,9 +138,45 @@ def times(pair: Pair) -> tuple[Result, Result]:
     return pair.base, pair.head
 
 
+def medians_s(pair: Pair) -> tuple[float, float]:
+    """The times to show of a pair that `weigh` sees, as `kmark show` and history do."""
+    base, head = times(pair)
+    return measured(base).median_s, measured(head).median_s
+
+
+def checked(
+    pair: Pair,
+    status: VerdictStatus,
+    reason: Callable[[], Reason],
+    contrary: Callable[[], Reason],
+) -> tuple[VerdictStatus, Callable[[], Reason]]:
+    """The verdict with its reason; unsure instead of changed if a side is unreliable, which history
+    does not judge either, and by the reason `contrary` if the medians went the other way."""
+    if status not in (VerdictStatus.SLOWER, VerdictStatus.FASTER):
+        return status, reason
+    sides = zip(("base", "head"), map(measured, times(pair)), strict=True)
+    doubtful = tuple(
+        name for name, side in sides if not side.reliable or is_wide(side.low_s, side.high_s)
+    )
+    if doubtful:
+        return VerdictStatus.UNSURE, lambda: Reason(
+            "sides-unreliable", cause=reason(), sides=doubtful
+        )
+    base_s, head_s = medians_s(pair)
+    if head_s > base_s if status is VerdictStatus.SLOWER else head_s < base_s:
+        return status, reason
+    return VerdictStatus.UNSURE, contrary
+
+
+def disagreement(pair: Pair, judged: float) -> Reason:
+    """That the medians went the other way than the means over blocks, whose ratio is `judged`."""
+    base_s, head_s = medians_s(pair)
+    return Reason("medians-disagree", ratio=head_s / base_s, judged=judged)
+
+
 def centre_s(result: Result, pair: Pair) -> float:
-    """The time of one side of a pair: the median, or, for a multimodal pair, the geometric mean of
-    its blocks' means."""
+    """The time that one side of a pair counts by: the median, or, for a multimodal pair, the
+    geometric mean of its blocks' means."""
     if not pair.multimodal:
         return measured(result).median_s
     means = groups(measured(result), means=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from kernelmark.compare.rules.base import (
     Judgement,
     Preset,
     centre_s,
+    checked,
+    disagreement,
+    medians_s,
     mode_facts,
     noted,
     times,
@@ -43,20 +47,25 @@ class Ratio(Preset):
         return [self._one(pair) for pair in found]
 
     def _one(self, pair: Pair) -> Judgement:
-        base_s, head_s = (centre_s(side, pair) for side in times(pair))
-        ratio = head_s / base_s
-        status, reason = self._status(ratio)
+        base_s, head_s = medians_s(pair)
+        base, head = (centre_s(side, pair) for side in times(pair))
+        judged = head / base
+        status, limits = self._status(judged)
+        contrary = functools.partial(disagreement, pair, judged)
+        status, why = checked(pair, status, lambda: limits, contrary)
+        reason = why()
         return Judgement(
             status=status,
             why=noted(reason, pair),
             base_s=base_s,
             head_s=head_s,
-            ratio=ratio,
+            ratio=head_s / base_s,
+            judged=judged if pair.multimodal else None,
             explanation=(
-                ("base", time_text(base_s)),
-                ("head", time_text(head_s)),
+                ("base", time_text(base)),
+                ("head", time_text(head)),
                 *mode_facts(pair),
-                ("ratio", exact(ratio)),
+                ("ratio", exact(judged)),
                 ("limits", f"warn {self.warn:g}, fail {self.fail:g}"),
                 ("verdict", f"{status.value}: {reason}"),
             ),

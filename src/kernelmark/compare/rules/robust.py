@@ -11,6 +11,10 @@ kernels. It is not in the interval, but whether a change may be chance is decide
 A block counts by its median. Where the samples of a side are multimodal, block medians jump from
 one mode to another, so the blocks of both sides count by their geometric means instead.
 
+The change that is shown is that of the medians, as in kmark show and history. The interval is that
+of the mean over blocks, widened where needed to hold it. A row is slower or faster only if both
+agree in direction and neither side is unreliable.
+
 Where the blocks follow the core clock, as at a power cap, both sides are compared at one clock:
 what heat and the work before did to the clock is not the kernel's. A time that changed only with
 the clock is unsure, as the kernel may draw more power.
@@ -33,8 +37,10 @@ from kernelmark.compare.rules.base import (
     Facts,
     Judgement,
     Preset,
-    centre_s,
+    checked,
+    disagreement,
     measured,
+    medians_s,
     mode_facts,
     noted,
     times,
@@ -157,19 +163,32 @@ class Robust(Preset):
     ) -> Judgement:
         low, high = row.centre - halves[0], row.centre + halves[0]
         found = detectable(halves[1], math.log1p(self.delta), bar)
-        status, reason = self._status(row, low, high, share, found)
-        base, head = times(pair)
+        base_s, head_s = medians_s(pair)
+        # Not the logarithm of the quotient: swapping the sides must mirror it exactly.
+        shown = math.log(head_s) - math.log(base_s)
+        widened = min(low, shown), max(high, shown)
+        judged, effect = None, shown
+        contrary: Callable[[], Reason] = functools.partial(disagreement, pair, exp(row.centre))
+        if pair.multimodal or row.sides.line is not None:
+            judged, effect = exp(row.centre), row.centre
+        else:
+            low, high = widened
+        status, reason = self._status(row, effect, low, high, share, found)
+        if row.sides.line is not None:
+            contrary = reason  # it names both: at equal clocks, and as measured
+        status, reason = checked(pair, status, reason, contrary)
         if load := _load_of_slower(pair, status):
             side = "head" if status is VerdictStatus.SLOWER else "base"
             status, reason = VerdictStatus.UNSURE, functools.partial(_beside, reason, side, load)
         return Judgement(
             status=status,
-            why=functools.partial(_at_equal_clock, reason, pair, row.sides),
-            base_s=centre_s(base, pair),
-            head_s=centre_s(head, pair),
-            ratio=math.exp(row.centre),
-            low=exp(low),
-            high=exp(high),
+            why=functools.partial(_at_equal_clock, reason, pair, row.sides, shown),
+            base_s=base_s,
+            head_s=head_s,
+            ratio=head_s / base_s,
+            judged=judged,
+            low=exp(widened[0]),
+            high=exp(widened[1]),
             p_value=row.p_value,
             detectable=found,
             explanation=functools.partial(
@@ -214,13 +233,15 @@ class Robust(Preset):
         )
 
     def _status(
-        self, row: _Weighed, low: float, high: float, share: float, found: float
+        self, row: _Weighed, effect: float, low: float, high: float, share: float, found: float
     ) -> tuple[VerdictStatus, Callable[[], Reason]]:
+        """The verdict by the mean over blocks; `effect` is the log ratio that the reason names,
+        which must be beyond the floor too."""
         floor = math.log1p(self.delta)
         span = {"low": exp(low), "high": exp(high)}
-        if share <= self.q and abs(row.centre) > floor:
+        if share <= self.q and min(abs(row.centre), abs(effect)) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
-            return status, lambda: Reason("changed", ratio=exp(row.centre), **span)
+            return status, lambda: Reason("changed", ratio=exp(effect), **span)
         if low >= -floor and high <= floor:
             by_clock = row.sides.line is not None and abs(row.sides.apart) > floor
             status = VerdictStatus.UNSURE if by_clock else VerdictStatus.SAME
@@ -346,11 +367,13 @@ def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
     return _Side(logs=logs, centre=centre, variance=variance, between=between)
 
 
-def _at_equal_clock(reason: Callable[[], Reason], pair: Pair, sides: _Sides) -> Reason:
+def _at_equal_clock(
+    reason: Callable[[], Reason], pair: Pair, sides: _Sides, shown: float
+) -> Reason:
     """The reason, with what it was judged by."""
     if sides.line is None:
         return noted(reason(), pair)
-    return Reason("at-equal-clock", cause=reason(), apart=math.exp(sides.apart))
+    return Reason("at-equal-clock", cause=reason(), apart=math.exp(shown))
 
 
 def _clock_facts(sides: _Sides) -> Facts:
@@ -366,7 +389,7 @@ def _clock_facts(sides: _Sides) -> Facts:
 def _too_few(pair: Pair) -> Judgement:
     """A row that has no spread on some side cannot be judged by one."""
     base, head = times(pair)
-    base_s, head_s = centre_s(base, pair), centre_s(head, pair)
+    base_s, head_s = medians_s(pair)
     sides = (("base", base), ("head", head))
     single = tuple(name for name, result in sides if measured(result).samples == 1)
     reason = Reason("sides-without-dispersion", sides=single) if single else Reason("one-block")

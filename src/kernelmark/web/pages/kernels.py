@@ -289,6 +289,7 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
     found = _series(source, params["case_id"], params.get("arch", ""), params.get("metric", ""))
     story, known = found.story, history_report.parts(found.story)
     newest = judged_s(story.newest)
+    drawn = f"the newest {_MOST_DRAWN} points are drawn, of {len(story.points)}"
     points = table(
         [
             *("started:date:when", "run:name", "status:state", "value:value", "low_s:time:low"),
@@ -314,9 +315,10 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
             "History",
             lambda: figures.history([replace(story, points=story.points[-_MOST_DRAWN:])]),
         ),
-        "notes": [f"the newest {_MOST_DRAWN} points are drawn, of {len(story.points)}"]
-        if len(story.points) > _MOST_DRAWN
-        else [],
+        "notes": [
+            *([drawn] if len(story.points) > _MOST_DRAWN else []),
+            *history_report.two_numbers([story]),
+        ],
         "tables": [
             *([_steps_table(source, found, urls)] if story.steps else []),
             parts.paged(

@@ -66,7 +66,7 @@ def runs_table(source: Source, found: Sequence[Run], urls: Urls, title: str = ""
                 "label": run.label,
                 "suite": run.suite,
                 "started": run.started,
-                "duration_s": run.finished - run.started if run.finished else None,
+                "duration_s": run.took_s,
                 "state": run.state.value,
                 "results": sizes.get(run.id, 0),
                 "cases": run.cases,

@@ -131,6 +131,12 @@ def repository(tmp_path) -> tuple[Path, str]:
     return folder, head.stdout.strip()
 
 
+def test_a_night_within_the_same_second_measures_anew(world):
+    world.night()
+    world.night(days=0)
+    assert len({run.argv for run in world.store.runs()}) == len(world.measured) == 2
+
+
 def test_quiet_nights_then_a_slow_one(world):
     assert [world.night().code for _ in range(6)] == [0] * 6
     world.factor = 1.1

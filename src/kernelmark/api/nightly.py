@@ -44,6 +44,7 @@ from kernelmark.report.changes import comment, ranked
 from kernelmark.report.history import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
+from kernelmark.stores.ids import new_run_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -108,7 +109,8 @@ class _State:
             self._document = document
             return
         self.resumed = False
-        night = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+        # Not the time alone: a night within the same second would go on with this one's runs.
+        night = new_run_id(now)
         empty: dict[str, Any] = {"version": _VERSION, "file": self._key, "night": night}
         self._document = {**empty, "started": now, "done": {}, "finished": False}
 

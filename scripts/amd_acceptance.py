@@ -9,7 +9,8 @@ two tuning runs with the files they write, and confirms that the libraries run t
 step that fails is recorded and the next one runs. The file holds the results, every command with
 its output, and a description of the machine: read it before you send it.
 
-Exit code: 0 if every step passed, 3 if one failed, 2 if there is no such GPU and nothing was run.
+Exit code: 0 if every step passed, 3 if one failed, 2 if nothing was run, for example without such a
+GPU, and 130 after Ctrl-C, with a file of the steps so far.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MODULES = ("numpy", "scipy", "typer", "rich", "sqlalchemy", "yaml", "pytest")
 # Sizes of language models, and such that no tile divides: where a library's own choice is often
 # not its best solution.
 SHAPES = (
-    *((1, 4096, 4096), (8, 7168, 2048), (16, 1280, 8192), (33, 1032, 8200), (64, 512, 16384)),
+    *((8, 7168, 2048), (1, 4096, 4096), (16, 1280, 8192), (33, 1032, 8200), (64, 512, 16384)),
     *((100, 3000, 5000), (128, 8192, 8192), (192, 136, 32768), (300, 300, 30000), (512, 4096, 512)),
     *((640, 200, 12288), (777, 1544, 2056), (1024, 1024, 1024), (1000, 1000, 8000)),
     *((1536, 264, 4096), (2048, 7168, 256), (2056, 2056, 2056), (3072, 96, 3072)),
@@ -107,7 +108,12 @@ class Session:
         code, out, why = None, "", "no time left"
         if limit > 1:
             surroundings = {**os.environ, "NO_COLOR": "1", "COLUMNS": "140", **(variables or {})}
-            code, out, why = run_child(words, surroundings, limit)
+            try:
+                code, out, why = run_child(words, surroundings, limit)
+            except KeyboardInterrupt:
+                taken = time.monotonic() - begun
+                self.add(name, text, code=None, seconds=taken, passed=False, why="interrupted")
+                raise
         taken = time.monotonic() - begun
         self.add(name, text, code=code, seconds=taken, passed=code in good, why=why, out=out)
         return out
@@ -152,8 +158,8 @@ class Session:
 def run_child(
     words: Sequence[str], variables: Mapping[str, str], seconds: float
 ) -> tuple[int | None, str, str]:
-    """Return a command's exit code, its output, and why it has none. One that runs too long is
-    ended with its worker processes, which would keep the GPU busy."""
+    """Return a command's exit code, its output, and why it has none. One that runs too long or is
+    interrupted is ended with its worker processes, which would keep the GPU busy."""
     try:
         child = subprocess.Popen(
             words,
@@ -173,6 +179,10 @@ def run_child(
         os.killpg(child.pid, signal.SIGKILL)
         out, _ = child.communicate()
         return None, out.decode("utf-8", "replace"), f"stopped after {seconds:.0f} s"
+    except KeyboardInterrupt:  # it has a session of its own, which Ctrl-C does not reach
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
 
 
 def missing_device(device: str) -> str:
@@ -184,6 +194,13 @@ def missing_device(device: str) -> str:
     if not done.returncode:
         return ""
     return done.stderr.strip() or f"the search for {device} ended with code {done.returncode}"
+
+
+def is_of_others(folder: Path) -> bool:
+    """Return whether a folder holds anything but an earlier run of this script."""
+    if not folder.exists():
+        return False
+    return not folder.is_dir() or (any(folder.iterdir()) and not (folder / "log.txt").is_file())
 
 
 def describe_machine(session: Session) -> None:
@@ -344,7 +361,8 @@ def main() -> None:
     parser.add_argument(
         "--validators", nargs="*", default=[], metavar="NAME=VALUE", help="of PyTorch's TunableOp"
     )
-    parser.add_argument("--tensile-logic", type=Path, help="a folder of hipBLASLt's logic files")
+    logic = "a folder of hipBLASLt's logic files"
+    parser.add_argument("--tensile-logic", type=lambda text: Path(text).resolve(), help=logic)
     parser.add_argument("--seconds", type=float, default=3600.0, help="end after this time")
     parser.add_argument("--step-seconds", type=float, default=600.0, help="limit of one step")
     given = parser.parse_args()
@@ -352,24 +370,36 @@ def main() -> None:
         filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     )
     missing = subprocess.run([sys.executable, "-c", f"import {','.join(MODULES)}"], check=False)
+    reason = ""
     if missing.returncode:
-        sys.exit("hint: python3 -m pip install -e . pytest installs what is missing")
-    if reason := missing_device(given.device):
+        reason = "python3 -m pip install -e . pytest installs what is missing"
+    elif is_of_others(given.folder):
+        reason = f"{given.folder} holds other files, and would be emptied; give another --folder"
+    if reason := reason or missing_device(given.device):
         print(f"Nothing was run: {reason}", file=sys.stderr)
         sys.exit(2)
     shutil.rmtree(given.folder, ignore_errors=True)
     session = Session(given.folder.resolve(), given.seconds, given.step_seconds)
+    interrupted = False
+    try:
+        run_steps(session, given)
+    except KeyboardInterrupt:
+        interrupted = True
+    session.write("acceptance.json")
+    collect(given.folder, given.output)
+    passed = len(session.steps) - len(session.failed)
+    print(f"{passed} of {len(session.steps)} steps passed; send back {given.output}")
+    sys.exit(130 if interrupted else 3 if session.failed else 0)
+
+
+def run_steps(session: Session, given: argparse.Namespace) -> None:
+    """Run all steps, one after the other."""
     describe_machine(session)
     check(session, given.skip_tests)
     measure(session, given.device, given.backends)
     micro(session, given.device, given.micro)
     for number, backend in enumerate(WRITTEN):
         tune(session, given.device, backend, given, len(WRITTEN) - number)
-    session.write("acceptance.json")
-    collect(given.folder, given.output)
-    passed = len(session.steps) - len(session.failed)
-    print(f"{passed} of {len(session.steps)} steps passed; send back {given.output}")
-    sys.exit(3 if session.failed else 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 
@@ -152,6 +153,17 @@ def test_a_driver_under_another_name_is_a_hint(monkeypatch: pytest.MonkeyPatch) 
     reason = queue._explain("cuda", CUDA_ERROR)
     assert "libcuda.so.1" in reason
     assert "LD_LIBRARY_PATH" in reason
+
+
+def test_iree_loads_the_hip_runtime_of_the_device(
+    rocm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its file: only the headers' packages have one of the name that IREE looks for."""
+    model = rocm_folder / "model.so"  # under HIP's own name it would stay loaded for other tests
+    monkeypatch.setattr(queue, "find_library", lambda table: ctypes.CDLL(str(model)))
+    assert queue.hip_runtime() == model.resolve()
+    monkeypatch.setattr(queue, "find_library", lambda table: None)
+    assert queue.hip_runtime() is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.gpu import pack
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
+from kernelmark.tune.install import emitters
 from kernelmark.workloads import suites
 
 ROOT = Path(__file__).parents[2]
@@ -257,3 +258,12 @@ def test_every_option_is_explained():
         assert command.help, name
         for parameter in command.params:
             assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_emitters_are_listed_with_what_was_not_tried(kmark, tmp_path):
+    assert kmark("list", "emitters", "--json", str(tmp_path / "all.json")).code == 0
+    rows = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))
+    found = {row["emitter"]: row["what it writes"] for row in rows}
+    cautions = {name: emitters.registry.get(name).caution for name in emitters.registry.names()}
+    assert sum(map(bool, cautions.values())) >= 5
+    assert all(cautions[name] in text for name, text in found.items())

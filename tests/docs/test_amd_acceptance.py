@@ -7,9 +7,11 @@ import csv
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
+from kernelmark.core.exit_codes import INTERRUPTED, REGRESSION, SOME_FAILED
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "amd_acceptance.py"
 
@@ -201,6 +203,56 @@ def test_a_log_is_tuned_written_and_confirmed_on_the_model_of_rocm(
     session.run("confirm in the next build", *confirm)
     assert session.failed == ["confirm in the next build"]
     assert session.steps[-1].code == REGRESSION
+
+
+# main() with one step that waits until it is ended.
+WAITING = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("amd_acceptance", sys.argv.pop(1))
+script = importlib.util.module_from_spec(spec)
+sys.modules["amd_acceptance"] = script
+spec.loader.exec_module(script)
+command = ("sh", "-c", f"echo $$ > {sys.argv.pop(1)}; exec sleep 600")
+script.missing_device = lambda device: ""
+script.describe_machine = lambda session: session.run("waiting", *command)
+script.main()
+"""
+
+
+def test_an_interrupted_run_leaves_a_report_and_no_process(tmp_path: Path) -> None:
+    number, report = tmp_path / "number", tmp_path / "report.tar.gz"
+    command = [sys.executable, "-c", WAITING, str(SCRIPT), str(number)]
+    command += ["--folder", str(tmp_path / "work"), "-o", str(report)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as running:
+        while not (number.exists() and number.read_text().strip()):
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == INTERRUPTED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
+    with tarfile.open(report) as file:
+        written = file.extractfile("amd-acceptance/acceptance.json")
+        assert written is not None
+        facts = json.load(written)
+    assert facts["failed"] == ["waiting"]
+
+
+def test_a_folder_that_is_not_of_an_earlier_run_is_kept(tmp_path: Path) -> None:
+    folder, report = tmp_path / "thesis", tmp_path / "report.tar.gz"
+    folder.mkdir()
+    (folder / "chapter.txt").write_text("of mine")
+    command = [sys.executable, "-c", WAITING, str(SCRIPT), str(tmp_path / "number")]
+    command += ["--folder", str(folder), "-o", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert not report.exists()
+    assert [one.name for one in folder.iterdir()] == ["chapter.txt"]
+
+
+def test_few_problems_have_one_that_every_library_tunes(script: ModuleType) -> None:
+    """rocBLAS has nothing to tune for vectors on gfx90a."""
+    assert min(script.SHAPES[0]) > 1
 
 
 @pytest.mark.parametrize("device", ["hip:0", "cpu"])

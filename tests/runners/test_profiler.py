@@ -95,7 +95,7 @@ def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Unsupported, match="ncu is not on the PATH"):
         profiler.profile(CASE, "cuda:0")
-    with pytest.raises(Unsupported, match="rocprofv3 is not on the PATH"):
+    with pytest.raises(Unsupported, match="rocprofv3"):
         profiler.profile(CASE, "hip:0")
 
 

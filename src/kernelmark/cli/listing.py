@@ -298,7 +298,8 @@ def emitters() -> Table:
     rows = []
     for name in registry.names():
         one = registry.get(name)
-        rows.append((name, one.summary, " ".join(one.options) or "–"))
+        summary = f"{one.summary}. {one.caution}" if one.caution else one.summary
+        rows.append((name, summary, " ".join(one.options) or "–"))
     return _table(("emitter", "what it writes", "--with"), rows)
 
 

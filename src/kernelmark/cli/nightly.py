@@ -37,6 +37,7 @@ def nightly(
     from kernelmark.api.nightly import Tools, run_night, steps_of
     from kernelmark.api.nightly_file import load
     from kernelmark.cli.progress import reporter
+    from kernelmark.core.stopping import caught_stops
     from kernelmark.stores import open_store
 
     if md is not None:
@@ -53,7 +54,13 @@ def nightly(
         fresh=fresh,
     )
     try:
-        with contextlib.chdir(found.folder), open_store(found.store or None) as store:
+        # A signal during an import of the night's work comes again, and not as of a command that
+        # has not begun.
+        with (
+            caught_stops(),
+            contextlib.chdir(found.folder),
+            open_store(found.store or None) as store,
+        ):
             ended = run_night(found, store, tools)
     except KeyboardInterrupt as error:
         message = str(error) or "interrupted; the same command goes on with this night"

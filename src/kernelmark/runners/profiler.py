@@ -59,7 +59,8 @@ def find(device: str) -> str:
         found = shutil.which("rocprofv3") or shutil.which(f"{root}/bin/rocprofv3")
         if found is None:
             raise Unsupported(
-                "rocprofv3 is not on the PATH", hint="install ROCm's profiler, or use another timer"
+                f"rocprofv3 is neither on the PATH nor in {root}/bin",
+                hint="install ROCm's profiler, or use another timer",
             )
         return found
     if not device.startswith("cuda"):

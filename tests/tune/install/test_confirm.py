@@ -171,6 +171,17 @@ def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
         confirm(registry.get("hipblaslt"), [], tmp_path / "nothing")
 
 
+def test_a_missing_library_is_built_and_not_exported(tmp_path: Path) -> None:
+    """What `kmark export --as tensile` writes is not the library that is confirmed."""
+    hints = {}
+    for name in ("hipblaslt", "tensile"):
+        with pytest.raises(UsageError) as refused:
+            confirming.check_file(registry.get(name), tmp_path / "none")
+        hints[name] = refused.value.hint
+    assert "kmark export" in hints["hipblaslt"]
+    assert "kmark export" not in hints["tensile"]
+
+
 def test_a_library_must_have_been_built_from_tensile_logic(tmp_path: Path) -> None:
     emitter, file = registry.get("tensile"), tmp_path / "gfx90a" / "TensileLibrary_lazy_gfx90a.dat"
     file.parent.mkdir()

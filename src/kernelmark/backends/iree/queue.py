@@ -25,6 +25,8 @@ from kernelmark.backends.iree.runtime import Binder, argument_list, instance, re
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream
+from kernelmark.gpu.library import find_library, path_of
+from kernelmark.gpu.table import HIP
 from kernelmark.kernels.mlir.base import FUNCTION
 
 # Loaded modules that are kept: the blocks of a measurement load the same one, and the driver
@@ -184,10 +186,17 @@ def open_device(driver: str, uuid: str, index: int) -> Any:
 def _driver(name: str) -> Any:
     import iree.runtime as rt
 
-    given = os.environ.get("ROCM_PATH")
-    if name == "hip" and given and "IREE_HIP_DYLIB_PATH" not in os.environ:
-        rt.flags.parse_flags(f"--hip_dylib_path={Path(given) / 'lib'}")
+    if name == "hip" and "IREE_HIP_DYLIB_PATH" not in os.environ and (path := hip_runtime()):
+        rt.flags.parse_flags(f"--hip_dylib_path=file:{path}")
     return rt.get_driver(name)
+
+
+def hip_runtime() -> Path | None:
+    """Return the file of the HIP runtime that the device uses. IREE computes in the device's
+    memory, which another copy of the runtime does not know, and would look for the name
+    libamdhip64.so in the loader's path only."""
+    library = find_library(HIP)
+    return None if library is None else path_of(library, "hipInit")
 
 
 def _explain(driver: str, text: str) -> str:

@@ -42,14 +42,16 @@ def prepare(
 
 def _of_other_versions(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[str]]:
     """Winners that this machine would run with another version of their library than they were
-    tuned with, and notes on those that it cannot run at all: its version says nothing of them."""
+    tuned with, and notes of the versions of those that it cannot run at all."""
     held, notes = [], []
     for outcome in outcomes:
-        reason = outdated(outcome)
-        if reason and _is_here(outcome):
+        tuned = outcome.tuned
+        if not outcome.kept or not tuned.version:
+            continue
+        if not _is_here(outcome):
+            notes.append(f"for {tuned.backend} {tuned.version} on {outcome.arch}")
+        elif reason := outdated(outcome):
             held.append(Held(name=outcome.name, reason=f"it was {reason}: tune again"))
-        elif reason:
-            notes.append(f"{reason}: for machines that have the former")
     return held, list(dict.fromkeys(notes))
 
 

@@ -81,15 +81,15 @@ def check_file(emitter: Emitter, path: Path) -> Override:
             f"no library reads {emitter.name} files by itself",
             hint="kmark tune apply measures its winners through kernelmark",
         )
-    if not path.exists():
-        hint = f"kmark export or kmark tune apply with --as {emitter.name} writes it"
-        raise UsageError(f"{path}: there is no such file", hint=hint)
     built = emitter.override.built
+    hint = f"kmark export or kmark tune apply with --as {emitter.name} writes it"
+    if built:
+        hint = f"build {emitter.override.backend} from {emitter.name} files, and name the folder"
+        hint += " of the built library"
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such {'folder' if built else 'file'}", hint=hint)
     if built and not any(path.rglob(built)):
-        raise UsageError(
-            f"{path}: holds no library that was built from {emitter.name} files ({built})",
-            hint=f"build {emitter.override.backend} from them, and name the library's folder",
-        )
+        raise UsageError(f"{path}: holds no built library ({built})", hint=hint)
     return emitter.override
 
 

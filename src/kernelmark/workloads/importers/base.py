@@ -128,7 +128,7 @@ def gathered(
     if not cases:
         raise NothingToDo(
             f"{path}: there are no results in it",
-            hint="is the file cut short, or of another format than --as says?",
+            hint="is the file cut short, or in another format (--as)?",
         )
     if given.device and len(devices) > 1:
         raise UsageError(

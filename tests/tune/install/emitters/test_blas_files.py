@@ -97,6 +97,41 @@ def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
     assert ",solution_index,solution_name," in change.edits[0].after, "the order that is read"
 
 
+@pytest.mark.parametrize(
+    ("emitter", "index", "before"),
+    [
+        (hipblaslt.emitter, 9, "notes of mine\n"),
+        (hipblaslt.emitter, 9, OVERRIDES),
+        (hipblaslt.emitter, 9, RESULTS),
+        (rocblas.emitter, -300, "notes of mine\n"),
+        (rocblas.emitter, -300, TUNED),
+        (rocblas.emitter, -300, RESULTS),
+    ],
+)
+def test_winners_are_not_merged_into_a_file_of_another_format(w, emitter, index, before, tmp_path):
+    config = {"solution_index": index}
+    outcome = w.outcome(backend=emitter.name, config=config, version="1-5b515cf1bc")
+    with pytest.raises(UsageError):
+        after(emitter, [outcome], tmp_path, before)
+
+
+@pytest.mark.parametrize("before", ["", "\n", "Git Version: 5b515cf1bc\n"])
+def test_a_file_of_hipblaslt_may_have_no_rows(w, before, tmp_path):
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-5b515cf1bc")
+    change = after(hipblaslt.emitter, [outcome], tmp_path, before)
+    lines = change.edits[0].after.splitlines()
+    assert next(line for line in lines if line.strip()) == "Git Version: 5b515cf1bc"
+    assert change.written == 1
+
+
+@pytest.mark.parametrize("before", ["", "\n", "# of mine\n", OVERRIDES.splitlines()[0] + "\n"])
+def test_a_file_of_rocblas_may_have_no_rows(w, before, tmp_path):
+    outcome = w.outcome(backend="rocblas", config={"solution_index": -300}, version="5.0.0")
+    change = after(rocblas.emitter, [outcome], tmp_path, before)
+    assert change.edits[0].after.count("transA") == 1
+    assert change.written == 1
+
+
 # A row of HIPBLASLT_TUNING_MODE=tune: columns are found by name, and the key has many more.
 CACHED = """Git Version: 5b515cf1bc
     schema_version,git_version,transA,transB,m,n,k,batch_count,a_type,b_type,c_type,d_type,compute_type,epilogue,gcnArchName,CUs,solution_index,kernel_name,required_workspace,us

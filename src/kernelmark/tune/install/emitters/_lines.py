@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
@@ -55,10 +56,21 @@ class LineEmitter(Emitter):
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
         """The lines before the first entry: checked if `lines` has them, else made."""
 
+    @abstractmethod
+    def is_head(self, line: str) -> bool:
+        """Return whether a file of this format has such a line before its entries."""
+
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         before = text_at(into)
         lines = [] if before is None else before.splitlines()
+        content = [line for line in lines if line.strip() and not line.startswith("#")]
         rows = self.rows(lines, into)
+        # Readers skip what they do not know: a merge into another file would be read back, too.
+        if content and not rows and not any(map(self.is_head, content)):
+            raise UsageError(
+                f"{into}: is not a {self.name} file",
+                hint=f"kmark export DIR --as {self.name} -o PATH writes a new one",
+            )
         given = self.generation(rows, given)
         settled = settle(self, outcomes, lambda outcome: self.question(outcome, given))
         held, wanted = list(settled.held), []
@@ -80,8 +92,8 @@ class LineEmitter(Emitter):
         if not texts:
             return Change(emitter=self.name, edits=(), wanted=tuple(wanted), held=tuple(held))
         chosen = [settled.winners[fields] for fields in texts]
-        head = self.head(chosen, lines, given)
-        after = "\n".join((*(() if lines else head), *_merged(lines, rows, texts))) + "\n"
+        head = self.head(chosen, content, given)
+        after = "\n".join((*(() if content else head), *_merged(lines, rows, texts))) + "\n"
         edits = () if after == before else (Edit(path=Path(), before=before, after=after),)
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=tuple(held))
 

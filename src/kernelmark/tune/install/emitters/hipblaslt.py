@@ -128,6 +128,9 @@ class Hipblaslt(LineEmitter):
             )
         return [f"{_VERSION} {revisions.pop()}"]
 
+    def is_head(self, line: str) -> bool:
+        return line.startswith(_VERSION)
+
 
 def _archs(lines: Sequence[str]) -> set[str]:
     """The architectures that rows were measured on, as far as they say."""

@@ -89,6 +89,9 @@ class Rocblas(LineEmitter):
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
         return [",".join(_SHORT)]
 
+    def is_head(self, line: str) -> bool:
+        return tuple(line.split(",")) in (_SHORT, _LONG)
+
 
 def _file_index(outcome: Outcome) -> int:
     """Return the file's index of a winner, which counts Tensile's solutions from 1."""

@@ -146,6 +146,9 @@ class TunableOp(LineEmitter):
             )
         return [f"Validator,{name},{known[name]}" for name in needed]
 
+    def is_head(self, line: str) -> bool:
+        return line.startswith("Validator,")
+
 
 def _add_same(known: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
     """Add validators to those that are known; refuse another value of one."""

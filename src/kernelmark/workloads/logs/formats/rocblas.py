@@ -41,7 +41,8 @@ class Rocblas(LogReader):
     summary = "rocBLAS logs: bench commands, profiles, traces, rocblas-gemm-tune tables"
     facts = FormatFacts(
         versions="rocBLAS b520bc83 (2024-10), rocm-libraries aec838a8 (2025-05)",
-        exactness="exact for calls; a math mode set in a trace is reported, not applied",
+        exactness="exact for GEMMs; calls of other functions, such as gemv, are not counted; a "
+        "math mode set in a trace is reported, not applied",
         checked="compared with its logging and client code; samples of our own in tests",
     )
 

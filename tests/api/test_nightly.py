@@ -181,7 +181,7 @@ def test_an_interrupted_night_repeats_nothing_that_is_done(world):
     log = world.folder / "log"
     world.write(f"[setup]\ncommands = ['echo one >> {log}', 'echo two >> {log}']\n{TWO}")
     world.stop_in = "fake:1"
-    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+    with pytest.raises(KeyboardInterrupt):
         world.night()
     assert log.read_text() == "one\ntwo\n"
     ended = world.night(days=0.1)

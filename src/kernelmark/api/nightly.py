@@ -227,7 +227,7 @@ class _Night:
             self._tell(f"{step} is left out: {error.message}")
             return {"trouble": f"{step} was not measured: {error.message}"}
         if results.run.state is RunState.INTERRUPTED:
-            raise KeyboardInterrupt(_GO_ON)
+            raise KeyboardInterrupt
         return {"run": results.run.id}
 
     def _begun(self, argv: tuple[str, ...]) -> Run | None:
@@ -402,9 +402,6 @@ def steps_of(file: Nightly) -> list[str]:
     kept = {"runs": file.keep.runs, "samples": file.keep.samples}
     made += [f"thin {name} older than {days} days" for name, days in kept.items() if days]
     return made
-
-
-_GO_ON = "interrupted; the same command goes on with this night"
 
 
 def _timing(table: Measured) -> Timing:

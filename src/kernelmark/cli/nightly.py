@@ -62,9 +62,9 @@ def nightly(
             open_store(found.store or None) as store,
         ):
             ended = run_night(found, store, tools)
-    except KeyboardInterrupt as error:
-        message = str(error) or "interrupted; the same command goes on with this night"
-        raise KeyboardInterrupt(message) from None
+    except KeyboardInterrupt:
+        # Whatever a step says of its own end: the night is not lost.
+        raise KeyboardInterrupt("interrupted; the same command goes on with this night") from None
     if md is not None:
         write(md, ended.summary)
     say(ended.answer)

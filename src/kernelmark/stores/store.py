@@ -173,8 +173,8 @@ class Store:
         return next(iter(self._read(lambda c: self._decoder.runs(c, query))), None)
 
     def delete_run(self, run_id: str) -> int:
-        """Remove a run with its results, roofs and pinned names, and return how many results it
-        had. Problems, cases and environments stay, as other runs may share them."""
+        """Delete a run with its results, roofs and pinned names. Return how many results it had.
+        Problems, cases and environments stay, as other runs may share them."""
         number = self._number(run_id)
 
         def delete(connection: Connection) -> int:
@@ -207,12 +207,6 @@ class Store:
             .group_by(runs.c.id)
         )
         return dict(self._read(lambda c: _pairs(c, query)))
-
-    def remove_run(self, run_id: str) -> None:
-        """Delete a run with its results and pinned names."""
-        number = self._number(run_id)
-        self._write(lambda c: retention.remove_run(c, number))
-        del self._run_numbers[run_id]
 
     def thin_samples(self, run_id: str) -> int:
         """Keep one time a block of a run's results; how many results had more."""

@@ -52,6 +52,9 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
+    "device-unsupported": "{backend} runs on {kinds:and}, not on {kind}",
+    "dtypes-unsupported": "{backend} has no {op} with {dtypes}{where:if  on {where}}",
+    "narrow-float-unsupported": "{backend} has no {dtype} on {arch}{instead:if ; it has {instead}}",
     "file-computes": "{file} computes {ops:list}, not {asked:list}",
     "no-grouped-gemm": (
         "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
@@ -78,6 +81,9 @@ TEMPLATES = {
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
     "config-not-whole": "{backend}: {name}={value!r} in the config is no whole number from 0 on",
+    "config-not-in-space": (
+        "{backend}: {name} is one of {known:list}{more:if  or {more} more}, not {value}"
+    ),
     "config-not-for-kernel": "{name} in the config is for {only}, not for {kernel}",
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
@@ -157,6 +163,19 @@ TEMPLATES = {
     "leave-out-op": "leave {@op} out, or choose another backend by {@backend}",
     # Files
     "in-file": "{file}: {cause}",
+    "file-missing": "there is no file {file}",
+    "file-not-imported": "{file} cannot be imported{error:if : {error}}",
+    "file-lacks": "{file} defines no {name!r}",
+    "file-op-name": "{file}: op={given} is not a valid name",
+    "file-op-built-in": "{file}: op {op!r} is built in",
+    "file-op-twice": "op {op!r} is defined by {file} and by {other}",
+    "file-tensors": "{file}: tensors={given} is unknown",
+    "file-devices": "{file}: devices={given} is unknown",
+    "file-space": "{file}: space is not a table of names and their values",
+    "file-bound": "{file}: {name}={given} is not a number of at least 0",
+    "file-not-function": "{file}: {name} is {type}, not a function",
+    "file-signature": "{file}: {name}({parameters:list}) cannot be called with {arguments:list}",
+    "file-returned": "{file}: {name} returned {type}, not {wanted}",
     "no-call": "is no call of a known form",
     "file-cut": "the compressed file ends here, before its end",
     # Warnings of a measurement

@@ -148,8 +148,14 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
     except UsageError as error:
         raise Unsupported(error.message, error.hint) from None
     if info.kind not in backend.device_kinds:
-        kinds = ", ".join(backend.device_kinds)
-        raise Unsupported(f"{case.backend} does not run on {info.kind}, only on {kinds}")
+        raise Unsupported(
+            Reason(
+                "device-unsupported",
+                backend=case.backend,
+                kinds=backend.device_kinds,
+                kind=info.kind,
+            )
+        )
     rule = backend.supports
     if not info.memory_bytes:  # an absent GPU, whose runtime need not be installed
         rule = getattr(backend, "refuses", rule)

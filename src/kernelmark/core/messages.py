@@ -45,7 +45,7 @@ SETTINGS = {
         _CALL,
     ),
 }
-_REST = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
+_GAPS = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
 _SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
 _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 
@@ -176,10 +176,11 @@ TEMPLATES = {
     "file-not-function": "{file}: {name} is {type}, not a function",
     "file-signature": "{file}: {name}({parameters:list}) cannot be called with {arguments:list}",
     "file-returned": "{file}: {name} returned {type}, not {wanted}",
-    "no-call": "is no call of a known form",
-    "file-cut": "the compressed file ends here, before its end",
+    "no-call": "is not a call in a known form",
+    "file-cut": "the compressed file is truncated here",
+    "file-damaged": "the compressed file is damaged from here on",
     # Warnings of a measurement
-    "no-reference": "no reference was given: the values of the answers are not checked",
+    "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
         "interval: {width:spread} is above the target of ±{target:.1%}: allow more time ({@max_s})"
         " or more blocks ({@max_allocations})"
@@ -195,9 +196,9 @@ TEMPLATES = {
     ),
     "clock-moved": (
         "the clock moved between {low_mhz:.0f} and {high_mhz:.0f} MHz while timing: lock it, warm"
-        " up longer ({@warmup_s})" + _REST
+        " up longer ({@warmup_s})" + _GAPS
     ),
-    "throttled": "throttled in {count} of {blocks} blocks by {by:list}: cool the device" + _REST,
+    "throttled": "throttled in {count} of {blocks} blocks by {by:list}: cool the device" + _GAPS,
     "not-settled": (
         "times had not settled after {seconds:.2g} s of warm-up: raise {@warmup_s}"
         " (now {warmup_s:g})"
@@ -239,7 +240,7 @@ TEMPLATES = {
     "times-left-out": "{count} of {every} times in the file left out: {first:g} s is no time",
     "no-times": "the file has no time of it",
     "may-be-cut": (
-        "the file ends without a line end: if it was cut, the last value of it may be too"
+        "the file ends without a line end: if it is truncated, so may be its last value"
     ),
     "graphs-untraced": (
         "{share:.0%} of the GPU time in the file is of replayed graphs: nsys profile"
@@ -252,7 +253,7 @@ TEMPLATES = {
     "inputs-changed": "{count} elements of the inputs were changed",
     "stray-write": "a launch wrote to outputs that are not its own (set {sets:list})",
     "not-written": "set {set}: {count} of {elements} elements of {tensor} not written",
-    "guards-overwritten": "set {set}: memory beside {tensor} was overwritten",
+    "guards-overwritten": "set {set}: memory next to {tensor} was overwritten",
     "projection-wrong": (
         "set {set}: a random projection of {bad} of {rows} rows of {tensor} is {ratio:.3g} times"
         " as far from float64 as allowed"
@@ -265,7 +266,7 @@ TEMPLATES = {
         "a launch takes {fresh_s:time} when its inputs were rewritten and its output poisoned"
         " before, and {timed_s:time} when timed: timed launches skip work"
     ),
-    "output-wrong": "the output is not what it must be",
+    "output-wrong": "the output is wrong",
     "above-limit": (
         "{rate:rate {unit}} is {times:.3g} × the measured {roof} roof of {limit:rate {unit}}, and"
         " at most {margin:g} × is accepted: the kernel skips work, or the roof was measured at a"
@@ -287,22 +288,22 @@ TEMPLATES = {
     "worker-killed": "killed (signal 9), perhaps out of memory{phase:phase}",
     "worker-exited": "the worker ended by itself with exit code {exit_code}{phase:phase}",
     "worker-closed": "the worker closed its output and did not end{phase:phase}",
-    "worker-spoilt": "the worker's output is spoilt: {cause}{phase:phase}",
-    "worker-unasked": "the worker's output holds what answers no request{phase:phase}",
+    "worker-spoilt": "the worker's output is corrupted: {cause}{phase:phase}",
+    "worker-unasked": "the worker sent a reply to no request{phase:phase}",
     "worker-failed": "{cause}{phase:phase}",
     "worker-protocol": (
         "the worker under {python} speaks protocol {spoken}, this kernelmark {wanted}{phase:phase}"
     ),
     "worker-not-started": "cannot start {python}: {error}{phase:phase}",
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
-    "no-answer": "no answer within {limit_s:duration}{phase:phase}",
+    "no-answer": "no reply within {limit_s:duration}{phase:phase}",
     "result-unreadable": "the worker's result cannot be read: {cause}",
     "stored-damaged": "the stored {name} is damaged: {cause}",
     "result-of-another-case": "the worker answered with another case's result",
     "result-of-another-device": "the worker answered with a result of {device} ({arch})",
     "no-device-left": "no device is left: {cause}",
     "given-up": "{cause:brief}",
-    "fails-alone": "it failed {count} cases in a row that {device} can do: {cause:brief}",
+    "fails-alone": "it failed {count} cases in a row that pass on {device}: {cause:brief}",
     # Verdicts
     "only-in-base": "head has no such result",
     "only-in-head": "base has no such result",
@@ -322,12 +323,12 @@ TEMPLATES = {
     "span": "{low:to {high}}",
     "not-detectable": "{low:to {high}}; detectable from {detectable:detectable}",
     "beside-load": (
-        "{cause}, but beside other work on up to {load:.1f} cores: measure {side} again"
+        "{cause}, but other work used up to {load:.1f} cores during {side}: measure {side} again"
     ),
     "perhaps-run": (
         "{low:to {high}}: runs may differ as much; detectable from {detectable:detectable}"
     ),
-    "one-block": "one block on a side: nothing says how another allocation would differ",
+    "one-block": "one block on a side: the variation between allocations is unknown",
     "sides-without-dispersion": (
         "{sides:and}: a mean without dispersion, for history and threshold rules only"
     ),
@@ -349,7 +350,7 @@ TEMPLATES = {
         "{side} {time_us:against {limit_us}} µs is not above {limit_us:against {time_us}} µs"
         "{unknown:if  (stability not known)}"
     ),
-    "stopped-early": "stopped after {rounds:n round}, before it was looked at",
+    "stopped-early": "stopped after {rounds:n round}, before the first test",
     "over-budget": (
         "left out after {rounds:n round}: in {budget_s:duration} only {kept} of {pairs:n pair} can"
         " be decided"
@@ -363,7 +364,7 @@ TEMPLATES = {
     "samples-spread": "its samples spread by {spread:.0%}",
     "runs-differ": "runs differ by {limit:share}",
     "taken-otherwise": "taken {ways:list}",
-    "none-better": "neither more nor less of it is better",
+    "none-better": "neither direction of it is better",
     "base-zero": "base is 0",
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
@@ -441,7 +442,7 @@ TEMPLATES = {
     "lowering-tile": "{dim}={size} of its root op is not a multiple of {least}",
     "lowering-none-fits": "every combination of tiles is ruled out; most often, {cause}",
     "space-unknown-here": (
-        "{backend} cannot say here what can be tried ({cause}): plan it where the GPU is"
+        "{backend} cannot list its candidates here ({cause}): plan it on the machine with the GPU"
     ),
     # Whether a tuned config is kept
     "not-verified": "not verified: {cause}",
@@ -459,29 +460,29 @@ TEMPLATES = {
     ),
     "slower": "slower: " + _SCORE + " over {rounds} rounds" + _REFERENCE,
     "not-faster": (
-        "not surely faster: " + _SCORE + " over {rounds} rounds"
-        "{least:if ; it takes {least} rounds to tell}" + _REFERENCE
+        "not significantly faster: " + _SCORE + " over {rounds} rounds"
+        "{least:if ; it takes {least} rounds to decide}" + _REFERENCE
     ),
     "too-noisy": (
         "too noisy to judge: "
         + _SCORE
-        + " over {rounds} rounds; more rounds in its plan may tell"
+        + " over {rounds} rounds; more rounds in its plan may decide"
         + _REFERENCE
     ),
     "ratio-too-small": (
-        "gains too little: {ratio:.3f} × ({low:.3f} to {high:.3f}), {least:g} × is asked for"
+        "gains too little: {ratio:.3f} × ({low:.3f} to {high:.3f}), {least:g} × is required"
         + _REFERENCE
     ),
     "gain-too-small": (
-        "gains too little: {gain_s:time} a call, {least_s:time} is asked for" + _REFERENCE
+        "gains too little: {gain_s:time} per call, {least_s:time} is required" + _REFERENCE
     ),
-    "faster": "faster: " + _SCORE + ", {gain_s:time} a call" + _REFERENCE,
+    "faster": "faster: " + _SCORE + ", {gain_s:time} per call" + _REFERENCE,
     "few-neighbours": (
         "{cause}; verified on {ran} of {asked} neighbouring sizes: the config supports no others"
     ),
     "another-kernel": "another kernel runs now: {now}, not {was}",
     "none-went-well": (
-        "none of {evaluations} candidates went well{last:if ; the last one is {status}: {cause}}"
+        "none of {evaluations} candidates succeeded{last:if ; the last one is {status}: {cause}}"
         "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
     ),
 }

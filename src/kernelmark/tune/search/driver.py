@@ -72,9 +72,9 @@ class Live:
 
 class Driver:
     """One tuning run. `outcomes` has the outcomes by plan, `retired` the plans that cannot be
-    tuned, with the reason; a plan in neither was not reached in time. Of the plans with an outcome, `cut`
-    lists those whose search ended with the time of the run, and `spent` those whose search ended
-    with the minutes of the plan, with the number of candidates that the plan requests."""
+    tuned, with the reason; a plan in neither was not reached in time. Of the plans with an outcome,
+    `cut` lists those whose search ended with the time of the run, and `spent` those whose search
+    ended with the minutes of the plan, with the number of candidates that the plan requests."""
 
     def __init__(
         self,

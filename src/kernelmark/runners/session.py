@@ -50,7 +50,8 @@ def run_cases(
     """
     kept: list[Result] = []
     if resume and store is not None:
-        kept = _kept(run, store, retry_failed=retry_failed)
+        stored = store.results(run.id)
+        kept = [result for result in stored if not (retry_failed and result.status.failed)]
     done = {result.case.id for result in kept}
     # A runner that refuses the cases raises here, before the run is stored.
     events = runner.run([case for case in cases if case.id not in done])
@@ -83,11 +84,6 @@ def run_cases(
     ranks = {name: rank for rank, name in enumerate(dict.fromkeys(case.id for case in cases))}
     results = sorted([*kept, *session.results], key=lambda r: ranks.get(r.case.id, len(ranks)))
     return ResultSet(run=run, results=tuple(results))
-
-
-def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
-    stored = store.results(run.id)
-    return [result for result in stored if not (retry_failed and result.status.failed)]
 
 
 def unknown_config_error(reason: Reason) -> UsageError:

@@ -102,6 +102,17 @@ TEMPLATES = {
     ),
     "ukernels-unpacked": "iree has microkernels for packed operands only: add data_tiling=yes",
     "timer-of-iree": "timer={timer} is for the backend iree, not for {backend}",
+    "timer-unsupported": "{device} has no {timer} timer",
+    "timer-one-thread": "timer={timer} needs one thread, and the device has {threads}",
+    "needs-gpu": "{setting} needs a GPU: on a CPU, a launch ends before the next begins",
+    "needs-device-stream": (
+        "{setting} needs launches on the device's stream, and this backend's runtime has a queue of"
+        " its own"
+    ),
+    "gate-timed-out": (
+        "a launch waits for the stream, or its kernels are too many for the queue: a gate cannot"
+        " time it"
+    ),
     "timer-hot-only": (
         "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"
         " between calls"
@@ -283,6 +294,12 @@ TEMPLATES = {
     # Failures of a case, and losses of a worker, whose standard error is in `output`
     "process-failed": "process {process} of {processes}: {cause}",
     "raised": "{text}{place:if  ({place})}",
+    "out-of-memory": (
+        "{needed:bytes} needed{what:if  for {what}}{device:if  on {device}}, {free:bytes} free"
+        "{cause:if  ({cause})}"
+    ),
+    "clock-stalled": "the clock did not advance during a sample",
+    "below-noise": "kernel time is below the noise of the background load",
     "worker-signalled": "killed by signal {signal} ({name}){phase:phase}",
     "worker-out-of-memory": "killed (signal 9), by the kernel, out of memory{phase:phase}",
     "worker-killed": "killed (signal 9), perhaps out of memory{phase:phase}",

@@ -15,6 +15,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import (
     CompileError,
     KernelmarkError,
+    OutOfMemory,
     Unsupported,
     UsageError,
 )
@@ -171,7 +172,9 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
         return Status.UNSUPPORTED, _with_hint(error)
     if isinstance(error, CompileError):
         return Status.COMPILE_ERROR, _with_hint(error)
-    if is_out_of_memory(error):
+    if isinstance(error, OutOfMemory):
+        return Status.OUT_OF_MEMORY, _with_hint(error)
+    if is_out_of_memory(error):  # an error of a library
         return Status.OUT_OF_MEMORY, Reason.of(_one_line(error))
     if isinstance(error, KernelmarkError):
         return Status.RUNTIME_ERROR, _with_hint(error)

@@ -106,7 +106,7 @@ def main() -> int:
     bars = [("the intervals of km.bench and kmark run meet in every turn", measured, all(turns))]
     evidence.write(
         given.output or RESULTS / f"{'' if kind == 'cpu' else 'gpu_'}bench_agrees.json",
-        title=f"km.bench beside kmark run, {kind.upper()}",
+        title=f"km.bench against kmark run, {kind.upper()}",
         bars=bars,
         figures={"rows": rows},
         device=info,

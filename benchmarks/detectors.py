@@ -173,7 +173,7 @@ def main() -> int:
     if target is not None:
         evidence.write(
             target,
-            title="Verdicts on simulated noise beside the rules of other tools",
+            title="Verdicts on simulated noise, compared with the rules of other tools",
             bars=bars,
             figures={
                 "trials_of_ab": trials,

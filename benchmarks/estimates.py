@@ -1,4 +1,4 @@
-"""Announced times beside those that commands take: 20 commands of different kinds on the CPU.
+"""Announced times against those that commands take: 20 commands of different kinds on the CPU.
 
     python benchmarks/estimates.py            writes benchmarks/results/estimates.json
     python benchmarks/estimates.py --only 3   the first few, writes nothing unless --json is given
@@ -247,7 +247,7 @@ def write(target: Path, found: list[Told]) -> None:
 
     evidence.write(
         target,
-        title="Announced times beside those that commands take",
+        title="Announced times against those that commands take",
         bars=bars(found),
         figures={
             "commands": {

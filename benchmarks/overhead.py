@@ -203,7 +203,7 @@ def write(
         return 0  # too few problems for a verdict: it ran, which is what the short form is for
     evidence.write(
         given.output,
-        title="Overhead: what the harness costs, and a hand-written loop beside it",
+        title="Overhead of the harness, compared with a hand-written loop",
         bars=found,
         figures={"threads": given.threads, "agreement": agreement, "share": share},
         device=info,

@@ -90,7 +90,7 @@ def main() -> int:
     if target is not None:
         evidence.write(
             target,
-            title="Quality of a search after so many evaluations, beside other tuners",
+            title="Quality of a search by number of evaluations, compared with other tuners",
             bars=bars,
             figures=figures_of(table, done, spaces),
             libraries=libraries,

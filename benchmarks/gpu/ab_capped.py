@@ -1,9 +1,9 @@
-"""Products that meet the power cap, compared with themselves by `kmark ab`, without rests and with.
+"""GEMMs at the power cap, compared with themselves by `kmark ab`, without and with idle gaps.
 
     python benchmarks/gpu/ab_capped.py [-d cuda:0] [-o results.json] [--rounds 10]
 
 Launched without a pause, such a product drops to a lower clock after some milliseconds, sooner in
-one round than in the next, and its times say little. `--duty burst` rests between samples. Both
+one round than in the next, and its times vary. `--duty burst` adds idle gaps between samples. Both
 sides are the same kernel, so every interval is one of noise alone: the narrower, the smaller the
 change that can be found.
 """
@@ -57,7 +57,7 @@ def main() -> None:
     bars = judged(reports, seconds)
     evidence.write(
         given.output,
-        title="Products that meet the power cap, against themselves: without rests and with",
+        title="GEMMs at the power cap against themselves, without and with idle gaps",
         bars=bars,
         figures={
             duty: {"seconds": seconds[duty], "rows": rows(report)}
@@ -110,7 +110,7 @@ def judged(
     )
     halved = [2 * b <= s for b, s in zip(widths[Duty.BURST], widths[Duty.SUSTAINED], strict=True)]
     return [
-        ("with rests every interval of the same kernel is at most half as wide as without",
+        ("with idle gaps every interval of the same kernel is at most half as wide as without",
          told, all(halved)),
         ("none is called changed", f"{changed} of {sum(map(len, widths.values()))}", not changed),
     ]  # fmt: skip

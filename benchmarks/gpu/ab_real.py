@@ -1,4 +1,4 @@
-"""A real comparison: the 61 batched products with Triton's default configs against shallower
+"""A real comparison: the 61 batched GEMMs with Triton's default configs against shallower
 pipelines (num_stages 2), by `kmark ab`'s own code, with its whole report.
 
     python benchmarks/gpu/ab_real.py [-d cuda:0] [-o results.json] [--part 1/2] [--rounds 10,16]
@@ -111,7 +111,7 @@ def write(
         bars.append(("no pair of one binary is called changed", told, not false))
     evidence.write(
         given.output,
-        title="A real comparison: 61 batched products, default configs against num_stages 2",
+        title="A real comparison: 61 batched GEMMs, default configs against num_stages 2",
         bars=bars,
         figures={"seconds": round(seconds, 1), "counts": counts, "rows": rows},
         device=info,

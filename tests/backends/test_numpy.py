@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.backends.numpy import attention, backend, threads
-from kernelmark.backends.numpy.products import einsum, matmul
+from kernelmark.backends.numpy.matmuls import einsum, matmul
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem

@@ -208,8 +208,8 @@ def test_a_moved_sentinel_holds_the_alarm(kmark, nights):
     assert ended.code == 0
     assert "night-20" in ended.err
     assert "slower, suppressed" in ended.out
-    free = kmark("history", "--check", "--sentinels", "")
-    assert free.code == 1
+    assert kmark("history", "--check", "--canaries", "").code == 1
+    assert kmark("history", "--check", "--sentinels", "").code == 1, "the old name"
 
 
 def test_a_run_is_marked_where_a_sentinel_stepped(kmark, nights):
@@ -218,7 +218,7 @@ def test_a_run_is_marked_where_a_sentinel_stepped(kmark, nights):
     assert list(json.loads(ended.out)["runs_marked"]) == ["night-15"]
     assert "night-15: copy n=1 dtype=f32: slower" in ended.err
     assert "canary" in kmark("history").out
-    free = kmark("history", "--sentinels", "")
+    free = kmark("history", "--canaries", "")
     assert "canary" not in free.err + free.out
 
 
@@ -236,7 +236,7 @@ def test_a_run_without_sentinels_is_told(kmark, nights, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text('name = "other"\nwhy = "w"\nsource = "s"\ndtype = "f32"\n[[problems]]\n'
                      'op = "copy"\ncolumns = ["n"]\nrows = [[5]]\n')  # fmt: skip
-    ended = kmark("history", "--sentinels", str(other))
+    ended = kmark("history", "--canaries", str(other))
     assert "run night-02 has no canaries" in ended.err
 
 
@@ -290,7 +290,7 @@ def test_selection(kmark, nights, refused):
         (("--baseline", "nosuch"), "no run has the id"),
         (("--unpin", "nosuch"), "is not pinned"),
         (("--pin", "latest"), "cannot be the name"),
-        (("--sentinels", "nosuch"), "unknown suite"),
+        (("--canaries", "nosuch"), "unknown suite"),
     ],
 )
 def test_refused(refused, nights, words, sentence):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from kernelmark.workloads.logs.counting import NO_CALL
 from kernelmark.workloads.workload import read
 from kernelmark_dev.logs import write_log
 
@@ -76,12 +77,12 @@ def test_lines_that_are_skipped_are_told_and_written(kmark, log, folder, tmp_pat
     lines = ended.err.splitlines()
     at = lines.index("3 lines skipped:")
     assert lines[at + 1] == f"  1 × has no transA ({place}: line 3)"
-    assert lines[at + 2] == f"  2 × is no call of a known form ({place}: line 1, 4)"
+    assert lines[at + 2] == f"  2 × {NO_CALL} ({place}: line 1, 4)"
     rows = list(csv.DictReader(skipped.open()))
     assert [(row["line"], row["reason"]) for row in rows] == [
-        ("1", "is no call of a known form"),
+        ("1", NO_CALL),
         ("3", "has no transA"),
-        ("4", "is no call of a known form"),
+        ("4", NO_CALL),
     ]
     ended = kmark("import", place, "--workload", folder, "--skipped", "-")
     assert ended.out == skipped.read_text()

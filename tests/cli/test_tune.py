@@ -337,8 +337,7 @@ def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_
     words = ("-b", "cublaslt", "--arch", "sm_90", *SMALL)
     ended = kmark("tune", "plan", str(tmp_path / "lt"), *words)
     assert ended.code == 4
-    told = "cublaslt cannot say here what can be tried (libcublasLt not found)"
-    assert f"{told}: plan it where the GPU is" in ended.err
+    assert "libcublasLt not found" in ended.err
     assert "hint: what can be tuned for it: triton, " in ended.err
 
 

@@ -218,8 +218,12 @@ def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp
     ended = kmark("tune", "run", str(folder.path), "--timeout", "1e-6", "--jobs", "1")
     assert ended.code == 3, ended.err
     assert {trial.status for trial in journal.read(path)[1]} == {Status.TIMEOUT}
-    assert "none of 4 candidates went well; the last one is timeout" in ended.out
-    assert "('kmark tune run --retry-failed' tries them again)" in ended.out
+    (outcome,) = results.read(folder)
+    assert outcome.reason.code == "none-went-well"
+    assert outcome.reason.fields["evaluations"] == 4
+    assert outcome.reason.fields["status"] == "timeout"
+    assert outcome.reason.fields["machine"]
+    assert "--retry-failed" in ended.out
 
     before = path.read_text()
     ended = kmark("tune", "run", str(folder.path), *WORDS)

@@ -198,8 +198,11 @@ def test_out_of_memory_says_how_much_there_is(device: GpuDevice, kind_name: str)
     with pytest.raises(OutOfMemory) as caught:
         device.allocate(16 * 2**30)
     name = {"cuda": "CUDA_ERROR_OUT_OF_MEMORY", "hip": "hipErrorOutOfMemory"}[kind_name]
-    assert f"16.00 GiB asked on {kind_name}:0, " in caught.value.message
-    assert name in caught.value.message
+    reason = caught.value.message
+    assert reason.code == "out-of-memory"
+    assert reason.fields["needed"] == 16 * 2**30
+    assert reason.fields["device"] == f"{kind_name}:0"
+    assert name in reason.fields["cause"]
 
 
 @both
@@ -461,8 +464,9 @@ def test_a_launch_that_waits_is_refused_behind_the_gate(
 
     replay = device.record(waits, [0, 0], Timer.AUTO)
     assert replay.method is Timer.GATE
-    with pytest.raises(Unsupported, match="a launch waits for the stream") as caught:
+    with pytest.raises(Unsupported) as caught:
         replay.run()
+    assert caught.value.message.code == "gate-timed-out"
     assert caught.value.hint
     replay.close()
     # A slow host alone is no reason.
@@ -519,8 +523,9 @@ def test_what_is_no_refusal_does_not_fall_back(
 
 @both
 def test_timers_of_other_devices_are_refused(device: GpuDevice) -> None:
-    with pytest.raises(Unsupported, match="a GPU has no loop timer"):
+    with pytest.raises(Unsupported) as refused:
         device.record(spinning(device, 1.0), [0], Timer.LOOP)
+    assert refused.value.message.code == "timer-unsupported"
 
 
 @both

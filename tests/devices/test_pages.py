@@ -62,10 +62,11 @@ def test_what_is_kept_is_given_back_when_memory_is_short(device, monkeypatch):
     assert large.nbytes == MIN_BYTES + MIN_BYTES // 4
 
 
-def test_too_much_is_refused_in_words(device, monkeypatch):
+def test_too_much_memory_is_refused(device, monkeypatch):
     monkeypatch.setattr(cpu, "available_memory", lambda: device._spare + MIN_BYTES)
-    with pytest.raises(OutOfMemory, match="are needed"):
+    with pytest.raises(OutOfMemory) as refused:
         device.allocate(2 * MIN_BYTES)
+    assert refused.value.message.code == "out-of-memory"
 
 
 def test_eviction_reads_on_every_core(device):

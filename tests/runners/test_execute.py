@@ -7,6 +7,7 @@ import pytest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.devices.fake import kind
@@ -95,3 +96,11 @@ def test_a_process_that_failed_decides_and_the_others_are_kept():
     assert whole.status is Status.CRASHED
     assert (whole.error.code, whole.error.fields["process"]) == ("process-failed", 2)
     assert whole.measurement == good.measurement
+
+
+def test_lack_of_memory_keeps_its_code_and_hint():
+    reason = Reason("out-of-memory", needed=2**30, free=2**20)
+    status, found = explain(OutOfMemory(reason, hint="choose a smaller problem"))
+    assert status is Status.OUT_OF_MEMORY
+    assert found.root == reason
+    assert found.fields["hint"] == "choose a smaller problem"

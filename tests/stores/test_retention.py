@@ -72,7 +72,7 @@ def test_a_single_block_stays_whole(store: Store) -> None:
 def test_a_removed_run_is_gone_with_its_results_and_names(store: Store) -> None:
     store.pin("golden", "old")
     points = len(store.history())
-    store.remove_run("old")
+    store.delete_run("old")
     assert [run.id for run in store.runs()] == ["new"]
     assert store.pins() == {}
     assert len(store.history()) == points // 2

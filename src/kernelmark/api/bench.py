@@ -1,12 +1,12 @@
-"""bench: any Python function that launches work, measured here and now, without a worker process.
+"""bench: measure any Python function that launches work, in this process.
 
     km.bench(softmax, x, ref=lambda x: torch.softmax(x, -1))
     km.compare_kernels({"mine": softmax, "torch": torch_softmax}, inputs=[x], ref=reference)
 
 A function returns its result, which may be several arrays of one dtype, or writes it into its last
 array argument and returns None or that array. NumPy and CuPy arrays and torch tensors are copied as
-often as it takes to keep the cache cold, with their elements rotated, so that no answer can be kept
-from an earlier call.
+often as it takes to keep the cache cold, with their elements rotated, so that a result cached from
+an earlier call is wrong.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 T = TypeVar("T")
 
-# One number, now: half the timed seconds of the preset `default` and twice its interval. The
+# For interactive use: half the timed seconds of the preset `default`, and twice its interval. The
 # warm-up is the same, so that the device is in the state in which `run` measures.
 TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # On a GPU, whose blocks of 30 ms are as precise as longer ones: what Triton's do_bench takes,
 # 0.1 s, and again as much for blocks on other memory. A kernel that takes long gets the seconds
 # that a few samples in each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
-_CALLS = 40
+_MIN_CALLS = 40  # that fit into the timed seconds on a GPU
 _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
 
@@ -78,8 +78,8 @@ def bench(
     name: str = "",
     **options: Any,
 ) -> Results:
-    """Measure `fn(*inputs)`, and check it against `ref(*inputs)`. For `options` see
-    `compare_kernels`; `name` is the kernel's, by default that of the function."""
+    """Measure `fn(*inputs)`, and check it against `ref(*inputs)`. `name` names the kernel; the
+    default is the name of the function. The other `options` are those of `compare_kernels`."""
     known = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
     if unknown := sorted(set(options) - known):
         raise UsageError(
@@ -128,7 +128,7 @@ def compare_kernels(
     how = call.timing(first) if timing is None else load_timing(timing)
     definition = Definition(
         inputs=_no_parameters,
-        reference=ref or _unknown,
+        reference=ref or _no_reference,
         flops=lambda: flops,
         nbytes=None if nbytes is None else lambda: nbytes,
         rtol=rtol,
@@ -213,7 +213,7 @@ def _first_call(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call's parts: the arguments that are copied and rotated, and where the result goes."""
+    """The arguments of a call, which of them are copied and rotated, and where the result goes."""
 
     arguments: tuple[Any, ...]
     specs: Mapping[int, TensorSpec]  # by the argument's position
@@ -222,7 +222,7 @@ class _Call:
     parts: tuple[int, ...]  # elements of each returned array where they are several, else ()
     form: str  # numpy, torch or cupy
     device: str
-    scalars: Mapping[str, int | Option]  # other arguments that change what is computed
+    scalars: Mapping[str, int | Option]  # other arguments that are part of the problem
     notes: tuple[str, ...]
 
     @classmethod
@@ -282,7 +282,7 @@ class _Call:
         fn(*self.arguments)
         self._synchronize()
         call_s = time.perf_counter() - begun
-        longest_s = min(max(GPU_TIMING.max_s, _CALLS * call_s), TIMING.max_s)
+        longest_s = min(max(GPU_TIMING.max_s, _MIN_CALLS * call_s), TIMING.max_s)
         return dataclasses.replace(GPU_TIMING, max_s=longest_s)
 
     def _synchronize(self) -> None:
@@ -339,7 +339,7 @@ class _Call:
                 torch.cuda.empty_cache()
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> list[Any]:
-        """The arguments with other arrays in place of those given; without the output."""
+        """Return the arguments with these arrays as inputs, and without the output."""
         given = list(self.arguments)
         for at, spec in self.specs.items():
             given[at] = arrays[spec.name]
@@ -380,7 +380,7 @@ class _CallOp(OwnOp):
         return super().positions(problem, seed) if self.checked else np.zeros(0, np.int64)
 
     def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
-        """What the reference returns, in float64: a tensor of torch stays on its device."""
+        """Return the reference's result in float64; a torch tensor stays on its device."""
         if not self.checked:
             return np.zeros(self.call.output.shape)
         arrays = {spec.name: self._upcast(spec, inputs) for spec in specs}
@@ -401,10 +401,10 @@ class _CallOp(OwnOp):
         return torch.cat(given)
 
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
-        """An input of a set as the reference gets it: float64 or int64, where the user's own is.
+        """Return an input of a set as float64 or int64, on the device of the user's array.
 
-        For torch on a GPU it is made there: no float64 copy is made on the host and uploaded for
-        every check."""
+        torch tensors on a GPU are upcast there, to avoid uploading a float64 copy for every
+        check."""
         if spec.given is not None and isinstance(spec.given.source, TorchValues):
             return _upcast_on_device(spec, spec.given.source.tensor, inputs)
         whole = super()._upcast(spec, inputs)
@@ -429,13 +429,13 @@ class _CallOp(OwnOp):
         return Reference(value=found, magnitude=self._take(rows, where // value.shape[-1]))
 
     def _take(self, value: Any, where: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Elements of a float64 tensor of torch at flat positions; nothing else is downloaded."""
+        """Return elements of a float64 torch tensor at flat positions; downloads only these."""
         flat = value.reshape(-1).contiguous()
         # A reference may return a tensor on another device.
         elsewhere = _device_of(value) != self.call.device
         if self.device is None or elsewhere or not len(where):
             return _on_host(flat[where])
-        # By the device's own kernel, which is loaded already; it is on torch's current stream.
+        # By the device's own kernel, which is loaded already and runs on torch's current stream.
         spec = TensorSpec(name=OUTPUT, shape=tuple(flat.shape), dtype="f64")
         tensor = Tensor(spec=spec, buffer=_TorchBuffer(flat), offset=0)
         return self.device.take(tensor, where).view(np.float64)
@@ -454,10 +454,10 @@ def _upcast_on_device(spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
 
 
 class _TorchBuffer:
-    """The memory of a contiguous torch tensor."""
+    """The memory of a contiguous torch tensor, which stays alive with it."""
 
     def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor  # keeps the memory
+        self._tensor = tensor
         self.address = int(tensor.data_ptr())
         self.nbytes = int(tensor.numel() * tensor.element_size())
 
@@ -487,8 +487,8 @@ class _CallKernel(Kernel):
         self._last = self._fn(*self._arguments[set_index])
 
     def collect(self, set_index: int) -> None:
-        """A returned result is not kept for every set, which would take new memory at each call:
-        the checked one is that of another call on the same inputs."""
+        """Call a function that returns its result once more, and copy the result to the output.
+        Keeping the result of every timed call would take new memory each time."""
         if not self._returns:
             return
         found, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
@@ -543,13 +543,12 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
 
 
 def _environment(device: str, form: str) -> Environment:
-    """The environment of this process, in which the functions run with the libraries and variables
-    that it has."""
+    """Return the environment of this process, in which the functions run."""
     return environment([device], [form] if form in backends.registry else [], load=True)
 
 
 def _in_background(function: Callable[[], T]) -> Callable[[], T]:
-    """Start a function in a thread. Calling the result waits, and returns what it returned."""
+    """Start a function in a thread. Calling the result waits, and returns the function's value."""
     pool = ThreadPoolExecutor(max_workers=1)
     future = pool.submit(function)
     pool.shutdown(wait=False)
@@ -557,7 +556,7 @@ def _in_background(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def _array_positions(inputs: Sequence[Any]) -> list[int]:
-    """Positions of the arguments that are arrays; there is at least one."""
+    """Return the positions of the arguments that are arrays; raise UsageError without any."""
     arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
     if not arrays:
         kinds = [str(value.dtype) for value in inputs if hasattr(value, "dtype")]
@@ -576,24 +575,24 @@ def _array_positions(inputs: Sequence[Any]) -> list[int]:
 
 
 def _form_and_device(inputs: Sequence[Any]) -> tuple[str, str]:
-    """The library and the device of the first array."""
+    """Return the library and the device of the first array."""
     first = inputs[_array_positions(inputs)[0]]
     return _form(first), _device_of(first)
 
 
 def _form(value: Any) -> str:
-    """The library of an array: numpy, cupy or torch."""
+    """Return the library of an array: numpy, cupy or torch."""
     package = type(value).__module__.partition(".")[0]
     return package if package in ("numpy", "cupy") else "torch"
 
 
 def _arrays(answer: Any) -> Sequence[Any]:
-    """What a function returned, as arrays."""
+    """Return the result of a function as a sequence of arrays."""
     return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
 
 
 def _as_float64(found: Any) -> Any:
-    """A reference's answer as float64: a torch tensor where it is, anything else on the host."""
+    """Return a reference's result as float64: a torch tensor on its device, else on the host."""
     return found.detach().double() if hasattr(found, "detach") else _on_host(found)
 
 
@@ -636,8 +635,8 @@ def _dim_names(name: str, shape: Sequence[int]) -> list[str]:
 
 
 def _names(fn: Function, inputs: Sequence[Any], read: Sequence[int]) -> list[str]:
-    """Names of the arguments: the function's own if they are valid in a problem's text, where
-    `x0` is also the first dim of `x`."""
+    """Return names of the arguments: the function's own if all are valid and distinct in a
+    problem's text, where `x0` is also the first dim of `x`; else `arg0_`, `arg1_`, …"""
     count = len(inputs)
     try:
         found = [_word(name) for name in inspect.signature(fn).parameters]
@@ -654,8 +653,8 @@ def _names(fn: Function, inputs: Sequence[Any], read: Sequence[int]) -> list[str
 def _scalars(
     names: Sequence[str], inputs: Sequence[Any], read: Sequence[int]
 ) -> dict[str, int | Option]:
-    """Numbers, truth values and words among the arguments, as far as a problem can hold them: a
-    call with another one is another problem."""
+    """Return the numbers, booleans and words among the arguments that a problem can hold: a call
+    with another value is another problem."""
     found: dict[str, int | Option] = {}
     for at, value in enumerate(inputs):
         value = plain_number(value) if isinstance(value, np.generic) else value
@@ -676,7 +675,7 @@ def _is_contiguous(values: Any) -> bool:
 
 
 def _word(text: str) -> str:
-    """A name in lower case; "" if it cannot be a name in a problem."""
+    """Return a valid name for a problem, in lower case; "" if there is none."""
     word = re.sub(r"[^a-z0-9_]", "_", text.lower())
     return word if re.match(r"[a-z][a-z0-9_]*\Z", word) else ""
 
@@ -701,10 +700,10 @@ def _no_parameters() -> Mapping[str, Any]:
     return {}
 
 
-def _unknown(*_: Any) -> Any:
+def _no_reference(*_: Any) -> Any:
     raise ProblemError("no reference was given")
 
 
 def _report_wait(device: str, holder: str) -> None:
-    """Report at once what blocks the measurement: it may take minutes."""
+    """Report at once which process holds the device: the wait may take minutes."""
     sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")

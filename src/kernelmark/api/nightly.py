@@ -354,7 +354,7 @@ class _Night:
             kind = (int(run.started // _WEEK_S), run.suite, devices)
             spare = kind in kept or run.label != self._file.name
             if keep.runs and age_days > keep.runs and spare:
-                self._store.remove_run(run.id)
+                self._store.delete_run(run.id)
                 removed += 1
                 continue
             kept.add(kind)

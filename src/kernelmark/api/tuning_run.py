@@ -50,7 +50,7 @@ class Tuned:
 
     folder: TuningFolder
     outcomes: tuple[Outcome, ...]
-    retired: dict[str, str]
+    retired: Mapping[str, str]
     unreached: tuple[str, ...]
     metrics: Metrics
     cut: tuple[str, ...] = ()

@@ -48,14 +48,14 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.ops._own import Definition, OwnOp
 
 _KINDS = ("torch", "numpy", "address")
-# What a launch takes on the fake device: so long that few are needed, which really take their time.
+# A launch on the fake device: long, so that few are needed, as each also runs on the CPU.
 _FAKE_LAUNCH_S = 10e-3
 _SHOWN = 12  # values of a parameter that a refusal lists
 
 
 class ReadConfig(dict[str, ConfigValue]):
-    """A config that remembers which names a file without a `space` has looked up: a misspelt one
-    is looked up by nobody."""
+    """A config that records which names are looked up, to find misspelt ones in the config of a
+    file without a `space`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -102,20 +102,19 @@ class ReadConfig(dict[str, ConfigValue]):
 
 
 class FileKernel(Kernel):
-    """The callable that a user's `prepare` gave."""
+    """The callable that a user's `prepare` returned."""
 
     def __init__(self, info: KernelInfo, launch: Callable[[int], Any]) -> None:
-        # A Python file is not all that runs: the libraries it calls may be others in another run.
         self.info = info
         self._launch = launch
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        self._launch(set_index)  # `prepare` was told of the stream: a device has one
+        self._launch(set_index)  # on the stream that `prepare` got: a device has only one
 
 
-def _scripted(device: Device, launch: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Return a launch that advances the clock of the fake device: one of no time would be repeated
-    until the case times out."""
+def _with_fake_time(device: Device, launch: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Return a launch that advances the clock of the fake device: a launch that takes no time would
+    be repeated until the case times out."""
     from kernelmark.devices.fake import FakeDevice
 
     assert isinstance(device, FakeDevice)
@@ -137,34 +136,35 @@ class FileBackend(Backend):
         self._path = Path(path)
         self._module = _load(self._path)
         self._digest = hashlib.sha256(self._path.read_bytes()).hexdigest()[:16]
-        self.device_kinds = rules.known_kinds(path, _attribute(self._module, "devices", None))
+        self.device_kinds = rules.known_kinds(path, getattr(self._module, "devices", None))
         self._ops = self._defined(path) or rules.known_ops(path, self._module.op)
         self._check_functions(path)
-        self._tensors = str(_attribute(self._module, "tensors", ""))
+        self._tensors = str(getattr(self._module, "tensors", ""))
         if self._tensors and self._tensors not in _KINDS:
             raise UsageError(
-                f"{path}: tensors={self._tensors!r} is unknown", hint=f"known: {', '.join(_KINDS)}"
+                Reason("file-tensors", file=path, given=repr(self._tensors)),
+                hint=f"known: {', '.join(_KINDS)}",
             )
 
     def _defined(self, path: str) -> tuple[str, ...]:
-        """The op that the file defines, or names by the file that defines it; () if neither."""
-        named = _attribute(self._module, "op", None)
+        """Return the op that the file defines, or whose file it names; () if neither."""
+        named = getattr(self._module, "op", None)
         if isinstance(named, str) and named.endswith(".py"):
             other = self._path.parent / named
             return (define(str(other), _load(other)),)
-        return (define(path, self._module),) if _attribute(self._module, "inputs", None) else ()
+        return (define(path, self._module),) if getattr(self._module, "inputs", None) else ()
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The ops that it computes."""
+        """Names of the ops that the file computes."""
         return self._ops
 
     def _check_functions(self, path: str) -> None:
         rules.check_function(path, "prepare", self._module.prepare, rules.PREPARE)
-        supports = _attribute(self._module, "supports", None)
+        supports = getattr(self._module, "supports", None)
         if supports is not None:
             rules.check_function(path, "supports", supports, ("problem",))
-        space = _attribute(self._module, "space", None)
+        space = getattr(self._module, "space", None)
         if callable(space):
             rules.check_function(path, "space", space, ("problem",))
         elif space is not None:
@@ -177,23 +177,24 @@ class FileBackend(Backend):
         return self._digest
 
     def libraries(self) -> dict[str, str]:
-        """The file, and the distributions of the packages that importing it has brought in."""
+        """Return the versions of the file and of the distributions that it imports: their kernels
+        may differ between runs although the file does not."""
         return {self._path.name: self._digest, **_owners(_imported(self._module))}
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if problem.op not in self._ops:
             return Reason("file-computes", file=self._path.name, ops=self._ops, asked=(problem.op,))
-        rule = _attribute(self._module, "supports", None)
+        rule = getattr(self._module, "supports", None)
         reason = None if rule is None else rule(problem)
         if reason is not None and not isinstance(reason, str):
             raise CaseError(
-                f"{self._path.name}: supports gave {type(reason).__name__}, not a sentence or None",
-                hint="return why the problem cannot be done, or None where it can",
+                rules.returned(self._path.name, "supports", reason, "text or None"),
+                hint="return why the problem is unsupported, or None",
             )
         return reason
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        given = _attribute(self._module, "space", None)
+        given = getattr(self._module, "space", None)
         if given is None:
             return None
         return rules.known_space(self.name, given(problem) if callable(given) else given)
@@ -214,14 +215,16 @@ class FileBackend(Backend):
         rules.check_launch(self._path.name, launch)
         misspelt = not has_space and bool(given.unread)
         if device.info.kind in ("cuda", "hip") or misspelt:
-            # A first call may compile or allocate, which must not fall into a capture; and it may
-            # be the first to look at the config.
+            # A first call may compile or allocate, which a capture does not allow, and may be the
+            # first to look at the config.
             launch(0)
             device.synchronize()
         if misspelt and given.unread:
             self._refuse_unread(config, tuple(given.read))
         info = getattr(launch, "info", KernelInfo(name=self._path.stem))
-        return FileKernel(info, _scripted(device, launch) if device.info.kind == "fake" else launch)
+        if device.info.kind == "fake":
+            launch = _with_fake_time(device, launch)
+        return FileKernel(info, launch)
 
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
         if config and not self._check_against_space(problem, config, info):
@@ -230,7 +233,7 @@ class FileBackend(Backend):
                 self._refuse_unread(config, names)
 
     def _refuse_unread(self, config: Config, read: tuple[str, ...]) -> None:
-        """Refuse names that the functions of a file without a space do not read."""
+        """Refuse the names in the config of a file without a space that it does not read."""
         reads = f"prepare and launch read only {', '.join(read)}" if read else "reads no config"
         refuse_unknown(self._path.name, config, read, why=f"it declares no space, and {reads}")
 
@@ -244,16 +247,21 @@ class FileBackend(Backend):
         for name, value in config.items():
             known = space.parameters[name]
             if not any(_same(value, one) for one in known):
-                shown = ", ".join(_text(one) for one in known[:_SHOWN])
-                more = f" or {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
                 raise Unsupported(
-                    f"{self._path.name}: {name} is one of {shown}{more}, not {_text(value)}"
+                    Reason(
+                        "config-not-in-space",
+                        backend=self._path.name,
+                        name=name,
+                        known=tuple(map(_text, known[:_SHOWN])),
+                        more=max(0, len(known) - _SHOWN),
+                        value=_text(value),
+                    )
                 )
         return True
 
 
 class SourceBackend(FileBackend):
-    """A CUDA or HIP source, which can be compiled ahead and for a GPU that is not here."""
+    """A CUDA or HIP source, which can be compiled ahead, also for an absent GPU."""
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         made: KernelInfo = self._module.compile_ahead(problem, config, info)
@@ -262,77 +270,84 @@ class SourceBackend(FileBackend):
 
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}", hint=Reason("name-backend"))
+        raise UsageError(Reason("file-missing", file=str(path)), hint=Reason("name-backend"))
     if path.suffix in _source.SUFFIXES:
         return _source.module_of(path)
     name = f"kernelmark_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} cannot be imported")
+        raise UsageError(Reason("file-not-imported", file=str(path)))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Triton looks a kernel's source up through its module
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # a document may be on its way to stdout
+        with contextlib.redirect_stdout(sys.stderr):  # `--json -` writes to stdout
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}",
-            hint=f"mend it until this works: python {path}",
+            Reason("file-not-imported", file=str(path), error=f"{type(error).__name__}: {error}"),
+            hint=f"fix it until this works: python {path}",
         ) from error
     needed = ("prepare",) if hasattr(module, "inputs") else ("op", "prepare")
     for name in needed:
         if not hasattr(module, name):
-            raise UsageError(f"{path} defines no {name!r}", hint="it needs: op = …, def prepare(…)")
+            raise UsageError(
+                Reason("file-lacks", file=str(path), name=name),
+                hint="it needs: op = …, def prepare(…)",
+            )
     return module
 
 
 def define(path: str, module: ModuleType) -> str:
-    """Make the op known that a file defines; its name."""
-    name = _attribute(module, "op", None) or re.sub(r"\W", "_", Path(path).stem.lower())
+    """Register the op that a file defines, and return its name."""
+    name = getattr(module, "op", None) or re.sub(r"\W", "_", Path(path).stem.lower())
     if not isinstance(name, str) or not re.match(r"[a-z][a-z0-9_]*\Z", name):
-        raise UsageError(f"{path}: op={name!r} is no name", hint='for example: op = "softmax"')
+        raise UsageError(
+            Reason("file-op-name", file=path, given=repr(name)), hint='for example: op = "softmax"'
+        )
     for needed in ("inputs", "reference"):
-        if not callable(_attribute(module, needed, None)):
+        if not callable(getattr(module, needed, None)):
             raise UsageError(
-                f"{path} defines no function {needed!r}",
+                Reason("file-lacks", file=path, name=needed),
                 hint="an op of your own needs: def inputs(…), def reference(…)",
             )
     known = ops.registry.get(name) if name in ops.registry else None
     if known is not None and not isinstance(known, OwnOp):
         raise UsageError(
-            f"{path}: op {name!r} is built in", hint="give the op that it defines another name"
+            Reason("file-op-built-in", file=path, op=name),
+            hint="give the op that it defines another name",
         )
     place = str(Path(path).resolve())
     if known is not None and known.place != place:
         raise UsageError(
-            f"op {name!r} is defined by {known.place} and by {place}",
-            hint=f'let one of them take part in the other\'s: op = "{known.place}"',
+            Reason("file-op-twice", op=name, file=known.place, other=place),
+            hint=f'use the op of the first file in the second: op = "{known.place}"',
         )
-    fields = {one: _attribute(module, one, None) for one in ("output", "flops", "nbytes")}
+    fields = {one: getattr(module, one, None) for one in ("output", "flops", "nbytes")}
     for one, function in fields.items():
         if function is not None and not callable(function):
-            raise UsageError(f"{path}: {one} is {type(function).__name__}, not a function")
-    bounds = {one: _attribute(module, one, None) for one in ("rtol", "atol")}
+            raise UsageError(rules.not_function(path, one, function))
+    bounds = {one: getattr(module, one, None) for one in ("rtol", "atol")}
     for one, value in bounds.items():
         if value is not None and (not isinstance(value, int | float) or not value >= 0):
-            raise UsageError(f"{path}: {one}={value!r} is not a number of at least 0")
+            raise UsageError(Reason("file-bound", file=path, name=one, given=repr(value)))
     definition = Definition(
         inputs=module.inputs,
         reference=module.reference,
-        convert=torch_tensor if _attribute(module, "tensors", "") == "torch" else None,
+        convert=torch_tensor if getattr(module, "tensors", "") == "torch" else None,
         **fields,
         **bounds,
     )
     try:
         made = OwnOp(name, definition, place=place)
     except ProblemError as error:
-        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+        reason = Reason("in-file", file=path, cause=error.message)
+        raise UsageError(reason, hint=error.hint) from None
     ops.registry.add(name, made)
     return name
 
 
 def _imported(module: ModuleType) -> set[str]:
-    """Packages that the file itself names, or what it names comes from."""
+    """Return the packages that a file's global names refer to, or whose objects they are."""
     named = {getattr(value, "__module__", None) or "" for value in vars(module).values()}
     named |= {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
     return {name.partition(".")[0] for name in named}
@@ -358,21 +373,18 @@ def _packages(distribution: importlib.metadata.Distribution) -> set[str]:
 
 
 def _same(one: ConfigValue, other: ConfigValue) -> bool:
-    """10 is also 10.0, but 1 is not true."""
+    """Return whether two values are equal, as 10 and 10.0 are; 1 is not True."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _text(value: ConfigValue) -> str:
-    """A value as it is written after --config."""
+    """Format a value as it is written after --config."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
-def _attribute(module: ModuleType, name: str, default: Any) -> Any:
-    return getattr(module, name, default)
-
-
 def view(tensor: Tensor, device: Device, form: str) -> Any:
-    """Our memory in one of the forms that a kernel may take it in."""
+    """Return a view of a tensor's memory in a form that a kernel takes: address, torch, cupy or
+    numpy."""
     on_gpu = device.info.kind in ("cuda", "hip")
     if form == "address":
         return tensor.address
@@ -387,21 +399,21 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
     if form == "cupy":
         return cupy_array(tensor, device.info.index)
     if on_gpu:
-        raise Unsupported("numpy arrays cannot be on a GPU", hint='set tensors = "torch"')
+        raise Unsupported("NumPy arrays cannot be on a GPU", hint='set tensors = "torch"')
     from kernelmark.devices.cpu import array
 
     return array(tensor)
 
 
 def torch_tensor(values: Any) -> Any:
-    """A NumPy array as a torch tensor."""
+    """Return a torch tensor that shares the memory of a NumPy array."""
     import torch
 
     return torch.from_numpy(values)
 
 
 def cupy_array(tensor: Tensor, index: int) -> Any:
-    """Our memory as a CuPy array, which does not own it."""
+    """Return a CuPy array over a tensor's memory, which it does not own."""
     import cupy
 
     spec = tensor.spec
@@ -412,7 +424,7 @@ def cupy_array(tensor: Tensor, index: int) -> Any:
 
 
 def use_stream(device: Device) -> None:
-    """Make the stream that is timed torch's current one."""
+    """Make the timed stream torch's current one."""
     import torch
 
     torch.cuda.set_device(device.info.index)

@@ -1,5 +1,5 @@
-"""What a user's file may say, checked when it is loaded: a mistake in it is told by its own name,
-not by a place in kernelmark where it would be noticed later."""
+"""Checks of a user's kernel file when it is loaded, so that a mistake is reported with the name in
+the file, and not where kernelmark would fail later."""
 
 from __future__ import annotations
 
@@ -11,56 +11,65 @@ from typing import Any
 
 from kernelmark import devices, ops
 from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.space import Space
 
 PREPARE = ("problem", "config", "sets")
-# What reads a function's variables by no name of theirs.
+# Names that give access to a function's variables without naming them.
 _REFLECTION = frozenset({"locals", "vars", "eval", "exec", "inspect", "sys"})
 
 
 def known_ops(path: str, given: Any) -> tuple[str, ...]:
-    """The ops that a file computes; one that there is not would only ever be `unsupported`."""
+    """Return the ops that a file computes. Refuse an unknown one: every problem would be
+    `unsupported`."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{path}: op={given!r} is no name", hint='write: op = "gemm"')
+        raise UsageError(
+            Reason("file-op-name", file=path, given=repr(given)), hint='write: op = "gemm"'
+        )
     for name in names:
         try:
             ops.registry.get(name)
         except UsageError as error:
-            raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+            reason = Reason("in-file", file=path, cause=error.message)
+            raise UsageError(reason, hint=error.hint) from None
     return tuple(names)
 
 
 def known_kinds(path: str, given: Any) -> tuple[str, ...]:
-    """The kinds of devices that a file runs on; all where it does not say."""
+    """Return the kinds of devices that a file runs on; all if it declares none."""
     known = devices.registry.names()
     if given is None:
         return tuple(known)
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Collection) or not names:
-        raise UsageError(f"{path}: devices={given!r} names none", hint='write: devices = ("cpu",)')
+        raise UsageError(
+            Reason("file-devices", file=path, given=repr(given)), hint='write: devices = ("cpu",)'
+        )
     for name in names:
         if name not in known:
-            shown = ", ".join(known)
-            raise UsageError(f"{path}: devices={name!r} is unknown", hint=f"known: {shown}")
+            raise UsageError(
+                Reason("file-devices", file=path, given=repr(name)),
+                hint=f"known: {', '.join(known)}",
+            )
     return tuple(names)
 
 
 def known_space(path: str, values: Any) -> Space:
-    """What can be tuned, from a file's table."""
+    """Return the space that a file's table declares."""
     if not isinstance(values, Mapping) or not all(
         isinstance(choices, Collection) and not isinstance(choices, str)
         for choices in values.values()
     ):
         raise UsageError(
-            f"{path}: space is not a table of names and their values",
+            Reason("file-space", file=path),
             hint='for example: space = {"rows": [64, 128, 256]}',
         )
     return Space(parameters={name: tuple(choices) for name, choices in values.items()})
 
 
 def read_names(prepare: Callable[..., Any]) -> tuple[str, ...] | None:
-    """The names that `prepare` looks up in its config, by its source: `config["rows"]`,
+    """Return the names that `prepare` looks up in its config, by its source: `config["rows"]`,
     `config.get("rows")`, `"rows" in config`. None if it uses the config in any other way, or its
     source cannot be read."""
     try:
@@ -97,29 +106,38 @@ def read_names(prepare: Callable[..., Any]) -> tuple[str, ...] | None:
 
 
 def check_function(path: str, name: str, function: Any, words: tuple[str, ...]) -> None:
-    """Refuse what cannot be called with `words`."""
-    wrong = misfit(name, function, words)
+    """Refuse a function that cannot be called with `words`."""
+    wrong = misfit(path, name, function, words)
     if wrong is not None:
-        hint = f"write: def {name}({', '.join(words)})"
-        raise UsageError(f"{path}: {wrong}", hint=hint)
+        raise UsageError(wrong, hint=f"write: def {name}({', '.join(words)})")
 
 
 def check_launch(file: str, launch: Any) -> None:
-    """Refuse what `prepare` gave where it is no function of an argument set's index."""
+    """Refuse a result of `prepare` that is not a function of an argument set's index."""
     if not callable(launch):
         raise CaseError(
-            f"{file}: prepare gave {type(launch).__name__}, not a function",
+            returned(file, "prepare", launch, "a function"),
             hint="return launch, a function of the set's index",
         )
-    wrong = misfit("launch", launch, ("index",))
+    wrong = misfit(file, "launch", launch, ("index",))
     if wrong is not None:
-        raise CaseError(f"{file}: {wrong}", hint="prepare has to return: def launch(index)")
+        raise CaseError(wrong, hint="prepare has to return: def launch(index)")
 
 
-def misfit(name: str, function: Any, words: tuple[str, ...]) -> str | None:
-    """Why `function` cannot be called with `words`, or None."""
+def returned(file: str, name: str, value: Any, wanted: str) -> Reason:
+    """Return the refusal of a value that a file's function returned."""
+    return Reason("file-returned", file=file, name=name, type=type(value).__name__, wanted=wanted)
+
+
+def not_function(file: str, name: str, value: Any) -> Reason:
+    """Return the refusal of a name that is not a function."""
+    return Reason("file-not-function", file=file, name=name, type=type(value).__name__)
+
+
+def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reason | None:
+    """Return why `function` cannot be called with `words`, or None."""
     if not callable(function):
-        return f"{name} is {type(function).__name__}, not a function"
+        return not_function(file, name, function)
     form = _signature(function)
     if form is None:
         return None
@@ -127,13 +145,19 @@ def misfit(name: str, function: Any, words: tuple[str, ...]) -> str | None:
     try:
         form.bind(*words, **more)
     except TypeError:
-        shown = ", ".join(form.parameters)
-        return f"{name}({shown}) cannot be called with {', '.join(words)}"
+        return Reason(
+            "file-signature",
+            file=file,
+            name=name,
+            parameters=tuple(form.parameters),
+            arguments=words,
+        )
     return None
 
 
 def handles(prepare: Callable[..., Any]) -> list[str]:
-    """What a `prepare` asks for by name: the handle of the stream that is timed, the device."""
+    """Return which further parameters a `prepare` has: `stream`, the handle of the timed stream,
+    and `device`."""
     form = _signature(prepare)
     return [name for name in ("stream", "device") if form is not None and name in form.parameters]
 
@@ -141,5 +165,5 @@ def handles(prepare: Callable[..., Any]) -> list[str]:
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):  # compiled code may not tell its parameters
+    except (TypeError, ValueError):  # compiled code may have no signature
         return None

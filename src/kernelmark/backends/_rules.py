@@ -1,4 +1,4 @@
-"""Reasons that several backends give: one sentence each, the same words everywhere."""
+"""Refusals that several backends share, each with one code."""
 
 from __future__ import annotations
 
@@ -27,28 +27,33 @@ AMD_NARROW_TYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> str | None:
-    """Why a backend cannot run on a device of this kind, or None."""
+def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> Reason | None:
+    """Return why a backend cannot run on a device of this kind, or None."""
     if info.kind in kinds:
         return None
-    return f"{backend} runs on {' and '.join(kinds)}, not on {info.kind}"
+    return Reason("device-unsupported", backend=backend, kinds=tuple(kinds), kind=info.kind)
 
 
-def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> str | None:
-    """Why a backend cannot do this op at all, or None."""
+def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> Reason | None:
+    """Return why a backend cannot compute this op at all, or None."""
     if problem.op in ops:
         return None
     return Reason("op-unsupported", backend=backend, op=problem.op, known=tuple(ops))
 
 
-def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> str | None:
+def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:
     """Return which float below 16 bits an AMD GPU does not multiply, or None."""
     native = AMD_NARROW_TYPES.get(info.arch, ())
     for kind in problem.dtypes.values():
         if kind.startswith(("f8", "f4")) and kind not in native:
             other = kind.removesuffix("fnuz") if kind.endswith("fnuz") else f"{kind}fnuz"
-            instead = f"; it has {other}" if other in native else ""
-            return f"{backend} has no {kind} on {info.arch}{instead}"
+            return Reason(
+                "narrow-float-unsupported",
+                backend=backend,
+                dtype=kind,
+                arch=info.arch,
+                instead=other if other in native else "",
+            )
     return None
 
 
@@ -125,6 +130,7 @@ def get_flag(backend: str, config: Config, name: str, *, default: bool) -> bool:
     return value
 
 
-def arithmetic(problem: Problem) -> str:
-    """The dtypes of a problem in words: a=f16 b=f16 c=f16 acc=f32."""
-    return " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
+def wrong_dtypes(backend: str, problem: Problem, where: str = "") -> Reason:
+    """Return the refusal of a combination of dtypes, which `where` (a CPU, a GPU) does not have."""
+    dtypes = " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
+    return Reason("dtypes-unsupported", backend=backend, op=problem.op, dtypes=dtypes, where=where)

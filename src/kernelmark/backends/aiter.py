@@ -125,7 +125,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     if problem.op == "attention":
         same = len({types[name] for name in ("q", "kv", "o")}) == 1
         if types["q"] not in _HALVES or not same or types["acc"] != "f32":
-            return f"aiter has no attention with {_rules.arithmetic(problem)}"
+            return _rules.wrong_dtypes("aiter", problem)
         return None
     if problem.op == "batched_gemm_quant":
         if options["scheme"] in ("a16wfp4", "afp4wfp4") and info.arch not in _FP4_ARCHS:
@@ -136,7 +136,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
             return f"aiter's {options['scheme']} has no other order than bmk and bmn"
         return None
     if types["a"] not in _HALVES or types["c"] != types["a"] or types["acc"] != "f32":
-        return f"aiter has no {problem.op} with {_rules.arithmetic(problem)}"
+        return _rules.wrong_dtypes("aiter", problem)
     if options["ta"] != "n" or options["tb"] != "t":
         return "aiter multiplies ta=n tb=t only"
     if options["alpha"] != 1 or options["beta"] != 0:

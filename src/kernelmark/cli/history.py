@@ -45,16 +45,22 @@ Arch = Annotated[
 ]
 MinEffect = Annotated[
     float,
-    o.option("--min-effect SHARE", LOOKING, help="Ignore steps below this fraction: 0.02 is 2 %."),
+    o.option(
+        "--min-effect FRACTION", LOOKING, help="Ignore steps below this fraction: 0.02 is 2 %."
+    ),
 ]
-Sentinels = Annotated[
+Canaries = Annotated[
     str,
     o.option(
-        "--sentinels SUITE",
+        "--canaries SUITE",
         LOOKING,
         help="Use this suite as canaries: problems that should never change; if they do, alarms "
         "are suppressed. '' uses none.",
     ),
+]
+Sentinels = Annotated[
+    str | None,
+    o.option("--sentinels SUITE", LOOKING, hidden=True, help="The old name of --canaries."),
 ]
 Changed = Annotated[
     bool, o.option("--changed", o.OUTPUT, help="Show only series with a step or an alarm.")
@@ -128,7 +134,8 @@ def history(
     label: RunLabel = None,
     arch: Arch = None,
     min_effect: MinEffect = 0.02,
-    sentinels: Sentinels = "sentinels",
+    canaries: Canaries = "sentinels",
+    sentinels: Sentinels = None,
     baseline: Baseline = None,
     pin: Pin = None,
     unpin: Unpin = None,
@@ -159,6 +166,7 @@ def history(
     if not 0 < min_effect < 1:
         raise UsageError(f"--min-effect is {min_effect:g}, and must be between 0 and 1")
     suites = None
+    canaries = canaries if sentinels is None else sentinels
     if micro is not None:
         from kernelmark.core.micro import MICRO, MICRO_SUITE, ROOFS_SUITE
         from kernelmark.micro.session import named, plain_name
@@ -166,7 +174,7 @@ def history(
         o.check_alone(context, _WITH_MICRO, "--micro", hint=_MICRO_HINT)
         named(micro)
         ops, backends = [plain_name(micro)], [MICRO]
-        suites, sentinels = (MICRO_SUITE, ROOFS_SUITE), ""
+        suites, canaries = (MICRO_SUITE, ROOFS_SUITE), ""
     if exclude or include:
         with open_store(store) as opened:
             return _excluded(opened, exclude or (), include or ())
@@ -183,7 +191,7 @@ def history(
             arch=arch,
             min_effect=min_effect,
             baseline=baseline,
-            sentinels=sentinels,
+            sentinels=canaries,
             suites=suites,
         )
     picked = chosen(found, o.comma_list(ops), o.comma_list(backends), filter)

@@ -138,7 +138,7 @@ def dispatches(
         str,
         o.option(
             "--target TARGET",
-            help="Where to time: cpu, gfx942, sm_80, vulkan … (default: cpu). Needs such a device.",
+            help="Time on cpu, gfx942, sm_80, vulkan …; needs such a device.",
         ),
     ] = "cpu",
     function: Function = "",

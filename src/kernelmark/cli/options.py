@@ -1,4 +1,4 @@
-"""Every option, written once; commands that share a meaning share the option."""
+"""Options that several commands share, each defined once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def option(
     complete: completing.Complete | None = None,
     **settings: Any,
 ) -> Any:
-    """An option as its help shows it: `"-f --figure FILE"`. Hidden ones set fields that
-    `--timing FILE.toml` has too."""
+    """Return an option from the words of its help: `"-f --figure FILE"`. Hidden options set fields
+    that `--timing FILE.toml` also has."""
     names = [word for word in words.split() if word.startswith("-")]
     return typer.Option(
         *names,
@@ -52,14 +52,14 @@ def _positive(value: float | None) -> float | None:
 
 
 def below_one(value: float | None) -> float | None:
-    """A share, not a percentage: 5 would be ± 500 %."""
+    """Refuse 1 or more for a fraction: the user meant a percentage."""
     if value is not None and value >= 1:
         meant = f"write {value / 100:g} for {value:g} %" if value <= 100 else "write 0.05 for 5 %"
-        raise typer.BadParameter(f"{value:g} must be below 1\nit is a share: {meant}")
+        raise typer.BadParameter(f"{value:g} must be below 1\nit is a fraction: {meant}")
     return value
 
 
-def _share(value: float | None) -> float | None:
+def _fraction(value: float | None) -> float | None:
     return below_one(_positive(value))
 
 
@@ -267,7 +267,7 @@ TargetCi = Annotated[
     option(
         "--target-ci FRACTION",
         MEASUREMENT,
-        callback=_share,
+        callback=_fraction,
         help="Stop when the half-width of the 95 % confidence interval is below this fraction of "
         "the median: 0.02 is 2 %. Default: that of --timing.",
     ),
@@ -377,7 +377,8 @@ StatusWords = Annotated[
 
 
 def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
-    """`-b numpy,torch -b iree` as three words, each once, in order."""
+    """Split the words of a repeatable option at commas, without duplicates: `-b numpy,torch -b
+    iree` gives three words."""
     words = [word.strip() for text in given or () for word in text.split(",")]
     if words and not any(words):
         raise UsageError("an empty list names nothing", hint="leave it out, or name something")
@@ -386,8 +387,8 @@ def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that commands share: a command with a parameter of such a class has all its fields as
-    options. No slots, which would rule out more than one base."""
+    """A group of options. A command with a parameter of such a class has its fields as options. No
+    slots: a class cannot have two bases with slots."""
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
@@ -396,7 +397,8 @@ class Options:
 
 
 def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command for the parser: with the fields of its Options classes as parameters."""
+    """Return the command with the fields of its Options parameters as parameters of its own, as the
+    parser needs them."""
     hints = get_type_hints(call, include_extras=True)
     groups = {n: h for n, h in hints.items() if isinstance(h, type) and issubclass(h, Options)}
     if not groups:
@@ -454,7 +456,7 @@ class ProblemOptions(Options):
         )
 
 
-# Options that are called otherwise than their fields of Timing.
+# Options whose names differ from their fields of Timing.
 _TIMING_FIELDS = {
     "max_blocks": "max_allocations",
     "samples": "min_samples",
@@ -499,7 +501,7 @@ class StoredOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs(Options):
-    """Where data was asked to go; `-` is stdout, which then holds nothing else."""
+    """Files for data; `-` is stdout, which then holds nothing else."""
 
     json: Json = None
     csv: Csv = None
@@ -521,7 +523,7 @@ class Outputs(Options):
 
     @property
     def shows_percent(self) -> bool:
-        """Whether anything that is written has a column for the share of the roof."""
+        """Whether any output has the percentage of the roof: JSON on stdout alone has not."""
         return not (self.json == "-" and self.csv is None and self.md is None)
 
     @property
@@ -529,17 +531,17 @@ class Outputs(Options):
         return "-" in (self.json, self.csv, self.md)
 
     def put(self, *, json: Text, csv: Text | None = None, md: Text | None = None) -> None:
-        """Make and write what was asked for, and nothing else. One that cannot be written keeps
-        no other from being written."""
+        """Format and write the requested outputs. If one cannot be written, the others are."""
         pairs = ((self.json, json), (self.csv, csv), (self.md, md))
         asked = [(place, text) for place, text in pairs if place is not None and text is not None]
         with contextlib.ExitStack() as waiting:
-            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):  # the last is first
+            # Callbacks run in reverse order, so stdout, which comes last here, is written first.
+            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):
                 waiting.callback(lambda place, text: write(place, text()), place, text)
 
 
 def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:
-    """Refuse options that would be ignored `beside` what was asked for: all but the `kept` ones."""
+    """Refuse options that would be ignored in combination with `beside`: all but `kept`."""
     words = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

@@ -36,7 +36,7 @@ def confirm(
 ) -> int:
     """Check which kernels a library runs with the file installed.
 
-    A library ignores an entry that does not fit without an error. This runs each
+    A library silently ignores an entry that does not fit. This runs each
     winner's problem through the library and reads the kernel's name from the library's
     own log. If the tuned kernel ran, it runs the problem again without the file, to see
     whether the library chooses that kernel anyway. The exit code is 1 if another kernel

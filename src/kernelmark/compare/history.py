@@ -1,4 +1,4 @@
-"""What a series of runs says: its steps, and whether the newest point fits.
+"""Steps of a series of runs, and whether its newest point fits its level.
 
 Detection has two stages. The screen here is cheap and looks at every series of every run; what it
 flags is confirmed by paired rounds (`kmark ab`), which cost many runs and decide.
@@ -106,7 +106,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A series with what was found in it. `held` says why a flagged point raises no alarm."""
+    """A series with what was found in it. `held` is why a flagged point's alarm is suppressed."""
 
     series: str
     points: tuple[Point, ...]
@@ -149,9 +149,9 @@ class History:
     """Series with what was found in them, and the runs they are of, oldest first.
 
     `changes` is what differs in the environment at each step, by (run before, run after); `moved`
-    are sentinels that moved in the newest run, `marked` those that did in earlier ones, by run;
-    `watched` says whether the newest run has sentinels at all; `baseline` the times of a pinned run
-    by series.
+    are canaries that moved in the newest run, `marked` those that did in earlier ones, by run;
+    `watched` is true if the newest run has canaries; `baseline` has the times of a pinned run by
+    series.
     """
 
     stories: tuple[Story, ...]
@@ -245,11 +245,12 @@ def _timed(points: Sequence[Point]) -> list[tuple[Point, float]]:
 
 
 def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[Reason]]:
-    """Stories with their alarms held where the machine itself moved, and which sentinels did.
+    """Suppress alarms where the machine itself changed. Return the stories, and the canaries that
+    moved.
 
-    `sentinels` gives the problem's key for the series that are sentinels. A sentinel moved where
-    every backend that ran it last in a run was flagged in the same direction: what they have in
-    common is the machine. It holds the alarms of that run.
+    `sentinels` gives the problem's key for the series that are canaries. A canary moved if it was
+    flagged in the same direction by every backend that ran it last in a run: what these have in
+    common is the machine. The alarms of that run are then suppressed.
     """
     flags: dict[tuple[str, str], list[VerdictStatus]] = {}
     for one in found:
@@ -278,8 +279,8 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
 def marked(
     found: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
 ) -> dict[str, tuple[Reason, ...]]:
-    """Sentinels that stepped with a run, or were in it alone where the runs around it do not let
-    them be expected; by run. Again those that every backend agrees on."""
+    """Return, by run, the canaries that have a step at the run, or are an outlier among the runs
+    around it; as in `hold`, with every backend in the same direction."""
     by_key: dict[str, list[Story]] = {}
     for one in found:
         if one.series in sentinels:

@@ -45,13 +45,16 @@ SETTINGS = {
         _CALL,
     ),
 }
-_REST = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
+_GAPS = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
 _SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
 _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 
 TEMPLATES = {
     # Refusals
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
+    "device-unsupported": "{backend} runs on {kinds:and}, not on {kind}",
+    "dtypes-unsupported": "{backend} has no {op} with {dtypes}{where:if  on {where}}",
+    "narrow-float-unsupported": "{backend} has no {dtype} on {arch}{instead:if ; it has {instead}}",
     "file-computes": "{file} computes {ops:list}, not {asked:list}",
     "no-grouped-gemm": (
         "{backend} has no grouped GEMM: of {op} it would compute all {experts} experts for every"
@@ -78,6 +81,9 @@ TEMPLATES = {
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
     "config-not-whole": "{backend}: {name}={value!r} in the config is no whole number from 0 on",
+    "config-not-in-space": (
+        "{backend}: {name} is one of {known:list}{more:if  or {more} more}, not {value}"
+    ),
     "config-not-for-kernel": "{name} in the config is for {only}, not for {kernel}",
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
@@ -96,6 +102,17 @@ TEMPLATES = {
     ),
     "ukernels-unpacked": "iree has microkernels for packed operands only: add data_tiling=yes",
     "timer-of-iree": "timer={timer} is for the backend iree, not for {backend}",
+    "timer-unsupported": "{device} has no {timer} timer",
+    "timer-one-thread": "timer={timer} needs one thread, and the device has {threads}",
+    "needs-gpu": "{setting} needs a GPU: on a CPU, a launch ends before the next begins",
+    "needs-device-stream": (
+        "{setting} needs launches on the device's stream, and this backend's runtime has a queue of"
+        " its own"
+    ),
+    "gate-timed-out": (
+        "a launch waits for the stream, or its kernels are too many for the queue: a gate cannot"
+        " time it"
+    ),
     "timer-hot-only": (
         "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"
         " between calls"
@@ -157,10 +174,24 @@ TEMPLATES = {
     "leave-out-op": "leave {@op} out, or choose another backend by {@backend}",
     # Files
     "in-file": "{file}: {cause}",
-    "no-call": "is no call of a known form",
-    "file-cut": "the compressed file ends here, before its end",
+    "file-missing": "there is no file {file}",
+    "file-not-imported": "{file} cannot be imported{error:if : {error}}",
+    "file-lacks": "{file} defines no {name!r}",
+    "file-op-name": "{file}: op={given} is not a valid name",
+    "file-op-built-in": "{file}: op {op!r} is built in",
+    "file-op-twice": "op {op!r} is defined by {file} and by {other}",
+    "file-tensors": "{file}: tensors={given} is unknown",
+    "file-devices": "{file}: devices={given} is unknown",
+    "file-space": "{file}: space is not a table of names and their values",
+    "file-bound": "{file}: {name}={given} is not a number of at least 0",
+    "file-not-function": "{file}: {name} is {type}, not a function",
+    "file-signature": "{file}: {name}({parameters:list}) cannot be called with {arguments:list}",
+    "file-returned": "{file}: {name} returned {type}, not {wanted}",
+    "no-call": "is not a call in a known form",
+    "file-cut": "the compressed file is truncated here",
+    "file-damaged": "the compressed file is damaged from here on",
     # Warnings of a measurement
-    "no-reference": "no reference was given: the values of the answers are not checked",
+    "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
         "interval: {width:spread} is above the target of ±{target:.1%}: allow more time ({@max_s})"
         " or more blocks ({@max_allocations})"
@@ -176,9 +207,9 @@ TEMPLATES = {
     ),
     "clock-moved": (
         "the clock moved between {low_mhz:.0f} and {high_mhz:.0f} MHz while timing: lock it, warm"
-        " up longer ({@warmup_s})" + _REST
+        " up longer ({@warmup_s})" + _GAPS
     ),
-    "throttled": "throttled in {count} of {blocks} blocks by {by:list}: cool the device" + _REST,
+    "throttled": "throttled in {count} of {blocks} blocks by {by:list}: cool the device" + _GAPS,
     "not-settled": (
         "times had not settled after {seconds:.2g} s of warm-up: raise {@warmup_s}"
         " (now {warmup_s:g})"
@@ -220,7 +251,7 @@ TEMPLATES = {
     "times-left-out": "{count} of {every} times in the file left out: {first:g} s is no time",
     "no-times": "the file has no time of it",
     "may-be-cut": (
-        "the file ends without a line end: if it was cut, the last value of it may be too"
+        "the file ends without a line end: if it is truncated, so may be its last value"
     ),
     "graphs-untraced": (
         "{share:.0%} of the GPU time in the file is of replayed graphs: nsys profile"
@@ -233,7 +264,7 @@ TEMPLATES = {
     "inputs-changed": "{count} elements of the inputs were changed",
     "stray-write": "a launch wrote to outputs that are not its own (set {sets:list})",
     "not-written": "set {set}: {count} of {elements} elements of {tensor} not written",
-    "guards-overwritten": "set {set}: memory beside {tensor} was overwritten",
+    "guards-overwritten": "set {set}: memory next to {tensor} was overwritten",
     "projection-wrong": (
         "set {set}: a random projection of {bad} of {rows} rows of {tensor} is {ratio:.3g} times"
         " as far from float64 as allowed"
@@ -246,7 +277,7 @@ TEMPLATES = {
         "a launch takes {fresh_s:time} when its inputs were rewritten and its output poisoned"
         " before, and {timed_s:time} when timed: timed launches skip work"
     ),
-    "output-wrong": "the output is not what it must be",
+    "output-wrong": "the output is wrong",
     "above-limit": (
         "{rate:rate {unit}} is {times:.3g} × the measured {roof} roof of {limit:rate {unit}}, and"
         " at most {margin:g} × is accepted: the kernel skips work, or the roof was measured at a"
@@ -263,27 +294,33 @@ TEMPLATES = {
     # Failures of a case, and losses of a worker, whose standard error is in `output`
     "process-failed": "process {process} of {processes}: {cause}",
     "raised": "{text}{place:if  ({place})}",
+    "out-of-memory": (
+        "{needed:bytes} needed{what:if  for {what}}{device:if  on {device}}, {free:bytes} free"
+        "{cause:if  ({cause})}"
+    ),
+    "clock-stalled": "the clock did not advance during a sample",
+    "below-noise": "kernel time is below the noise of the background load",
     "worker-signalled": "killed by signal {signal} ({name}){phase:phase}",
     "worker-out-of-memory": "killed (signal 9), by the kernel, out of memory{phase:phase}",
     "worker-killed": "killed (signal 9), perhaps out of memory{phase:phase}",
     "worker-exited": "the worker ended by itself with exit code {exit_code}{phase:phase}",
     "worker-closed": "the worker closed its output and did not end{phase:phase}",
-    "worker-spoilt": "the worker's output is spoilt: {cause}{phase:phase}",
-    "worker-unasked": "the worker's output holds what answers no request{phase:phase}",
+    "worker-spoilt": "the worker's output is corrupted: {cause}{phase:phase}",
+    "worker-unasked": "the worker sent a reply to no request{phase:phase}",
     "worker-failed": "{cause}{phase:phase}",
     "worker-protocol": (
         "the worker under {python} speaks protocol {spoken}, this kernelmark {wanted}{phase:phase}"
     ),
     "worker-not-started": "cannot start {python}: {error}{phase:phase}",
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
-    "no-answer": "no answer within {limit_s:duration}{phase:phase}",
+    "no-answer": "no reply within {limit_s:duration}{phase:phase}",
     "result-unreadable": "the worker's result cannot be read: {cause}",
     "stored-damaged": "the stored {name} is damaged: {cause}",
     "result-of-another-case": "the worker answered with another case's result",
     "result-of-another-device": "the worker answered with a result of {device} ({arch})",
     "no-device-left": "no device is left: {cause}",
     "given-up": "{cause:brief}",
-    "fails-alone": "it failed {count} cases in a row that {device} can do: {cause:brief}",
+    "fails-alone": "it failed {count} cases in a row that pass on {device}: {cause:brief}",
     # Verdicts
     "only-in-base": "head has no such result",
     "only-in-head": "base has no such result",
@@ -303,14 +340,14 @@ TEMPLATES = {
     "span": "{low:to {high}}",
     "not-detectable": "{low:to {high}}; detectable from {detectable:detectable}",
     "beside-load": (
-        "{cause}, but beside other work on up to {load:.1f} cores: measure {side} again"
+        "{cause}, but other work used up to {load:.1f} cores during {side}: measure {side} again"
     ),
     "sides-unreliable": "{cause}, but {sides:and} unreliable: measure again",
     "medians-disagree": "medians changed by {ratio:percent}, means over blocks by {judged:percent}",
     "perhaps-run": (
         "{low:to {high}}: runs may differ as much; detectable from {detectable:detectable}"
     ),
-    "one-block": "one block on a side: nothing says how another allocation would differ",
+    "one-block": "one block on a side: the variation between allocations is unknown",
     "sides-without-dispersion": (
         "{sides:and}: a mean without dispersion, for history and threshold rules only"
     ),
@@ -332,7 +369,7 @@ TEMPLATES = {
         "{side} {time_us:against {limit_us}} µs is not above {limit_us:against {time_us}} µs"
         "{unknown:if  (stability not known)}"
     ),
-    "stopped-early": "stopped after {rounds:n round}, before it was looked at",
+    "stopped-early": "stopped after {rounds:n round}, before the first test",
     "over-budget": (
         "left out after {rounds:n round}: in {budget_s:duration} only {kept} of {pairs:n pair} can"
         " be decided"
@@ -346,7 +383,7 @@ TEMPLATES = {
     "samples-spread": "its samples spread by {spread:.0%}",
     "runs-differ": "runs differ by {limit:share}",
     "taken-otherwise": "taken {ways:list}",
-    "none-better": "neither more nor less of it is better",
+    "none-better": "neither direction of it is better",
     "base-zero": "base is 0",
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
@@ -424,7 +461,7 @@ TEMPLATES = {
     "lowering-tile": "{dim}={size} of its root op is not a multiple of {least}",
     "lowering-none-fits": "every combination of tiles is ruled out; most often, {cause}",
     "space-unknown-here": (
-        "{backend} cannot say here what can be tried ({cause}): plan it where the GPU is"
+        "{backend} cannot list its candidates here ({cause}): plan it on the machine with the GPU"
     ),
     # Whether a tuned config is kept
     "not-verified": "not verified: {cause}",
@@ -442,29 +479,29 @@ TEMPLATES = {
     ),
     "slower": "slower: " + _SCORE + " over {rounds} rounds" + _REFERENCE,
     "not-faster": (
-        "not surely faster: " + _SCORE + " over {rounds} rounds"
-        "{least:if ; it takes {least} rounds to tell}" + _REFERENCE
+        "not significantly faster: " + _SCORE + " over {rounds} rounds"
+        "{least:if ; it takes {least} rounds to decide}" + _REFERENCE
     ),
     "too-noisy": (
         "too noisy to judge: "
         + _SCORE
-        + " over {rounds} rounds; more rounds in its plan may tell"
+        + " over {rounds} rounds; more rounds in its plan may decide"
         + _REFERENCE
     ),
     "ratio-too-small": (
-        "gains too little: {ratio:.3f} × ({low:.3f} to {high:.3f}), {least:g} × is asked for"
+        "gains too little: {ratio:.3f} × ({low:.3f} to {high:.3f}), {least:g} × is required"
         + _REFERENCE
     ),
     "gain-too-small": (
-        "gains too little: {gain_s:time} a call, {least_s:time} is asked for" + _REFERENCE
+        "gains too little: {gain_s:time} per call, {least_s:time} is required" + _REFERENCE
     ),
-    "faster": "faster: " + _SCORE + ", {gain_s:time} a call" + _REFERENCE,
+    "faster": "faster: " + _SCORE + ", {gain_s:time} per call" + _REFERENCE,
     "few-neighbours": (
         "{cause}; verified on {ran} of {asked} neighbouring sizes: the config supports no others"
     ),
     "another-kernel": "another kernel runs now: {now}, not {was}",
     "none-went-well": (
-        "none of {evaluations} candidates went well{last:if ; the last one is {status}: {cause}}"
+        "none of {evaluations} candidates succeeded{last:if ; the last one is {status}: {cause}}"
         "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
     ),
 }

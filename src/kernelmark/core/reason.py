@@ -1,4 +1,4 @@
-"""Reason: why something was refused, warned of, failed or judged so; a code, its fields, a text.
+"""Reason: why something was refused, warned of, failed or judged; a code, fields and a sentence.
 
 A reason is its sentence, a `str`, so that it can be shown, stored and joined as one. Programs
 decide by `code` and `fields`; sentences are worded in `messages`, and no program looks into them.
@@ -17,7 +17,7 @@ from kernelmark.core import units
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.messages import SETTINGS, TEMPLATES
 
-TEXT = "text"  # the code of a sentence that has no other: old stores and other tools have such
+TEXT = "text"  # the code of a sentence without one, as in old stores and files of other tools
 WIDEST = 9.99  # an interval's width beyond which its figure means nothing
 _LONGEST = 200  # characters of somebody else's text in brief
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -26,8 +26,8 @@ _NO_FIELDS: FrozenDict[Any] = FrozenDict()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How sentences are written. `names` chooses among those of a setting, `store` goes behind a
-    command that is about what is stored."""
+    """How sentences are written. `names` selects among the names of a setting; `store` are words to
+    add to a command that reads the store."""
 
     names: int = 0
     brief: bool = False
@@ -56,19 +56,19 @@ class Reason(str):
 
     @classmethod
     def of(cls, text: str) -> Reason:
-        """`text` itself where it is a reason, else a reason without a code of its own."""
+        """Return `text` itself if it is a reason, else a reason with the code `text`."""
         if isinstance(text, Reason):
             return text
         return cls._made(text, TEXT, _NO_FIELDS) if text else NO_REASON
 
     @property
     def root(self) -> Reason:
-        """The innermost cause."""
+        """The innermost cause; the reason itself if it has none."""
         cause = self.fields.get("cause")
         return cause.root if isinstance(cause, Reason) else self
 
     def having(self, **fields: Any) -> Reason:
-        """This reason with more fields, or other ones."""
+        """Return this reason with fields added or replaced."""
         return self if self.code == TEXT else Reason(self.code, **{**self.fields, **fields})
 
     def __eq__(self, other: object) -> bool:
@@ -93,7 +93,7 @@ def _restored(text: str, code: str, fields: Mapping[str, Any]) -> Reason:
 
 
 def format_reason(reason: str, style: Style = FIELDS) -> str:
-    """The sentence in the words of a reader; that of a reason without a template is as it came."""
+    """Return the sentence in a style; a reason without a template keeps its text."""
     found = Reason.of(reason)
     if found.code in TEMPLATES:
         return _format(found.code, found.fields, style)
@@ -105,7 +105,7 @@ def format_reason(reason: str, style: Style = FIELDS) -> str:
 
 
 def names_settings(reason: str) -> bool:
-    """Whether the sentence depends on how settings are named."""
+    """Return whether the sentence names settings, which differ between command line and Python."""
     return format_reason(reason, PYTHON) != format_reason(reason, FIELDS)
 
 
@@ -113,7 +113,7 @@ def names_settings(reason: str) -> bool:
 
 
 def reason_document(reason: Reason) -> Any:
-    """A code with its fields as JSON values; the bare text of a reason that has no code."""
+    """Return code and fields as JSON values; the bare text of a reason without a code."""
     if reason.code == TEXT:
         return str(reason)
     document = {"code": reason.code, "fields": _plain(reason.fields)}
@@ -121,8 +121,8 @@ def reason_document(reason: Reason) -> Any:
 
 
 def read_reason(document: Any, text: str = "") -> Reason:
-    """The reason of a document, or of a mere sentence. What no template of this version can format
-    keeps its `text`."""
+    """Return the reason of a document or of a sentence. One that no template of this version can
+    format keeps its `text`."""
     if document is None:
         return Reason.of(text)
     if isinstance(document, str) or not isinstance(document, Mapping):
@@ -137,7 +137,7 @@ def read_reason(document: Any, text: str = "") -> Reason:
 
 
 def reason_documents(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The documents of those values that are coded reasons, or lists with any."""
+    """Return the documents of those values that are reasons with a code, or lists with any."""
     found = {}
     for name, value in values.items():
         if isinstance(value, Reason) and value.code != TEXT:
@@ -245,7 +245,7 @@ def _log(ratio: float) -> float:
 
 
 def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
-    """Findings of a check; in brief, those of one kind once."""
+    """Format the findings of a check; in brief, each kind once."""
     if not style.brief:
         return "; ".join(format_reason(finding, style) for finding in findings)
     kinds: dict[str, list[str]] = {}
@@ -265,6 +265,7 @@ def _spread(width: float, _word: str, _: Style) -> str:
 FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "against": lambda value, limit, _: units.told_apart(value, float(limit))[0],
     "and": lambda values, _word, _: " and ".join(values),
+    "bytes": lambda count, _word, _: units.bytes_text(count),
     "brief": lambda value, _word, style: format_reason(value, replace(style, brief=True)),
     "detectable": lambda share, _word, _: units.detectable_text(share),
     "duration": lambda seconds, _word, _: units.duration_text(seconds),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.contraction import Contraction
 from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Strain, Timer
@@ -54,10 +55,10 @@ from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import period, source_bits
 from kernelmark.numerics.project import Projection
 
-_BLOCK = 256
+_BLOCK = 256  # threads of a block of the helper kernels
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
-_STRAIN_ROUNDS = 20_000
-_DISTURB_CYCLES = 500
+_STRAIN_ROUNDS = 20_000  # of four FMAs in each thread of the compute load
+_DISTURB_CYCLES = 500  # most cycles of a thread block that disturbs the scheduler
 # Largest fraction of the device's memory that `free` keeps allocated: libraries need memory too.
 _MAX_FREED_FRACTION = 0.1
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -84,7 +85,9 @@ class GpuDevice(Device):
         self.index = index
         driver.use(index)
         self.info = info(driver, index)
-        self._stream = self._captured = driver.stream()
+        # `launch_on` replaces `_stream`. Graphs are always captured on our own one: the default
+        # stream, on which torch and CuPy launch, cannot be captured.
+        self._stream = self._capture_stream = driver.stream()
         self._while_capturing: WhileCapturing = contextlib.nullcontext
         bus_id = functools.partial(driver.bus_id, index)
         self._watcher = telemetry.watcher(driver.table.vendor, self.info.uuid, bus_id)
@@ -114,6 +117,8 @@ class GpuDevice(Device):
         )
 
     def _blocks(self, count: int) -> int:
+        """Return the grid of a grid-stride loop: a thread per item, 32 blocks per SM or CU at
+        most."""
         return max(1, min(-(-count // _BLOCK), self.info.units * 32))
 
     # -- memory
@@ -135,8 +140,13 @@ class GpuDevice(Device):
                 self.release_freed()
                 return self.allocate(nbytes)
             raise OutOfMemory(
-                f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
-                f"{self.free_bytes() / 2**30:.2f} GiB free ({error.message})"
+                Reason(
+                    "out-of-memory",
+                    needed=nbytes,
+                    device=self.info.name,
+                    free=self.free_bytes(),
+                    cause=error.message,
+                )
             ) from None
 
     def free(self, buffer: Buffer) -> None:
@@ -371,8 +381,7 @@ class GpuDevice(Device):
         if queue is not None:
             if timer not in (Timer.AUTO, Timer.LOOP):
                 raise Unsupported(
-                    f"timer={timer} needs launches on the device's stream, and this backend's "
-                    "runtime has a queue of its own",
+                    Reason("needs-device-stream", setting=f"timer={timer}"),
                     hint="leave the timer out",
                 )
             return QueueReplay(self.driver, self._stream, queue, order, self._stamps)
@@ -391,7 +400,10 @@ class GpuDevice(Device):
                     raise
         if timer in (Timer.AUTO, Timer.GATE):
             return GateReplay(self.driver, self._stream, launch, order, self._stamps, self._gate)
-        raise Unsupported(f"a GPU has no {timer} timer", hint="use graph, gate or profiler")
+        raise Unsupported(
+            Reason("timer-unsupported", device="a GPU", timer=str(timer)),
+            hint="use graph, gate or profiler",
+        )
 
     def run_all(
         self,
@@ -447,12 +459,12 @@ class GpuDevice(Device):
             self.driver.destroy("graph", graph)
 
     def _capture(self, launch: Launch, order: Sequence[int], stamps: Stamps | None = None) -> int:
-        launched_on, self._stream = self._stream, self._captured
+        stream, self._stream = self._stream, self._capture_stream
         try:
-            with self._while_capturing(self._captured):
-                return capture(self.driver, self._captured, launch, order, stamps)
+            with self._while_capturing(self._capture_stream):
+                return capture(self.driver, self._capture_stream, launch, order, stamps)
         finally:
-            self._stream = launched_on
+            self._stream = stream
 
     def synchronize(self) -> None:
         self.driver.call("stream_synchronize", _ptr(self._stream))
@@ -515,7 +527,7 @@ class GpuDevice(Device):
             self.driver.destroy("module", self._module)
         if "_projector" in self.__dict__:
             self._projector.close()
-        self.driver.destroy("stream", self._captured)
+        self.driver.destroy("stream", self._capture_stream)
 
 
 def _tables(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import (
@@ -112,7 +113,7 @@ class HostDevice(Device):
         free = self.free_bytes()
         if nbytes > free:
             raise OutOfMemory(
-                f"{bytes_text(nbytes)} are needed and {bytes_text(max(free, 0))} are free",
+                Reason("out-of-memory", needed=nbytes, free=max(free, 0)),
                 hint="choose a smaller problem, or give the process more memory",
             )
         try:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timer
 from kernelmark.devices._readback import Readback
 from kernelmark.devices.base import (
@@ -32,8 +33,8 @@ from kernelmark.gpu.driver import Driver, pack
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 # Replays enqueued at once; the device keeps the stamps of this many.
 ROOM = 64
-# Cycles after which a gate opens by itself, so that a lost host cannot hang the GPU: seconds, and
-# at no GPU's clock fewer than these.
+# Cycles after which a gate opens by itself, so that a lost host cannot hang the GPU: on any GPU at
+# least _GATE_HOLDS_S.
 _GATE_CYCLES = 8_000_000_000
 _GATE_HOLDS_S = 2.0
 # An SM or CU whose clock is further from the median, as a fraction, holds a stamp of an earlier
@@ -70,9 +71,10 @@ class Stamps:
         """Return the device bytes for the current pair and those that are kept."""
         return 32 * slots * (1 + ROOM)
 
-    def enqueue(self, stream: int, place: int) -> None:
-        """Enqueue a kernel that writes the clocks to slot 0 (before) or 1 (after)."""
-        address = self._address + place * self._slots * 16
+    def enqueue(self, stream: int, half: int) -> None:
+        """Enqueue a kernel that writes the clocks into half 0 (before) or 1 (after) of the current
+        pair."""
+        address = self._address + half * self._slots * 16
         # Two blocks per SM or CU, so that each gets one.
         self._driver.launch(
             self._function,
@@ -82,9 +84,9 @@ class Stamps:
             stream,
         )
 
-    def keep(self, stream: int, place: int) -> None:
-        """Enqueue a copy of the current pair into its own slot."""
-        target = self._address + (1 + place) * self._pair_bytes
+    def keep(self, stream: int, index: int) -> None:
+        """Enqueue a copy of the current pair to the kept pair `index`."""
+        target = self._address + (1 + index) * self._pair_bytes
         self._driver.copy_on_device(target, self._address, self._pair_bytes, stream)
 
     def clock_mhz(self) -> float | None:
@@ -269,12 +271,12 @@ class Series:
         driver, stream = self._driver, self._stream
         while len(self._events) < len(replays):
             self._events.append((driver.event(), driver.event()))
-        for place, (replay, (start, end)) in enumerate(zip(replays, self._events, strict=False)):
-            before(first + place)
+        for index, (replay, (start, end)) in enumerate(zip(replays, self._events, strict=False)):
+            before(first + index)
             driver.record(start, stream)
             replay.enqueue()
             driver.record(end, stream)
-            self._stamps.keep(stream, place)
+            self._stamps.keep(stream, index)
         return self._stamps.kept_clocks(len(replays))
 
     def _readings(self, clocks: Sequence[float | None]) -> list[Reading]:
@@ -375,8 +377,7 @@ class GateReplay(_TimedReplay):
         # The start event has passed only if the gate is open.
         if self._driver.code("event_elapsed", ctypes.byref(unused), start, start) == 0:
             raise Unsupported(
-                "a launch waits for the stream, or its kernels are too many for the queue: a gate"
-                " cannot time it",
+                Reason("gate-timed-out"),
                 hint="take what waits, such as a copy to the host, out of the launch",
             )
 
@@ -404,6 +405,6 @@ class QueueReplay(Replay):
         self._stamp(1)
         return Reading(elapsed_s=elapsed_s, clock_mhz=self._stamps.clock_mhz())
 
-    def _stamp(self, place: int) -> None:
-        self._stamps.enqueue(self._stream, place)
+    def _stamp(self, half: int) -> None:
+        self._stamps.enqueue(self._stream, half)
         self._driver.call("stream_synchronize", _ptr(self._stream))

@@ -125,10 +125,10 @@ class Device(ABC):
         """The stream that launches are enqueued on."""
 
     def launch_on(self, stream: Stream, while_capturing: WhileCapturing) -> None:
-        """Launch on a stream of the process instead of an own one, which is then only captured,
-        inside `while_capturing`; to be called first. A process that launches on two streams takes
-        longer for each launch, on an H200 0.35 µs (benchmarks/gpu/streams.py). Nothing to do where
-        there are no streams."""
+        """Launch on this stream of the process; the device's own stream is then used only to
+        capture graphs, inside `while_capturing`. Call it before anything else. In a process that
+        launches on two streams every launch takes longer, on an H200 by 0.35 µs
+        (benchmarks/gpu/streams.py). Devices without streams ignore it."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.core.timing import Timer
 from kernelmark.devices._cores import (
@@ -123,12 +124,12 @@ class CpuDevice(HostDevice):
             # CPU time summed over threads is not a launch's time: it would not show threads that
             # wait for each other.
             raise Unsupported(
-                f"timer=cpu needs one thread, and the device has {self.threads}",
+                Reason("timer-one-thread", timer="cpu", threads=self.threads),
                 hint="use threads=1, or timer=loop",
             )
         if timer not in (Timer.AUTO, Timer.LOOP, Timer.CPU):
             raise Unsupported(
-                f"timer={timer} needs a GPU; the CPU has a clock around its launches",
+                Reason("timer-unsupported", device="a CPU", timer=str(timer)),
                 hint="use timer=loop or leave it out",
             )
         return CpuReplay(launch, order, Timer.CPU if timer is Timer.CPU else Timer.LOOP)

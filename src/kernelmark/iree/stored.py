@@ -12,7 +12,7 @@ from kernelmark.core.result import KernelInfo, ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.ab import Outcome, Report
 from kernelmark.runners.capture import environment
-from kernelmark.workloads.importers.base import Found, Given, gathered, problem_of
+from kernelmark.workloads.importers.base import Found, Given, build_run, problem_of
 
 
 def result_set(report: Report, label: str = "") -> ResultSet:
@@ -23,7 +23,7 @@ def result_set(report: Report, label: str = "") -> ResultSet:
         device = f"{device}:0"
     here = [] if report.not_run or device == "vulkan" else [device]
     rows = [row for one in report.outcomes for row in _rows(report, one)]
-    made = gathered(
+    made = build_run(
         report.plan.module,
         Given(label=label, device=device, arch=report.target, started=time.time()),
         rows,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices.base import Device, Launch, Reading, Replay, Stream, own_queue
 
@@ -22,7 +23,8 @@ BATCH = 32
 # Recorded launches cost memory and, behind a gate, room in the device's queue: it holds about a
 # thousand kernels, and a launch may be three.
 RECORDED_LIMIT = {Timer.GRAPH: 4096, Timer.GATE: 256}
-# Burst: launches run a tenth of the time at most, but no idle gap is longer than this.
+# Burst: an idle gap is 9 times as long as the sample before it, so that launches run a tenth of the
+# time, but at most MAX_IDLE_S.
 IDLE_FACTOR = 9.0
 MAX_IDLE_S = 0.5
 # Replays recorded before they are needed, at most.
@@ -146,9 +148,9 @@ class Sampler:
         self._background = _flush_launch(device) if flush else _strain_launch(device, strain)
         self._queue = own_queue(launch)
         if self._background is not None and self._queue is not None:
+            setting = "cache=flush" if flush else f"strain={strain}"
             raise Unsupported(
-                f"{'cache=flush' if flush else f'strain={strain}'} needs launches on the device's "
-                "stream, and this backend's runtime has a queue of its own",
+                Reason("needs-device-stream", setting=setting),
                 hint="use cache=cold or cache=hot, and strain=none",
             )
         self._replays: dict[tuple[int, int, bool], Replay] = {}
@@ -268,7 +270,7 @@ class Sampler:
     def _sample_one_length(self, pace: Pace) -> Sample:
         reading, spent_s, wall_s = self._timed(self._next_order(pace.launches))
         if reading.elapsed_s <= 0:
-            raise CaseError("the clock did not move during a sample", hint="raise min_sample_s")
+            raise CaseError(Reason("clock-stalled"), hint="raise min_sample_s")
         return Sample(
             launch_s=reading.elapsed_s / pace.launches,
             clock_mhz=reading.clock_mhz,
@@ -325,10 +327,7 @@ class Sampler:
             self.fallbacks += 1
             launch_s = long.elapsed_s / (2 * count)
         if launch_s <= 0:
-            raise _BelowNoise(
-                "kernel time is below the noise of the background load",
-                hint="measure with strain=none",
-            )
+            raise _BelowNoise(Reason("below-noise"), hint="measure with strain=none")
         return Sample(
             launch_s=launch_s,
             clock_mhz=long.clock_mhz,
@@ -397,11 +396,7 @@ def _strain_launch(device: Device, strain: Strain) -> Launch | None:
     if strain is Strain.NONE:
         return None
     if not isinstance(device, Straining):
-        raise Unsupported(
-            f"strain={strain} needs a GPU: a launch on {device.info.name} ends before the next"
-            " begins",
-            hint="use strain=none",
-        )
+        raise Unsupported(Reason("needs-gpu", setting=f"strain={strain}"), hint="use strain=none")
 
     def load(stream: Stream, index: int) -> None:
         device.strain(strain)

@@ -41,7 +41,7 @@ from kernelmark.ops.base import Op
 
 OnPhase = Callable[[str], None]
 
-# Phases that a case's wall time is booked on; `beside` is that of the secondary times.
+# Phases that a case's wall time is booked on; `beside` is for the secondary times (eager, hot).
 PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
 # Most samples of a block, however short they are.
 MAX_SAMPLES = 1000
@@ -429,6 +429,8 @@ class _BlockLoop:
         by_wall = gaps and self._device.real_time
         max_wall_s = WALL_FACTOR * longest_s + 1.0
         samples: list[Sample] = []
+        # What counts towards the block's seconds: device time, or host time where gaps between
+        # replays take longer than these.
         spent_s = timed_s = wall_s = 0.0
         batches = sampler.takes_batches(self._pace)
         sample_s = 0.0

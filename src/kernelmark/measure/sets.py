@@ -11,7 +11,6 @@ from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Cache
-from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import GUARD_BYTES, ArgumentSet, Buffer, Device, Tensor
 
 # Together the sets are this many times the last-level cache: caches that do not replace the
@@ -82,7 +81,7 @@ def plan_sets(
     fit = (int(free_bytes * MEMORY_FRACTION) - _FIRST_PAGES * _PAGE) // _max_set_bytes(tensors)
     if fit < 1:
         raise OutOfMemory(
-            f"one argument set needs {bytes_text(total)} and {bytes_text(free_bytes)} are free",
+            Reason("out-of-memory", needed=total, what="one argument set", free=free_bytes),
             hint="choose a smaller problem or a device with more memory",
         )
     if cache is not Cache.COLD:

@@ -112,7 +112,7 @@ def by_worry(shown: Sequence[Story]) -> list[Story]:
 
 
 def notes(history: History) -> list[str]:
-    """Sentinels that moved, and how often the rule was wrong where nothing had changed."""
+    """Return notes on canaries that moved, and on the rate of false alarms."""
     lines = [
         f"canary moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are suppressed"
         for text in history.moved
@@ -124,8 +124,8 @@ def notes(history: History) -> list[str]:
     ]
     if not history.watched:
         lines.append(
-            f"run {history.runs[-1].id} has no canaries, which tell a change of the machine from "
-            "one of the code: kmark run -s SUITE measures them beside the suite"
+            f"run {history.runs[-1].id} has no canaries, so a change of the machine cannot be "
+            "distinguished from one of the code: kmark run -s SUITE measures them with the suite"
         )
     lines += two_numbers(history.stories)
     rate = history.audit.rate

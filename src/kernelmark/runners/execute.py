@@ -15,6 +15,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import (
     CompileError,
     KernelmarkError,
+    OutOfMemory,
     Unsupported,
     UsageError,
 )
@@ -148,8 +149,14 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
     except UsageError as error:
         raise Unsupported(error.message, error.hint) from None
     if info.kind not in backend.device_kinds:
-        kinds = ", ".join(backend.device_kinds)
-        raise Unsupported(f"{case.backend} does not run on {info.kind}, only on {kinds}")
+        raise Unsupported(
+            Reason(
+                "device-unsupported",
+                backend=case.backend,
+                kinds=backend.device_kinds,
+                kind=info.kind,
+            )
+        )
     rule = backend.supports
     if not info.memory_bytes:  # an absent GPU, whose runtime need not be installed
         rule = getattr(backend, "refuses", rule)
@@ -165,7 +172,9 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
         return Status.UNSUPPORTED, _with_hint(error)
     if isinstance(error, CompileError):
         return Status.COMPILE_ERROR, _with_hint(error)
-    if is_out_of_memory(error):
+    if isinstance(error, OutOfMemory):
+        return Status.OUT_OF_MEMORY, _with_hint(error)
+    if is_out_of_memory(error):  # an error of a library
         return Status.OUT_OF_MEMORY, Reason.of(_one_line(error))
     if isinstance(error, KernelmarkError):
         return Status.RUNTIME_ERROR, _with_hint(error)

@@ -1,29 +1,21 @@
-"""Less of old runs: one time a block instead of every sample, or nothing at all."""
+"""Thin out old runs: keep one time per block instead of every sample."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from sqlalchemy import delete, update
+from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.result import Block, Result
 from kernelmark.stores.reading import Decoder, results_query
-from kernelmark.stores.schema import pins, results, runs
+from kernelmark.stores.schema import results
 from kernelmark.stores.writing import packed
 
 
-def remove_run(connection: Connection, number: int) -> None:
-    """Delete a run with its results and pinned names. Cases and environments stay: others share
-    them."""
-    connection.execute(delete(pins).where(pins.c.run_no == number))
-    connection.execute(delete(results).where(results.c.run_no == number))
-    connection.execute(delete(runs).where(runs.c.no == number))
-
-
 def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
-    """Keep the median of each block of a run's results; how many results had more. Medians,
-    intervals and what rules compute from blocks stay the same."""
+    """Keep the median of each block of a run's results. Return how many results had more samples.
+    Medians, intervals and what rules compute from blocks stay the same."""
     rows = connection.execute(results_query(number, {})).all()
     count = 0
     for row in rows:

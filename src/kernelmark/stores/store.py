@@ -1,4 +1,4 @@
-"""Store: everything that was measured, for every tool that asks."""
+"""Store: runs, results, roofs, pinned names and tokens in one SQL database."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ T = TypeVar("T")
 
 
 class _Conflict(StoreError):
-    """What was to be added is there already."""
+    """A row with the same key is stored already."""
 
 
 class Store:
     """Runs, results with every sample, roofs and pinned names. Make one with `open_store`.
 
-    Threads may share a store, and processes may write to one place at the same time. Each
-    method that writes is done, or has changed nothing, when it returns or raises.
+    Threads may share a store, and processes may write to one database at the same time. A method
+    that writes has written everything when it returns, and nothing when it raises. Those that add
+    results or roofs write in batches instead: if one raises, repeat it.
     """
 
     def __init__(self, place: StorePlace, engine: Engine, *, readonly: bool) -> None:
@@ -70,7 +71,7 @@ class Store:
         return cls(place, engine, readonly=readonly)
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._watch.close()
         self._engine.dispose()
 
@@ -86,8 +87,8 @@ class Store:
         self.close()
 
     def version(self) -> str:
-        """A text that is another one after every change of the store, by this process or another:
-        what was read while it stays the same is still so."""
+        """Return a text that changes with every change of the store, by this process or another:
+        while it is the same, what was read before is still valid."""
         with explained(self.where):
             return self._watch.version()
 
@@ -108,7 +109,7 @@ class Store:
         self._write(add)
 
     def update_run(self, run: Run) -> None:
-        """Replace what is stored of a run (its state, when it finished, …), not its results."""
+        """Replace what is stored about a run (its state, when it finished, …), not its results."""
         number = self._number(run.id)
         self._write(
             lambda c: c.execute(
@@ -122,7 +123,7 @@ class Store:
         label: str | None = None,
         suites: Sequence[str] | None = None,
     ) -> list[Run]:
-        """Runs, newest first. Those that measured roofs are left out unless `suites` has theirs."""
+        """Return runs, newest first. Without `suites`, runs that measured roofs are left out."""
         of_suite = runs.c.suite != ROOFS_SUITE if suites is None else runs.c.suite.in_(suites)
         conditions = [] if label is None else [runs.c.label == clean(label)]
         query = reading.runs_query(of_suite, *conditions).limit(limit)
@@ -131,8 +132,8 @@ class Store:
     def find_runs(
         self, *, limit: int, offset: int = 0, text: str = "", **columns: str
     ) -> tuple[list[Run], int]:
-        """Runs, newest first, whose id, label or suite contains `text` and whose `columns` (label,
-        suite, state) have these values; and how many there are without `limit`."""
+        """Return runs, newest first, whose id, label or suite contains `text` and whose `columns`
+        (label, suite, state) have these values; and how many there are without `limit`."""
         conditions = [runs.c[name] == clean(value) for name, value in columns.items() if value]
         if text:
             named = (runs.c.id, runs.c.label, runs.c.suite)
@@ -145,7 +146,7 @@ class Store:
         )
 
     def run_names(self) -> dict[str, list[str]]:
-        """Every label, suite and state that some run has."""
+        """Return every label, suite and state that occurs in a run."""
         names = ("label", "suite", "state")
         queries = {name: select(runs.c[name]).distinct().order_by(runs.c[name]) for name in names}
         return self._read(
@@ -153,11 +154,11 @@ class Store:
         )
 
     def environments(self) -> list[Place]:
-        """Every environment that a run was in, the most recently used first."""
+        """Return the environments of all runs, the most recently used first."""
         return self._read(self._decoder.places)
 
     def run(self, ref: str = "latest") -> Run:
-        """The run with this id, pinned name, label (the newest one), beginning of an id, or
+        """Return the run with this id, pinned name, label (the newest one), prefix of an id, or
         `latest`, `latest~1`, …"""
 
         def find(connection: Connection) -> Run:
@@ -167,14 +168,14 @@ class Store:
         return self._read(find)
 
     def run_before(self, run: Run) -> Run | None:
-        """The newest run that started before this one and has its label and suite."""
+        """Return the newest run before this one with the same label and suite."""
         same = (runs.c.label == clean(run.label), runs.c.suite == clean(run.suite))
         query = reading.runs_query(*same, runs.c.started < run.started).limit(1)
         return next(iter(self._read(lambda c: self._decoder.runs(c, query))), None)
 
     def delete_run(self, run_id: str) -> int:
-        """Remove a run with its results, roofs and pinned names, and return how many results it
-        had. Problems, cases and environments stay, as other runs may share them."""
+        """Delete a run with its results, roofs and pinned names. Return how many results it had.
+        Problems, cases and environments stay, as other runs may share them."""
         number = self._number(run_id)
 
         def delete(connection: Connection) -> int:
@@ -188,7 +189,7 @@ class Store:
         return count
 
     def counts(self, run_id: str) -> dict[Status, int]:
-        """How many results of a run have each status; only those that occur."""
+        """Count the results of a run by status."""
         number = self._number(run_id)
         query = (
             select(results.c.status, func.count())
@@ -199,7 +200,7 @@ class Store:
         return {status: found[status.value] for status in Status if status.value in found}
 
     def sizes(self, run_ids: Sequence[str]) -> dict[str, int]:
-        """How many results each of these runs has."""
+        """Count the results of each of these runs."""
         query = (
             select(runs.c.id, func.count(results.c.run_no))
             .join(results, results.c.run_no == runs.c.no, isouter=True)
@@ -208,14 +209,8 @@ class Store:
         )
         return dict(self._read(lambda c: _pairs(c, query)))
 
-    def remove_run(self, run_id: str) -> None:
-        """Delete a run with its results and pinned names."""
-        number = self._number(run_id)
-        self._write(lambda c: retention.remove_run(c, number))
-        del self._run_numbers[run_id]
-
     def thin_samples(self, run_id: str) -> int:
-        """Keep one time a block of a run's results; how many results had more."""
+        """Keep one time per block of a run's results. Return how many results had more."""
         number = self._number(run_id)
         return self._write(lambda c: retention.thin_samples(c, self._decoder, number))
 
@@ -224,9 +219,9 @@ class Store:
     def add_results(
         self, run_id: str, new: Iterable[Result], *, process: int = 0, alone: bool = False
     ) -> int:
-        """Store results of a run and say how many. One of the same case, device and `process`
-        as a stored one replaces it; a result that joins several processes is of process 0.
-        With `alone`, all that the run had of their cases goes, on any device."""
+        """Store results of a run, and return how many. One of the same case, device and `process`
+        as a stored one replaces it; a result that joins several processes has process 0. With
+        `alone`, the results that the run had for these cases are deleted, on any device."""
         number = self._number(run_id)
         count = 0
         for batch in writing.batches(new):
@@ -241,13 +236,13 @@ class Store:
         return count
 
     def results(self, run_id: str, **selection: Unpack[CaseSelection]) -> Iterator[Result]:
-        """Results of a run in the order they came, exactly as they were added."""
+        """Yield the results of a run in the order they came, exactly as they were added."""
         query = reading.results_query(self._number(run_id), selection)
         with explained(self.where), engines.reading(self._engine) as connection:
             yield from self._decoder.results(connection, query)
 
     def finished(self, run_id: str, device: str | None = None) -> set[str]:
-        """`Case.id` of everything a run has a result for, good or bad."""
+        """Return `Case.id` of every case that has a result in the run, good or bad."""
         query = (
             select(cases.c.id)
             .join(results, results.c.case_no == cases.c.no)
@@ -258,14 +253,14 @@ class Store:
         return set(self._read(lambda c: c.execute(query).scalars().all()))
 
     def result_set(self, run_id: str) -> ResultSet:
-        """A run with its results, as `kmark export` writes it."""
+        """Return a run with its results, as `kmark export` writes it."""
         query = reading.runs_query(runs.c.no == self._number(run_id))
         run = self._read(lambda c: self._decoder.runs(c, query))[0]
         return ResultSet(run=run, results=tuple(self.results(run_id)))
 
     def add_result_set(self, new: ResultSet) -> Imported:
-        """Bring in a run with its results. What is stored already is kept as it is, so doing
-        it twice changes nothing, and says so."""
+        """Add a run with its results. What is stored already is kept as it is, so adding it twice
+        changes nothing; the return value has what was new."""
         known = self._known_run(new.run.id)
         if known is None:
             self.add_run(new.run)
@@ -294,7 +289,7 @@ class Store:
         )
 
     def positions(self, run_id: str) -> set[writing.Position]:
-        """(`Case.id`, device, process) of every result of a run."""
+        """Return (`Case.id`, device, process) of every result of a run."""
         query = (
             select(cases.c.id, results.c.device, results.c.process)
             .join(cases, cases.c.no == results.c.case_no)
@@ -305,8 +300,8 @@ class Store:
     # History
 
     def series(self, series: str, limit: int | None = None) -> list[SeriesPoint]:
-        """The points of the series with this `Result.series`, with ` | ` and its name for one of a
-        metric, oldest first; `limit` keeps those of the newest results."""
+        """Return the points of a series, oldest first. `series` is a `Result.series`; for a metric
+        ` | ` and its name follow. `limit` keeps the points of the newest results."""
         for whole in (series, series.rpartition(" | ")[0]):  # of a metric, its name comes last
             case_series, _, arch = whole.rpartition(" | ")
             case_id = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -318,18 +313,19 @@ class Store:
     def history(
         self, *, limit: int | None = None, **selection: Unpack[Selection]
     ) -> list[SeriesPoint]:
-        """Points of every series that matches, oldest run first; `limit` keeps the newest."""
+        """Return the points of every series that matches, oldest run first; `limit` keeps the
+        newest."""
         return self._read(lambda c: reading.history(c, selection, limit))
 
     def latest(self, **selection: Unpack[Selection]) -> list[SeriesPoint]:
-        """The newest point of every series that matches."""
+        """Return the newest point of every series that matches."""
         return self._read(lambda c: reading.latest(c, selection))
 
     # Roofs
 
     def add_roofs(self, new: Iterable[Roof], *, host: str = "") -> None:
-        """Store roofs that were measured elsewhere; `host` tells apart machines that share a
-        store. Roofs that are measured here come with the results of microbenchmarks."""
+        """Store roofs that were measured elsewhere; `host` distinguishes machines that share a
+        store. Roofs that are measured here are stored as results of microbenchmarks."""
         for made in recorded(new, host):
             self.add_result_set(made)
 
@@ -343,10 +339,10 @@ class Store:
         at: float = math.inf,
         every: bool = False,
     ) -> tuple[Roof, ...]:
-        """The newest roof of each kind, name, unit, number of threads and place, of the results of
-        microbenchmarks that were measured for it, or of `every` one. A steady one stays until
-        another one comes. `at` is a time in seconds since the epoch: the roofs that were the newest
-        then."""
+        """Return the newest roof of each kind, name, unit, number of threads, device and host, from
+        runs of `kmark roofs`; with `every` also from other runs of microbenchmarks. An unsteady
+        roof never replaces a steady one. `at`, in seconds since the epoch, selects the roofs that
+        were the newest at that time."""
         wanted = {"threads": threads, "host": host}
         suites = (ROOFS_SUITE, MICRO_SUITE) if every else (ROOFS_SUITE,)
         return self._read(
@@ -358,7 +354,7 @@ class Store:
     # Pinned names
 
     def pin(self, name: str, run_id: str) -> None:
-        """Let `name` mean this run, whatever it meant before."""
+        """Pin `name` to this run; it may have been pinned to another."""
         check_name("pinned run", name)
         number = self._number(run_id)
 
@@ -369,15 +365,15 @@ class Store:
         self._write(write)
 
     def unpin(self, name: str) -> None:
-        """Forget a pinned name; the run stays."""
+        """Remove a pinned name; the run stays."""
         self._write(lambda c: c.execute(pins.delete().where(pins.c.name == clean(name))))
 
     def pinned(self, name: str) -> str | None:
-        """The id of the run that `name` is pinned to."""
+        """Return the id of the run that `name` is pinned to."""
         return self.pins().get(name)
 
     def pins(self) -> dict[str, str]:
-        """Every pinned name with the id of its run."""
+        """Return every pinned name with the id of its run."""
         query = select(pins.c.name, runs.c.id).join(runs, runs.c.no == pins.c.run_no)
         return dict(self._read(lambda c: _pairs(c, query.order_by(pins.c.name))))
 
@@ -388,7 +384,7 @@ class Store:
         return self._write(lambda c: token_rows.create(c, name, scope))
 
     def tokens(self) -> list[token_rows.Token]:
-        """Every token, by name."""
+        """Return all tokens, sorted by name."""
         return self._read(token_rows.listed)
 
     def revoke_token(self, name: str) -> None:
@@ -399,7 +395,7 @@ class Store:
             )
 
     def find_token(self, secret: str) -> token_rows.Token | None:
-        """The token that this is the secret of."""
+        """Return the token with this secret."""
         return self._read(lambda c: token_rows.find(c, secret))
 
     # Inside
@@ -445,7 +441,7 @@ class Store:
 
 
 def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
-    """Check that it is a store of ours, and bring it to the newest schema."""
+    """Check that the database is a store, and migrate it to the newest schema."""
     known = migrations.known()
     with engines.reading(engine) as connection:
         found = migrations.version(connection, place)

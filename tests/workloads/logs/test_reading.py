@@ -74,7 +74,9 @@ def test_noise_is_told_by_line_and_nothing_else_is(read, told):
     text = ["INFO starting", LINE, "", "   ", "W0101 k, m", "# note", other(6), "\x00\xff", "{}"]
     reading = read("\r\n".join(text))
     assert reading.workload.total == 2
-    assert told(reading) == [(n, "is no call of a known form") for n in (1, 5, 8, 9)]
+    assert [(line, why.code) for line, why in told(reading)] == [
+        (n, "no-call") for n in (1, 5, 8, 9)
+    ]
 
 
 @pytest.mark.parametrize("first", ["128,256,-64", "128,256", "12.5,1,2", "1 2 3 4 5"])
@@ -112,22 +114,22 @@ def test_maps_over_several_lines(read, told, text):
     ]
     broken = read(text + "- {M: 48, transA: T,\n  transB: N}\nend\n")
     lines = text.count("\n")
-    assert told(broken) == [
-        (lines + 1, "has no n"),
-        (lines + 3, "is no call of a known form"),
-    ]
+    (first, missing), (last, noise) = told(broken)
+    assert (first, last) == (lines + 1, lines + 3)
+    assert missing == "has no n"
+    assert noise.code == "no-call"
 
 
 def test_a_compressed_log_that_ends_early_keeps_what_it_has(read, told):
     whole = gzip.compress("\n".join(other(n) for n in range(5, 400)).encode())
     reading = read(whole[: len(whole) // 2], "a.log.gz")
     assert 0 < reading.workload.total < 395
-    assert told(reading)[-1][1] == "the compressed file ends here, before its end"
+    assert told(reading)[-1][1].code == "file-cut"
     lines = [other(random.Random(n).getrandbits(30) + 1) for n in range(5000)]
     packed = gzip.compress("\n".join(lines).encode())
     damaged = read(packed[:20_000] + b"\xff" * 40 + packed[20_040:], "b.log.gz")
     assert damaged.workload.total > 1000
-    assert told(damaged)[-1][1] == "the compressed file is damaged from here on"
+    assert told(damaged)[-1][1].code == "file-damaged"
     assert read(whole + gzip.compress(b"\n" + LINE.encode()), "c.log.gz").workload.total == 396
 
 

@@ -96,8 +96,8 @@ class Iree(Backend):
         return reason
 
     def refuses(self, problem: Problem, info: DeviceInfo) -> str | None:
-        """What of the problem cannot be done on such a device, wherever it is."""
-        reason = wrong_device(self.name, self.device_kinds, info)
+        """Return why such a device cannot run the problem, present or not; None if it can."""
+        reason: str | None = wrong_device(self.name, self.device_kinds, info)
         reason = reason or _ungrouped(problem)
         reason = reason or unknown_op(self.name, mlir.registry.names(), problem)
         if reason is not None:

@@ -1,13 +1,13 @@
-"""Tuning specs: which root op of a dispatch a lowering is for, and the library that applies it.
+"""Tuning specs: the root op of a dispatch, its lowering, and the transform module that applies it.
 
 A spec is a transform-dialect module that `iree-compile --iree-codegen-tuning-spec-path` runs on
 every dispatch before it chooses a lowering itself. It holds one matcher per root op and one entry
 point, `@__kernel_config`, with a single `foreach_match` over the pairs `@matcher -> @action`; the
 first matcher that fits decides. IREE 3.13 applies specs on llvm-cpu and on GPUs alike.
 
-What a lowering cannot do, a second entry point does before dispatches are formed:
-`@__transform_main`, which `--iree-preprocessing-transform-spec-filename` runs, of the same file.
-It replaces named convolutions by GEMMs and marks the GEMMs whose operands are to be packed.
+A second entry point of the same file, `@__transform_main`, does what has to happen before
+dispatches are formed: it replaces named convolutions by GEMMs, and marks the GEMMs whose operands
+are to be packed. `--iree-preprocessing-transform-spec-filename` runs it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _ENTRY = "__kernel_config"
 MAIN = "__transform_main"
 SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 PREPROCESSING_FLAG = "--iree-preprocessing-transform-spec-filename"
-# What each kind of root op is matched by, with the results of the matcher in order.
+# The matcher op of each kind of root op, with its results in order.
 _MATCHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "contraction": ("contraction", ("batch", "m", "n", "k")),
     "convolution": (
         "convolution",
         ("batch", "image", "channels", "filter", "terms", "depth", "strides", "dilations"),
     ),
-    # The attention op has become this one when specs are applied. A masked one has no such matcher.
+    # IREE has lowered attention to this op when specs are applied. There is no matcher for a masked
+    # one.
     "attention": ("online_attention", ("batch", "m", "n", "k1", "k2")),
 }
-# Of a masked attention, in order: how they are called in the matcher, and whose type they have. The
-# last three are the results.
+# Operands of a masked attention in order, and the prefix of their type in `Root.types`. The last
+# three are the outputs.
 _MASKED_OPERANDS: Mapping[str, str] = {
     "q": "query",
     "k": "key",
@@ -80,12 +81,12 @@ class Root:
     prefix: str = ""
 
     def size(self, loop: str) -> int:
-        """The iterations of a kind of loop that the op has once."""
+        """Return the iterations of a loop of a kind that occurs once in the op."""
         (size,) = self.sizes[loop]
         return size
 
     def bits(self, operand: str) -> int:
-        """The bits of an element of an operand."""
+        """Return the bits per element of an operand."""
         return dtype(DTYPE_OF[self.types[operand]]).bits
 
     @property
@@ -94,12 +95,12 @@ class Root:
 
     @property
     def name(self) -> str:
-        """Of the matcher: equal for equal root ops."""
+        """Name of the matcher, a digest of its text: equal root ops have equal names."""
         return f"kernelmark_{hashlib.sha256(self.match.encode()).hexdigest()[:16]}"
 
     @property
     def match(self) -> str:
-        """The matcher's lines."""
+        """Body of the matcher."""
         if "mask_type" in self.types:
             return self._masked
         name, results = _MATCHERS[self.kind]
@@ -115,7 +116,7 @@ class Root:
 
     @property
     def _masked(self) -> str:
-        """A masked attention, compared with the op as it is."""
+        """Body of the matcher of a masked attention, which compares the whole op."""
         counts = (size for name in _MATCHERS["attention"][1] for size in self.sizes[name])
         size = dict(zip(self.loops.split(", "), counts, strict=True))
 
@@ -168,7 +169,7 @@ class Lowering:
 
     @property
     def constants(self) -> tuple[tuple[str, str], ...]:
-        """What a matcher hands to the action, by name."""
+        """Parameters that the matcher passes to the action, by name."""
         found = (("info", self.info if self.config else ""), ("parts", self.parts))
         return tuple((name, value) for name, value in found if value)
 
@@ -189,8 +190,8 @@ def function_name(root: Root) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A root op with its lowering; `note` is what kernelmark remembers of it in a file. The root op
-    of a convolution is that of its `rewrite`."""
+    """A root op with its lowering. `note` is written as a comment above the matcher, for kernelmark
+    to read back. A convolution has a `rewrite`, and its root op is that of the GEMM."""
 
     root: Root
     lowering: Lowering
@@ -211,8 +212,8 @@ class Spec:
     packs: tuple[tuple[str, str], ...] = ()
 
     def with_entries(self, entries: Sequence[Entry]) -> Spec:
-        """The spec with `entries` in front: they decide before what was there, and replace what
-        they match themselves."""
+        """Return the spec with `entries` first, so that they take precedence; entries with the same
+        root op are replaced."""
         new = {entry.root.name: _sequence(entry) for entry in entries}
         actions = {e.root.name: _ACTIONS[len(e.lowering.constants)] for e in entries}
         packs = {e.root.name: _PACK for e in entries if e.lowering.packed}
@@ -245,7 +246,7 @@ class Spec:
 
     @property
     def preprocesses(self) -> bool:
-        """Whether the spec is one for preprocessing, too."""
+        """Whether the spec has an entry point for preprocessing."""
         return bool(self.rewrites or self.packs)
 
     @property
@@ -265,7 +266,7 @@ class Spec:
 
     @property
     def notes(self) -> Mapping[str, Mapping[str, object]]:
-        """What kernelmark remembers of its own matchers, by name."""
+        """The notes of kernelmark's own matchers, by name."""
         found = {}
         for name, text in self.sequences.items():
             first = text.lstrip().partition("\n")[0]
@@ -285,7 +286,7 @@ EMPTY = Spec(
 
 
 def parse_spec(text: str) -> Spec:
-    """The parts of a spec with the default entry point, of whatever origin."""
+    """Parse a spec with the default entry point, whoever wrote it."""
     if "iree_codegen.tuning_spec_with_default_entrypoint" not in text:
         raise UsageError(
             "not a tuning spec with a default entry point",
@@ -310,11 +311,11 @@ def parse_spec(text: str) -> Spec:
 
 
 def missing(dump: str, entries: Sequence[Entry]) -> list[Entry]:
-    """Entries that no dispatch has taken over, in the module as `iree-compile
-    --compile-to=executable-configurations` prints it: its function must have the translation
-    info, and an op in it the lowering config, and the parts where there are any. A function whose
-    tiles are left to the compiler has the root op's sizes in its name, and a GEMM of packed
-    operands in it if they are to be packed."""
+    """Return the entries that no dispatch uses in `dump`, the module as `iree-compile
+    --compile-to=executable-configurations` prints it. A dispatch uses an entry if its function has
+    the translation info and an op in it the lowering config (and the parts, if any). Without a
+    config, the function must have the root op's sizes in its name and, if operands are to be
+    packed, a packed GEMM in it."""
     functions = [_squeezed(one) for one in re.split(r"(?=^ *func\.func )", dump, flags=re.M)]
     return [
         entry
@@ -340,7 +341,7 @@ def _squeezed(text: str) -> str:
 
 
 def _chunks(text: str) -> Iterator[tuple[str, str]]:
-    """Every named sequence with the comment lines above it, by its name."""
+    """Yield every named sequence: its name, and its text with the comment lines above it."""
     for found in _SEQUENCE.finditer(text):
         start = found.start()
         while (line := text[: max(start - 1, 0)].rpartition("\n")[2]).lstrip().startswith("//"):
@@ -349,8 +350,8 @@ def _chunks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _end(text: str, at: int) -> int:
-    """Where the body of the op that begins before `at` ends: it is the last pair of braces that
-    stands on the top level and is followed by a new line."""
+    """Return where the body of the op that begins before `at` ends: after the first closing brace
+    on the top level that a line end follows."""
     depth = 0
     for place in range(at, len(text)):
         depth += (text[place] == "{") - (text[place] == "}")
@@ -388,8 +389,8 @@ def _matcher(root: Root, constants: Sequence[tuple[str, str]]) -> str:
 
 
 def _rewriting(rewrite: Rewrite) -> dict[str, str]:
-    """The function, the matcher of the named op, and the action that calls the one instead of the
-    other."""
+    """Return the sequences of a rewrite by name: the function, the matcher of the named op, and the
+    action that replaces the op by a call of the function."""
     name, function = rewrite.root.name, function_name(rewrite.root)
     call = (
         f"  transform.named_sequence @{name}_call(%op: {_ANY} {{transform.readonly}}) {{\n"
@@ -407,8 +408,8 @@ def _rewriting(rewrite: Rewrite) -> dict[str, str]:
 
 
 def _main(rewrites: Sequence[tuple[str, str]], packs: Sequence[tuple[str, str]]) -> str:
-    """The entry point of the preprocessing: first convolutions become GEMMs, then GEMMs are marked.
-    Functions are marked, too, so that no other GEMM in them is packed."""
+    """Return the entry point of the preprocessing: it replaces convolutions by GEMMs, then marks
+    GEMMs. Functions are marked too, so that IREE packs no other GEMM in them."""
     lines = [
         f"  // Give this file to {PREPROCESSING_FLAG}, too.",
         f"  transform.named_sequence @{MAIN}(%module: {_ANY}) {{",
@@ -430,7 +431,8 @@ def _main(rewrites: Sequence[tuple[str, str]], packs: Sequence[tuple[str, str]])
 
 
 def _in_functions(text: str, name: str, module: str = "%module") -> list[str]:
-    """`text`, which ends in the pairs of a foreach_match, for every function `%f`."""
+    """Return lines that apply `text`, which ends in the pairs of a foreach_match, to every function
+    `%f`."""
     return [
         f'    %{name} = transform.structured.match ops{{["util.func"]}} in {module}'
         f" : ({_ANY}) -> {_ANY}",
@@ -449,7 +451,7 @@ def _pack_action() -> str:
 
 
 def _action(count: int) -> str:
-    """Annotates an op with `count` parameters."""
+    """Return the action that annotates an op with `count` parameters."""
     names = ("compilation_info", "decomposition_config")[:count]
     arguments = "".join(f", %{name}: {_PARAM} {{transform.readonly}}" for name in names)
     lines = "".join(

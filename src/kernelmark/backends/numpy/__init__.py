@@ -11,7 +11,7 @@ from kernelmark import ops
 from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.numpy import attention, conv, copy, gemm, gemm_epilogue, moe
-from kernelmark.backends.numpy.products import Plan, missing
+from kernelmark.backends.numpy.matmuls import Plan, missing
 from kernelmark.backends.numpy.threads import set_threads
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmark.backends.numpy.products import PRODUCTS, Array, Plan, Step, types, workspace
+from kernelmark.backends.numpy.matmuls import MATMULS, Array, Plan, Step, types, workspace
 from kernelmark.core.problem import Problem
 from kernelmark.ops.attention import scale
 
@@ -100,7 +100,7 @@ def _slab_steps(problem: Problem, views: list[Array], space: Workspace) -> list[
     part = slice(q.shape[0]), slice(q.shape[1])
     scores, rows = space.scores[part], space.rows[part]
     steps: list[Step] = [
-        partial(PRODUCTS[inputs, acc, acc], q, k.swapaxes(-1, -2), scores),
+        partial(MATMULS[inputs, acc, acc], q, k.swapaxes(-1, -2), scores),
         partial(np.multiply, scores, scores.dtype.type(scale(problem)), scores),
     ]
     if space.mask is not None:
@@ -117,5 +117,5 @@ def _slab_steps(problem: Problem, views: list[Array], space: Workspace) -> list[
     else:
         probabilities = space.rounded[part]
         steps.append(partial(np.copyto, probabilities, scores, casting="same_kind"))
-    steps.append(partial(PRODUCTS[inputs, acc, out], probabilities, v, o))
+    steps.append(partial(MATMULS[inputs, acc, out], probabilities, v, o))
     return steps

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from kernelmark.backends.numpy.products import PRODUCTS, Array, Plan, Step, types, workspace
+from kernelmark.backends.numpy.matmuls import MATMULS, Array, Plan, Step, types, workspace
 from kernelmark.core.problem import Problem
 
 Slices = tuple[slice, slice]  # outputs that a filter tap contributes to, inputs that it reads
@@ -64,9 +64,9 @@ def _nchw_steps(
         source = columns
     pixels = y.shape[1] * y.shape[2]
     filters = weights.reshape(groups, y.shape[0] // groups, -1)
-    product = PRODUCTS[types(problem)]
+    multiply = MATMULS[types(problem)]
     matrix, out = source.reshape(groups, -1, pixels), y.reshape(groups, -1, pixels)
-    return [*steps, partial(product, filters, matrix, out)]
+    return [*steps, partial(multiply, filters, matrix, out)]
 
 
 def _nhwc_steps(
@@ -87,7 +87,7 @@ def _nhwc_steps(
         matrix = columns.reshape(groups, pixels, -1)
     filters = weights.reshape(groups, y.shape[2] // groups, -1).swapaxes(1, 2)
     out = y.reshape(pixels, groups, -1).swapaxes(0, 1)
-    return [*steps, partial(PRODUCTS[types(problem)], matrix, filters, out)]
+    return [*steps, partial(MATMULS[types(problem)], matrix, filters, out)]
 
 
 def _taps(problem: Problem, axis: str, taps: str, outputs: int) -> list[Slices]:

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from kernelmark.backends.numpy.products import Array, Plan, Step
+from kernelmark.backends.numpy.matmuls import Array, Plan, Step
 from kernelmark.core.problem import Problem
 
 

@@ -6,13 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from kernelmark.backends.numpy.products import PRODUCTS, Array, Plan, Step, matmul, types, workspace
+from kernelmark.backends.numpy.matmuls import MATMULS, Array, Plan, Step, matmul, types, workspace
 from kernelmark.core.problem import Problem
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
     """D = alpha·op(A)·op(B) + beta·C + bias, each step in place in D."""
-    product = PRODUCTS[types(problem)]
+    multiply = MATMULS[types(problem)]
     options = problem.options
     scratch: Array | None = None
     if options["beta"] not in (0.0, 1.0):
@@ -23,9 +23,9 @@ def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> P
         b = held["b"].swapaxes(-1, -2) if options["tb"] == "t" else held["b"]
         d = held["d"]
         # partial of the ufunc itself: one Python call less in a small GEMM's time
-        first = partial(np.matmul, a, b, d) if product is matmul else partial(product, a, b, d)
+        first = partial(np.matmul, a, b, d) if multiply is matmul else partial(multiply, a, b, d)
         launches.append([first, *_epilogue(problem, held, scratch)])
-    called = "matmul" if product is matmul else "einsum"
+    called = "matmul" if multiply is matmul else "einsum"
     held_bytes = 0 if scratch is None else scratch.nbytes
     return Plan(name=f"numpy.{called}", launches=launches, workspace_bytes=held_bytes)
 

@@ -11,7 +11,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.backends.numpy.products import Array, Plan, workspace
+from kernelmark.backends.numpy.matmuls import Array, Plan, workspace
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.numerics import mxfp4

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from kernelmark.backends.numpy.products import PRODUCTS, Array, Plan, types, workspace
+from kernelmark.backends.numpy.matmuls import MATMULS, Array, Plan, types, workspace
 from kernelmark.core.problem import Problem
 
 
@@ -56,7 +56,7 @@ def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> P
 
 def _launch(problem: Problem, held: dict[str, Array], space: Workspace) -> None:
     n, top_k = problem.dims["n"], problem.dims["top_k"]
-    product = PRODUCTS[types(problem)]
+    multiply = MATMULS[types(problem)]
     ids, weights = held["ids"].ravel(), held["weights"].reshape(-1, 1)
     order = np.argsort(ids, kind="stable")
     ends = np.searchsorted(ids[order], np.arange(problem.dims["e"] + 1)).tolist()
@@ -66,7 +66,7 @@ def _launch(problem: Problem, held: dict[str, Array], space: Workspace) -> None:
             continue
         x, both, silu = space.x[:count], space.both[:count], space.silu[:count]
         np.take(held["x"], rows // top_k, axis=0, out=x)
-        product(x, held["w1"][expert].T, both)
+        multiply(x, held["w1"][expert].T, both)
         gate, up = both[:, :n], both[:, n:]
         np.negative(gate, out=silu)
         with np.errstate(over="ignore"):  # exp of a large number: silu is 0
@@ -74,7 +74,7 @@ def _launch(problem: Problem, held: dict[str, Array], space: Workspace) -> None:
         np.add(silu, np.float32(1), out=silu)
         np.divide(gate, silu, out=silu)
         np.multiply(silu, up, out=space.hidden[:count], casting="same_kind")
-        product(space.hidden[:count], held["w2"][expert].T, space.out[:count])
+        multiply(space.hidden[:count], held["w2"][expert].T, space.out[:count])
         space.parts[rows] = space.out[:count] * weights[rows]
     shape = (problem.dims["m"], top_k, problem.dims["k"])
     np.sum(space.parts.reshape(shape), axis=1, out=held["out"], dtype=np.float32)

@@ -17,10 +17,10 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.backends._rules import (
-    arithmetic,
     get_flag,
     refuse_unknown,
     wrong_bias_type,
+    wrong_dtypes,
     wrong_narrow_type,
     wrong_scales,
 )
@@ -118,12 +118,12 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
             types["q"] not in ("f16", "bf16", "f32")
             or len({types[x] for x in ("q", "kv", "o")}) > 1
         ):
-            return f"torch has no attention with {arithmetic(problem)} on a GPU"
+            return wrong_dtypes("torch", problem, "a GPU")
         return None if types["acc"] == "f32" else "torch's attention sums in f32"
     if problem.op == "moe":
         return _missing_moe(problem, info)
     if problem.dtypes["x"] not in _SAME or problem.dtypes["x"] != problem.dtypes["y"]:
-        return f"torch has no conv with {arithmetic(problem)} on a GPU"
+        return wrong_dtypes("torch", problem, "a GPU")
     wide = "f64" if problem.dtypes["x"] == "f64" else "f32"
     return None if problem.dtypes["acc"] == wide else f"torch's conv sums in {wide}"
 
@@ -154,7 +154,7 @@ def _missing_gemm(problem: Problem) -> str | None:
             return "torch's _int_mm takes m above 16, and n and k that are multiples of 8"
         return None
     if a not in _SAME or c != a or types["acc"] != ("f64" if a == "f64" else "f32"):
-        return f"torch has no {problem.op} with {arithmetic(problem)} on a GPU"
+        return wrong_dtypes("torch", problem, "a GPU")
     if a in ("f16", "bf16") and options["beta"] != 0 and options["bias"]:
         return f"torch adds either beta·C or a bias in one step; both would round to {a} twice"
     return None
@@ -179,7 +179,7 @@ def _missing_epilogue(problem: Problem) -> str | None:
         return reason
     if not types["a"].startswith(("f8", "f4")):
         same = types["a"] in _SAME and types["c"] == types["a"]
-        return None if same else f"torch has no gemm_epilogue with {arithmetic(problem)} on a GPU"
+        return None if same else wrong_dtypes("torch", problem, "a GPU")
     if problem.options["bias"] and types["c"] == "f32":
         return "torch's _scaled_mm adds no bias to f32"
     return _missing_scaled(problem)

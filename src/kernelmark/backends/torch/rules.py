@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelmark.backends._rules import arithmetic, get_flag, wrong_bias_type
+from kernelmark.backends._rules import get_flag, wrong_bias_type, wrong_dtypes
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
@@ -53,7 +53,7 @@ def missing(problem: Problem) -> str | None:
     if reason := wrong_bias_type("torch", problem):
         return reason
     if len(inputs) > 1 or (types["acc"], out) != expected:
-        return f"torch has no {problem.op} with {arithmetic(problem)} on a CPU"
+        return wrong_dtypes("torch", problem, "a CPU")
     if factors[0] in HALVES:
         return _rounds_twice(problem, factors[0])
     return None

@@ -10,6 +10,7 @@ from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.triton.build import Argument, Built, Constant, build
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.gpu.rtc import vendor_of
 
@@ -99,8 +100,16 @@ def check_config(config: Config, default: Config) -> None:
     for name, value in config.items():
         if name == "cache_modifier":
             if value not in CACHE_MODIFIERS:
-                known = ", ".join(map(repr, CACHE_MODIFIERS))
-                raise Unsupported(f"triton: {name} is one of {known}, not {value!r}")
+                known = tuple(map(repr, CACHE_MODIFIERS))
+                raise Unsupported(
+                    Reason(
+                        "config-not-in-space",
+                        backend="triton",
+                        name=name,
+                        known=known,
+                        value=repr(value),
+                    )
+                )
             continue
         if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):
             kind = "yes or no" if isinstance(default[name], bool) else "a whole number"

@@ -29,7 +29,7 @@ _KIND = "outcomes"
 _US = 1e6
 # Without a summary nobody knows what part of the workload a problem is.
 _NO_SHARES = {"weighted_uplift_pct": None, "coverage_pct": None}
-_PRODUCTS = ("gemm", "batched_gemm")
+_GEMMS = ("gemm", "batched_gemm")
 _LAYOUTS = {"trans_a": "ta", "trans_b": "tb"}
 
 Row = dict[str, Any]
@@ -155,7 +155,7 @@ def _changed(outcome: Outcome) -> bool:
 
 
 def _category(problem: Problem) -> str:
-    if problem.op not in _PRODUCTS:
+    if problem.op not in _GEMMS:
         return ""
     op = ops.registry.get(problem.op)
     parameters: dict[str, Parameter] = {**problem.dims, **problem.dtypes}

@@ -1,9 +1,9 @@
 """Driver: many sessions over the devices and cores of this machine.
 
-Each device times one case at a time. Cores compile what the sessions ask for next: while one
+Each device times one case at a time. Cores compile what the sessions request next: while one
 session's batch is compiled, another's is timed. Sessions open in a window over the list of plans,
-longest first, so that which winners a session starts from depends on the list and not on who was
-faster.
+longest first, so that the winners a session starts from depend on the list, and not on which
+session ended first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Live:
-    """An open session, and what of its round is still to be done."""
+    """An open session, and the requests of its round that are not done yet."""
 
     session: Session
     work: Work[Outcome | None]
@@ -66,15 +66,15 @@ class Live:
 
     @property
     def engaged(self) -> bool:
-        """In the middle of a round that nothing may come between."""
+        """Whether a round has begun whose requests must be timed in succession."""
         return self.round.together and 0 < len(self.waiting) < len(self.round.requests)
 
 
 class Driver:
-    """One tuning run. `outcomes` has what was reached, by plan; `retired` the plans that cannot be
-    tuned, with the reason; a plan in neither was not reached in time. Of those with an outcome,
-    `cut` are those whose search was ended by the clock, and `spent` those where the minutes of
-    their own plan did, with the candidates it asks for."""
+    """One tuning run. `outcomes` has the outcomes by plan, `retired` the plans that cannot be
+    tuned, with the reason; a plan in neither was not reached in time. Of the plans with an outcome,
+    `cut` lists those whose search ended with the time of the run, and `spent` those whose search
+    ended with the minutes of the plan, with the number of candidates that the plan requests."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Driver:
     ) -> None:
         self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
         self.outcomes: dict[str, Outcome] = {}
-        self.retired: dict[str, str] = {}
+        self.retired: dict[str, Reason] = {}
         self.cut: list[str] = []
         self.spent: dict[str, int] = {}
         self._trials = trials
@@ -101,25 +101,26 @@ class Driver:
         self._ahead = CompileAhead(self.pool)
         self._devices = self.pool.devices
         self._window = min(len(plans), OPEN * len(self._devices))
-        self._pipeline = self._shape(jobs, runner.infos[0].kind)
+        self._pipeline = self._choose_pipeline(jobs, runner.infos[0].kind)
         self._live: list[Live] = []
         self._next = 0
         self._timing: dict[Slot, Live] = {}
         self._deadline = time.monotonic() + 60 * minutes if minutes else None
         self._tally = Tally(self.plans, self._deadline, runner.infos[0])
 
-    def _shape(self, jobs: int, kind: str) -> Pipeline:
-        """Batches small enough to learn between them, large enough to keep every core busy."""
-        share = max(1, self._window // len(self._devices))
+    def _choose_pipeline(self, jobs: int, kind: str) -> Pipeline:
+        """Return batches small enough to learn between them, and large enough to keep every core
+        busy."""
+        sessions = max(1, self._window // len(self._devices))
         cores = max(1, jobs // len(self._devices))
         if kind == "cpu":
             return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)))
-        if share == 1:
+        if sessions == 1:
             return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)), ahead=2)
-        return Pipeline(batch=max(2, min(-(-3 * cores // (2 * share)), _LARGEST_BATCH)))
+        return Pipeline(batch=max(2, min(-(-3 * cores // (2 * sessions)), _LARGEST_BATCH)))
 
     def run(self) -> None:
-        """Until every plan has its outcome or time is up. Whatever ends it ends every worker."""
+        """Tune until every plan has its outcome or time is up. All workers end with it."""
         try:
             self._open_sessions()
             self._emit(Expected(progress=self._tally.progress))
@@ -131,9 +132,9 @@ class Driver:
                 if self._out_of_time:
                     for live in self._live:
                         live.session.stop = True
-                self._hand_out()
+                self._assign()
                 if (outcome := self.pool.poll()) is not None:
-                    self._take(outcome)
+                    self._on_outcome(outcome)
                 self._open_sessions()
         finally:
             self._close()
@@ -147,15 +148,15 @@ class Driver:
     # Sessions
 
     def _open_sessions(self) -> None:
-        """As many as the window allows: none is opened before those it may learn from have ended,
-        on whatever machine."""
+        """Open as many sessions as the window allows. None is opened before those it may learn from
+        have ended, so that the search is the same on a faster machine."""
         while self._next < len(self.plans) and not self._out_of_time:
             before = self.plans[: max(0, self._next - self._window + 1)]
             if any(p.name not in self.outcomes and p.name not in self.retired for p in before):
                 return
             self._next += 1
             self._open(self.plans[self._next - 1], [p.name for p in before])
-            self._hand_out()  # listing a large space takes a while: the others go on meanwhile
+            self._assign()  # listing a large space takes a while: keep the devices busy
 
     @property
     def _out_of_time(self) -> bool:
@@ -189,7 +190,7 @@ class Driver:
         return min(left, key=lambda slot: sum(live.slot is slot for live in self._live))
 
     def _advance(self, live: Live) -> None:
-        """Let a session go on: to its next round, or to its outcome."""
+        """Continue a session to its next round, or to its outcome."""
         try:
             live.round = next(live.work)
         except StopIteration as stop:
@@ -220,15 +221,17 @@ class Driver:
         self._ahead.forget(live.session.plan.problem.key)
 
     def _retire(self, name: str, error: KernelmarkError) -> None:
-        hint = f" ({error.hint})" if error.hint else ""
-        self.retired[name] = f"{error.message}{hint}"
+        reason = error.message
+        if error.hint:
+            reason = Reason("hinted", cause=reason, hint=error.hint)
+        self.retired[name] = reason
         self._tally.retired(name)
-        self._emit(Retired(name=name, reason=self.retired[name]))
+        self._emit(Retired(name=name, reason=reason))
 
-    # Handing out
+    # Assigning cases
 
-    def _hand_out(self) -> None:
-        while self._settle():
+    def _assign(self) -> None:
+        while self._record_compiled():
             pass
         if not self._ahead.start(self._cases()):
             return
@@ -237,34 +240,36 @@ class Driver:
                 self._time(slot)
 
     def _cases(self) -> Iterator[Case]:
-        """What to compile: what is waited for before what may be."""
+        """Yield the cases to compile: first those that sessions wait for."""
         for live in self._live:
             yield from (request.case for request in live.waiting)
         for live in self._live:
             yield from live.round.ahead
 
-    def _settle(self) -> bool:
-        """Record what compiling alone has decided; whether a session went on by that."""
-        moved = False
+    def _record_compiled(self) -> bool:
+        """Record the trials that compiling alone decides. Return whether a session advanced."""
+        advanced = False
         for live in list(self._live):
             for request in list(live.waiting):
-                trial = self._settled(live, request)
+                trial = self._decided_by_compiling(live, request)
                 if trial is not None:
                     live.waiting.remove(request)
                     self._record(live, trial)
             if not live.waiting and live.timed is None:
                 self._advance(live)
-                moved = True
-        return moved
+                advanced = True
+        return advanced
 
-    def _settled(self, live: Live, request: Request) -> Trial | None:
+    def _decided_by_compiling(self, live: Live, request: Request) -> Trial | None:
+        """Return the trial of a candidate that does not compile or exceeds a limit of the device;
+        None if it is not compiled yet or has to be timed."""
         compiled = self._ahead.result(kernel_key(request.case))
         if compiled is None:
             return None
         status, error = compiled.status, compiled.error
         if status is Status.OK:
             if request.step not in live.session.steps:
-                return None  # a reference that spills is timed all the same
+                return None  # a reference is timed even if it spills
             reason = static_reason(compiled.kernel.resources, live.slot.info)
             if reason is None:
                 return None
@@ -275,13 +280,14 @@ class Driver:
         return compiled_trial(request, status, error, compiled.kernel, cost_s, live.session.plan)
 
     def _compile_cost_s(self, request: Request) -> float:
-        """Return a case's part of the time of all cores, once."""
+        """Return the compile seconds of a case divided by the number of cores, at the first call
+        only: several requests may share a kernel."""
         seconds = self._ahead.collect_cost_s(kernel_key(request.case))
         return seconds / max(1, len(self.pool.compilers))
 
     def _time(self, slot: Slot) -> None:
-        """Submit the next case of an idle device: of a round that is under way, else of the
-        oldest."""
+        """Submit the next case of an idle device: of a round that has begun, else of the oldest
+        session."""
         mine = [live for live in self._live if live.slot is slot]
         for live in [live for live in mine if live.engaged] or mine:
             ready = [
@@ -293,14 +299,15 @@ class Driver:
             live.waiting.remove(request)
             live.timed = request
             self._timing[slot] = live
-            # Candidates are often wrong; one that is so inside its own output harms nothing else.
+            # Candidates are often wrong. One that wrote only into its own output leaves the worker
+            # intact, and starting a new one takes longer than timing.
             job = MeasureCase(case=request.case, process=request.process, keep_wrong=True)
             self.pool.submit(slot, job)
             return
 
-    # Taking in
+    # Handling outcomes
 
-    def _take(self, outcome: JobOutcome) -> None:
+    def _on_outcome(self, outcome: JobOutcome) -> None:
         if isinstance(outcome, Phase):
             return
         if isinstance(outcome.job, CompileCase):
@@ -310,14 +317,14 @@ class Driver:
             request, live.timed = live.timed, None
             assert request is not None
             if isinstance(outcome, Finished):
-                self._take_timed(live, request, outcome)
+                self._on_timed(live, request, outcome)
             else:
                 live.waiting.insert(0, request)
         if isinstance(outcome, Returned) and outcome.loss is not None:
             self._emit(outcome.loss)
             self._move_sessions(outcome.slot)
 
-    def _take_timed(self, live: Live, request: Request, outcome: Finished) -> None:
+    def _on_timed(self, live: Live, request: Request, outcome: Finished) -> None:
         result = flag_impossible(outcome.value, self._roofs, outcome.slot.info)
         cost_s = self._compile_cost_s(request)
         self._record(live, trial_of(request, result, live.session.plan, cost_s))
@@ -345,7 +352,7 @@ class Driver:
         if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
                 Reason("no-device-left", cause=lost.lost),
-                hint="kmark doctor says what is wrong with it",
+                hint="'kmark doctor' checks the devices",
             )
         for live in self._live:
             if live.slot is lost:
@@ -360,6 +367,6 @@ def _winner(outcome: Outcome) -> Winner:
 
 
 def _cost(plan: TunePlan) -> float:
-    """What a plan is expected to cost beside the others."""
+    """Return the expected cost of a plan relative to others."""
     size = work(Case(problem=plan.problem, backend=plan.backend)) or 1.0
     return size * plan.budget.evaluations

@@ -1,10 +1,10 @@
-"""The final: the best candidates against the reference, and what is kept.
+"""Final re-measurement: the best candidates against the reference, and whether the winner is kept.
 
-The fastest of many noisy times is partly the luckiest, so the times that chose a candidate never
-say how fast it is. All finalists are screened in two rounds; the best of these is then measured
-against the reference alone, and the times of this final are reported. Both are in turns, first
-forwards, then backwards (ABBA), in fresh memory and on fresh inputs. A final that was disturbed, or
-leaves open which side is faster, is continued. For built-in ops, the winner also has to be right on
+The fastest of many noisy times is partly luck, so the times by which a candidate was chosen are not
+reported. All finalists are screened in two rounds; the best of these is then measured against the
+reference alone, and the times of this final are reported. Both alternate the sides, first forwards,
+then backwards (ABBA), in fresh memory and on fresh inputs. A final that was disturbed, or leaves
+open which side is faster, is continued. For built-in ops, the winner also has to be correct on
 sizes next to the problem's, where masks and tails differ.
 """
 
@@ -46,14 +46,14 @@ from kernelmark.tune.search.evaluate import (
 )
 
 _SCREENINGS = 2  # once forwards, once backwards
-# How often the rounds of a plan are played at most, and the verdicts that ask for more of them.
-_SETS = 3
-_OPEN = ("disturbed", "too-noisy", "not-faster")
+# Most sets of a plan's rounds, and the verdicts after which another set is measured.
+_MOST_SETS = 3
+_UNDECIDED = ("disturbed", "too-noisy", "not-faster")
 _FIRST_SEED = 1001  # far from those of the search
-# What a config may be on a size it was not made for: not there, which is no fault.
-_NOT_THERE = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
-# Sizes next to a problem's, by op: the first that the config runs are taken. The last ones keep
-# to the alignment that descriptors ask for.
+# Statuses of a config on a neighbouring size that it does not support, which is no fault.
+_NOT_SUPPORTED = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
+# Sizes next to a problem's, by op: the first that the config supports are used. The last ones have
+# the alignment that descriptors (TMA) need.
 _STEPS: dict[str, tuple[dict[str, int], ...]] = {
     "attention": (
         *({"seq_q": 1, "seq_kv": 1}, {"seq_q": -1, "seq_kv": -1}, {"seq_kv": 3}),
@@ -61,7 +61,7 @@ _STEPS: dict[str, tuple[dict[str, int], ...]] = {
     ),
     "conv": ({"h": 1}, {"w": -1}, {"h": -1, "w": 3}, {"h": 2, "w": 2}, {"h": 8}),
 }
-_PRODUCT = (
+_GEMM_STEPS = (
     *({"m": 1}, {"n": -1}, {"m": -1}, {"n": 3}, {"m": 5, "n": 7}),
     *({"n": 16}, {"m": 16}, {"n": 64}, {"m": 64, "n": 64}),
 )
@@ -69,7 +69,7 @@ _PRODUCT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """Who takes part: the reference, or a finalist."""
+    """The reference, or a finalist."""
 
     backend: str
     config: Config
@@ -81,8 +81,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Rounds in which all `sides` are timed in turns, the reference first. Its trials are found in
-    the journal by who took part: another field is another stage."""
+    """Rounds in which all `sides` are timed in turns, the reference first. The sides are part of
+    the step's name in the journal: with other sides it is another stage."""
 
     name: str  # SCREENING_STEP, round
     sides: tuple[Side, ...]
@@ -100,23 +100,23 @@ class Stage:
 def finals(
     plan: TunePlan, info: DeviceInfo, journal: Journal, reached: Sequence[Trial], evaluations: int
 ) -> Work[Outcome]:
-    """Time, verify, decide."""
-    match = _Match(plan, info, journal, finalists(reached, plan.acceptance.finalists))
-    yield from match.play(match.screening)
-    ranked = match.ranked()
+    """Screen the finalists, verify and re-measure the best, and return the outcome of the plan."""
+    final = _Final(plan, info, journal, finalists(reached, plan.acceptance.finalists))
+    yield from final.measure(final.screening)
+    ranked = final.ranked()
     for side in ranked:
-        yield from match.verify(side)
-        if match.fault(side) is None:
-            yield from match.play(match.final(side))
-            while match.goes_on(side):
-                yield from match.play(match.final(side))
-        if match.fault(side) is None:
-            return match.outcome(side, evaluations)
-    return match.outcome((ranked or match.sides)[0], evaluations)
+        yield from final.verify(side)
+        if final.fault(side) is None:
+            yield from final.measure(final.stage_of(side))
+            while final.add_set(side):
+                yield from final.measure(final.stage_of(side))
+        if final.fault(side) is None:
+            return final.outcome(side, evaluations)
+    return final.outcome((ranked or final.sides)[0], evaluations)
 
 
 def timings(plan: TunePlan, candidates: int) -> int:
-    """How many timings a final of so many candidates takes when its favourite wins."""
+    """Return the timings of a final with this many candidates if the first of them wins."""
     asked = plan.acceptance
     finalists = min(asked.finalists, candidates)
     screenings = _SCREENINGS * (1 + finalists) if finalists > 1 else 0
@@ -124,17 +124,17 @@ def timings(plan: TunePlan, candidates: int) -> int:
 
 
 def set_timings(plan: TunePlan) -> int:
-    """How many timings a set of a final's rounds takes: the reference's and the favourite's."""
+    """Return the timings of a set of a final's rounds: of the reference and of one finalist."""
     return 2 * _even(plan.acceptance.rounds)
 
 
 def _even(rounds: int) -> int:
-    """Rounds come in twos, forwards and backwards."""
+    """Round up to an even number of rounds, forwards and backwards; at least 2."""
     return max(2, rounds + rounds % 2)
 
 
 def finalists(reached: Sequence[Trial], most: int) -> list[Trial]:
-    """The fastest of those that were timed in full, filled up with others."""
+    """Return the fastest trials that were timed in full, then the fastest others."""
     good = [trial for trial in reached if trial.ok]
     return sorted(good, key=lambda trial: (trial.step != "full", _seconds(trial)))[:most]
 
@@ -143,8 +143,8 @@ def _seconds(trial: Trial) -> float:
     return math.inf if trial.seconds is None else trial.seconds
 
 
-class _Match:
-    """The final of one plan. Answers are in the journal, under steps of this very final."""
+class _Final:
+    """The final of one plan. Its trials are read from the journal, where the driver writes them."""
 
     def __init__(
         self, plan: TunePlan, info: DeviceInfo, journal: Journal, best: Sequence[Trial]
@@ -162,38 +162,41 @@ class _Match:
         rounds = 0 if alone else _SCREENINGS
         self.screening = Stage(name=SCREENING_STEP, sides=everyone, rounds=rounds, seeds=seeds)
 
-    def final(self, side: Side) -> Stage:
+    def stage_of(self, side: Side) -> Stage:
+        """Return the stage in which a side is measured against the reference alone."""
         asked = self.plan.acceptance
         both = (self.reference, side)
         rounds = _even(asked.rounds) * self._sets.get(side.key, 1)
         return Stage(name="round", sides=both, rounds=rounds, seeds=asked.seeds)
 
-    def goes_on(self, side: Side) -> bool:
-        """Ask for another set of rounds if those played leave open whether the side wins."""
-        played = self._sets.get(side.key, 1)
-        if played == _SETS or self.fault(side) is not None or self.fault(self.reference):
+    def add_set(self, side: Side) -> bool:
+        """Add a set of rounds to the final of a side if those measured do not decide it. Return
+        whether one was added."""
+        sets = self._sets.get(side.key, 1)
+        if sets == _MOST_SETS or self.fault(side) is not None or self.fault(self.reference):
             return False
         _, reason = self._verdict(side)
         score = self._score(side)
         close = score is not None and score.ratio >= self.plan.acceptance.min_ratio
-        if reason.code not in _OPEN or not close:
+        if reason.code not in _UNDECIDED or not close:
             return False
-        self._sets[side.key] = played + 1
+        self._sets[side.key] = sets + 1
         return True
 
     # Timing
 
-    def play(self, stage: Stage) -> Work[None]:
-        """All rounds. Who fails is out; the reference is timed to the end."""
+    def measure(self, stage: Stage) -> Work[None]:
+        """Request all rounds. A side that fails is dropped; the reference is timed in every one."""
         for number in range(stage.rounds):
             yield from self._round(stage, number)
 
     def _round(self, stage: Stage, number: int) -> Work[None]:
-        """One round, whole: a half of one that was cut off is not paired with a later half."""
-        playing = [s for s in stage.sides if s == self.reference or self._failed(s) is None]
+        """Request one round as a whole: the rest of an interrupted round would be timed under other
+        conditions than its first part."""
+        sides = [s for s in stage.sides if s == self.reference or self._failed(s) is None]
         if number % 2:
-            playing.reverse()
-        if all(self._trial(side, stage, number) is not None for side in playing):
+            sides.reverse()
+        if all(self._trial(side, stage, number) is not None for side in sides):
             return
         timing = final_timing(self.info, stage.seed(number))
         yield Round(
@@ -208,7 +211,7 @@ class _Match:
                     step=stage.step(number),
                     process=number + 1,
                 )
-                for side in playing
+                for side in sides
             ),
             together=True,
         )
@@ -216,7 +219,7 @@ class _Match:
     def _trial(self, side: Side, stage: Stage, number: int) -> Trial | None:
         owner = "" if side.backend == self.plan.backend else side.backend
         trial = self.journal.find(config=side.config, step=stage.step(number), backend=owner)
-        # What the search skipped for its resources is timed here all the same: a reference.
+        # A reference that the search skipped for its resources is timed here.
         return None if trial is not None and trial.status is Status.SKIPPED else trial
 
     def _trials(self, side: Side, stage: Stage) -> list[Trial]:
@@ -224,11 +227,11 @@ class _Match:
         return [trial for trial in trials if trial is not None]
 
     def _failed(self, side: Side) -> Trial | None:
-        """The first trial of a side that did not go well, in any stage it was in."""
+        """Return the first failed trial of a side in any stage, or None."""
         stages = [
             self.screening,
             *(
-                self.final(finalist)
+                self.stage_of(finalist)
                 for finalist in self.sides
                 if side in (finalist, self.reference)
             ),
@@ -239,8 +242,8 @@ class _Match:
     # Verifying
 
     def verify(self, side: Side) -> Work[None]:
-        """The config on sizes next to the problem's, until it was run on as many as are asked for
-        or there are no more."""
+        """Request runs of a config on neighbouring sizes, until it ran on as many as the plan
+        requests or there are no more."""
         timing = dataclasses.replace(ladder(self.info)[0].timing, seed=_FIRST_SEED)
         while (missing := self.plan.acceptance.neighbours - len(self._near_run(side))) > 0:
             todo = [p for p in self._near if self._near_trial(side, p) is None][:missing]
@@ -266,15 +269,15 @@ class _Match:
         return neighbours(self.plan.problem) if self.plan.acceptance.neighbours else []
 
     def _near_run(self, side: Side) -> list[Trial]:
-        """Trials on other sizes that say something: not those where the config is not there."""
+        """Return the trials on neighbouring sizes that the config supports."""
         trials = (self._near_trial(side, problem) for problem in self._near)
-        return [t for t in trials if t is not None and t.status not in _NOT_THERE]
+        return [t for t in trials if t is not None and t.status not in _NOT_SUPPORTED]
 
     def _near_trial(self, side: Side, problem: Problem) -> Trial | None:
         return self.journal.find(config=side.config, step="near", problem=problem.key)
 
     def fault(self, side: Side) -> Reason | None:
-        """What is wrong with a side on any check that was made, or None."""
+        """Return why a side failed in any stage or on a neighbouring size, or None."""
         failed = self._failed(side)
         if failed is not None:
             where = "the screening" if is_screening(failed.step) else "the final"
@@ -287,8 +290,8 @@ class _Match:
     # Deciding
 
     def ratios(self, side: Side, stage: Stage) -> list[float]:
-        """Logarithms, of the rounds in which both have a time; a wrong reference has one too, an
-        impossible one none that could be believed."""
+        """Return log(reference / side) of the rounds in which both have a time. The time of a wrong
+        reference counts, that of an impossible one does not."""
         ratios = []
         for number in range(stage.rounds):
             base = self._trial(self.reference, stage, number)
@@ -300,18 +303,18 @@ class _Match:
         return ratios
 
     def ranked(self) -> list[Side]:
-        """Sides that did not fail, the fastest of the screening first."""
+        """Return the sides that did not fail, fastest in the screening first."""
         if not self.screening.rounds:
             return self.sides
-        places = [
+        means = [
             (statistics.fmean(ratios), side)
             for side in self.sides
             if self._failed(side) is None and (ratios := self.ratios(side, self.screening))
         ]
-        return [side for _, side in sorted(places, key=lambda place: -place[0])]
+        return [side for _, side in sorted(means, key=lambda pair: -pair[0])]
 
     def choice(self, side: Side, stage: Stage) -> Choice:
-        """What a side was in the final, and its worst error in any check."""
+        """Summarise a side: its time in the stage, and its worst error in any check."""
         trials = self._trials(side, stage)
         own = [*self._trials(side, self.screening), *trials]
         kernels = [trial.kernel for trial in own if trial.kernel.name]
@@ -328,10 +331,10 @@ class _Match:
         )
 
     def _score(self, side: Side) -> Score | None:
-        return Score.of(self.ratios(side, self.final(side)), self._sets.get(side.key, 1))
+        return Score.of(self.ratios(side, self.stage_of(side)), self._sets.get(side.key, 1))
 
     def _verdict(self, side: Side) -> tuple[bool, Reason]:
-        stage = self.final(side)
+        stage = self.stage_of(side)
         tuned = self.choice(side, stage)
         return decide(
             self.plan.acceptance,
@@ -344,7 +347,7 @@ class _Match:
         )
 
     def outcome(self, side: Side, evaluations: int) -> Outcome:
-        stage = self.final(side)
+        stage = self.stage_of(side)
         reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
         kept, reason = self._verdict(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
@@ -364,11 +367,11 @@ class _Match:
         return dataclasses.replace(decided, disturbed=disturbed)
 
     def _disturbed(self, side: Side, final_s: float) -> Reason | None:
-        stage = self.final(side)
+        stage = self.stage_of(side)
         if self.fault(side) is not None or not self.ratios(side, stage):
             return None
         return disturbance(
-            [trial for player in stage.sides for trial in self._trials(player, stage)],
+            [trial for one in stage.sides for trial in self._trials(one, stage)],
             max(1, self.info.units),
             searched_s=self._searched_s[self.sides.index(side)],
             final_s=final_s,
@@ -381,14 +384,14 @@ def _fault(code: str, trial: Trial, **where: str) -> Reason:
 
 
 def _worst(trials: Sequence[Trial]) -> float:
-    """The largest error of all checks; infinite for any failed one, unknown without one."""
+    """Return the largest error of all checks: infinite if one failed, NaN without any."""
     if any(trial.status is not Status.OK for trial in trials):
         return math.inf
     return max((t.worst for t in trials if t.worst is not None), default=math.nan)
 
 
 def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluations: int) -> Outcome:
-    """The outcome of a search without a single right candidate."""
+    """Return the outcome of a search without a correct candidate."""
     last = journal.trials[-1] if journal.trials else None
     reason = Reason(
         "none-went-well",
@@ -446,14 +449,14 @@ def _outcome(
 
 
 def neighbours(problem: Problem) -> list[Problem]:
-    """Problems whose sizes differ a little from this one's, odd sizes before aligned ones; none for
-    an op that a kernel file defines."""
+    """Return problems of slightly different sizes, odd ones before aligned ones; none for an op
+    that a kernel file defines."""
     # An integer parameter of such an op need not be a size: with another axis or group size, a
     # correct kernel may be wrong.
     if isinstance(ops.registry.get(problem.op), OwnOp):
         return []
     problems: list[Problem] = []
-    for step in _STEPS.get(problem.op, _PRODUCT):
+    for step in _STEPS.get(problem.op, _GEMM_STEPS):
         if not step.keys() <= problem.dims.keys():
             continue
         dims = {name: size + step.get(name, 0) for name, size in problem.dims.items()}

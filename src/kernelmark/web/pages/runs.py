@@ -27,9 +27,9 @@ from kernelmark.web.source import Source
 
 RULES = ("robust", "golden-tot", "ratio")
 CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the other kinds have pages of their own
-_CHOICES = 50  # runs to choose among
-_MOST_DRAWN = 2000  # points of a roofline
-_COMMANDS = 5  # of one kind of failure
+_CHOICES = 50  # most runs in a drop-down list
+_MOST_DRAWN = 2000  # most points of a roofline
+_COMMANDS = 5  # most commands shown for one kind of failure
 _FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
@@ -55,7 +55,7 @@ def runs(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def runs_table(source: Source, found: Sequence[Run], urls: Urls, title: str = "") -> Section:
-    """Runs, one line each."""
+    """Return a table of runs."""
     sizes = source.store.sizes([run.id for run in found])
     rows = []
     for run in found:
@@ -84,7 +84,7 @@ def runs_table(source: Source, found: Sequence[Run], urls: Urls, title: str = ""
 
 
 def progress(source: Source, run: Run, urls: Urls) -> Values:
-    """How far a run is."""
+    """Return the progress of a run."""
     return {
         "run": run.id,
         "label": run.label,
@@ -179,7 +179,7 @@ def _dtype_filter(rows: Sequence[Row], params: Params) -> Values:
 
 
 def _wanted(rows: Sequence[Row], params: Params) -> Sequence[Row]:
-    """The rows that pass the filters."""
+    """Return the rows that pass the filters."""
     if not any(params.get(name) for name in _FILTERS):
         return rows
     return [row for row in rows if _is_wanted(row, params)]
@@ -196,7 +196,7 @@ def _is_wanted(row: Row, params: Params) -> bool:
 
 
 def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
-    """Results in a table, before `_result_row` makes its rows."""
+    """Return a table of results, whose cells `_result_row` makes for the rows of one page."""
     many = len({row.result.device for row in rows}) > 1
     metrics = any(row.result.metrics for row in rows)
     timed = not metrics or any(row.result.measurement for row in rows)
@@ -346,7 +346,8 @@ def _compared_row(row: Compared) -> Values:
 
 
 def _newest(source: Source) -> str:
-    """The newest run of kernels: one of microbenchmarks has no rows to compare or to draw."""
+    """Return the id of the newest run of kernels: a run of microbenchmarks has no rows to compare
+    or draw."""
     return next((run.id for run in _runs_of_kernels(source)), "latest")
 
 

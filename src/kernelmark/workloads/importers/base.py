@@ -1,4 +1,4 @@
-"""Importer: a file of another tool as a run, and what all of them share."""
+"""Importer: reads a file of another tool as a run; and helpers that importers share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from kernelmark.core.result import (
 from kernelmark.core.timing import MOST_S, Timing
 from kernelmark.stats.interval import measured_interval
 
-# Words of a file's name that say which run it is of, not what it measured.
+# Words in a file's name that identify a run, not what was measured.
 _SIDES = {"golden", "tot", "base", "baseline", "head", "before", "after", "old", "new", "main"}
 _DATE = re.compile(
     r"(?<![0-9])20[0-9]{2}[-_.]?[01][0-9][-_.]?[0-3][0-9]"
@@ -51,7 +51,8 @@ _DATE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a file does not say of itself and the user may. `started` is seconds UTC."""
+    """Facts about a file that the user gives (`kmark import --label …`). `started` is seconds since
+    the epoch."""
 
     label: str = ""
     backend: str = ""
@@ -62,8 +63,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One row of a file: what ran and its times in seconds as written; a bare mean is a single
-    time. `doubt` says why it may be another than the tool wrote."""
+    """One row of a file: what ran, and its times in seconds as written; a bare mean is a single
+    time. `doubt` is the reason why the row may differ from what the tool wrote."""
 
     problem: Problem
     backend: str
@@ -87,18 +88,19 @@ class Importer(ABC):
     summary: str  # one line
     facts: FormatFacts
     packed = False  # whether it reads what gzip compressed
-    is_log = False  # whether its files are logs of calls too
+    is_log = False  # whether its files can also be imported as call logs (--workload)
 
     @abstractmethod
     def recognizes(self, name: str, head: bytes) -> bool:
-        """Whether a file of this name that begins so is of this format."""
+        """Return whether a file with this name and these first bytes has this format."""
 
     @abstractmethod
     def read(self, path: Path, given: Given) -> ResultSet:
-        """The whole file as a run. What cannot be read is one sentence with the place."""
+        """Return the whole file as a run. Raise UsageError, with file and line, if it cannot be
+        read."""
 
 
-def gathered(
+def build_run(
     path: Path,
     given: Given,
     rows: Iterable[Found],
@@ -107,7 +109,8 @@ def gathered(
     environment: Environment | None = None,
     started: float | None = None,
 ) -> ResultSet:
-    """Rows as a run with an id of its own: the same file twice is the same run.
+    """Return a run of these rows. Its id is a digest of the file and of what was given, so that
+    importing a file twice changes nothing.
 
     Rows of one case are its repetitions: each is a block.
     """
@@ -128,12 +131,12 @@ def gathered(
     if not cases:
         raise NothingToDo(
             f"{path}: there are no results in it",
-            hint="is the file cut short, or in another format (--as)?",
+            hint="is the file truncated, or in another format (--as)?",
         )
     if given.device and len(devices) > 1:
         raise UsageError(
             f"{path}: has results of {len(devices)} devices, and {given.device} is one device",
-            hint="leave --device out: each of them is a device of its own",
+            hint="leave --device out: the results keep their own devices",
         )
     written = path.stat().st_mtime
     when = next((t for t in (given.started, started) if t and is_moment(t)), written)
@@ -158,8 +161,8 @@ def gathered(
 
 
 def _absurd(row: Found) -> str:
-    """The impossible size or time of a row in one sentence, or "". Times of 0 or less are
-    reported elsewhere."""
+    """Return which size or time of a row is impossible, or "". `_left_out` reports times of 0 or
+    less."""
     if bad := bad_size(row.problem):
         return f"{row.problem.op}: a size of {bad} is not possible"
     late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
@@ -167,13 +170,13 @@ def _absurd(row: Found) -> str:
 
 
 def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
-    """A problem of any tool's benchmark: names and words are made legal, numbers are dims, dtypes
-    are dtypes, everything else is an option."""
+    """Return a problem for a benchmark of another tool. Names and words are made legal; integers
+    become dims, names of dtypes dtypes, and everything else options."""
     dims: dict[str, int] = {}
     dtypes: dict[str, str] = {}
     options: dict[str, Option] = {}
     for name, value in values.items():
-        key = _free(legal_name(name), (*dims, *dtypes, *options))
+        key = _unused(legal_name(name), (*dims, *dtypes, *options))
         parsed = parse_value(value) if isinstance(value, str) and value else value
         if isinstance(parsed, bool):
             options[key] = parsed
@@ -189,19 +192,20 @@ def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Probl
 
 
 def name_words(path: Path) -> list[str]:
-    """The words of a file's name, without those that tell one run of a tool from another."""
+    """Return the words of a file's name, without those that identify a run."""
     words = re.split(r"[^a-z0-9.]+", _DATE.sub("_", path.stem.lower()))
     return [word for word in words if word and word not in _SIDES]
 
 
 def legal_name(text: str) -> str:
-    """`text` as an op's or a parameter's name."""
+    """Return `text` as a valid name of an op or a parameter."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     return name if name[:1].isalpha() else f"x{name}"
 
 
 def legal_word(text: str) -> str:
-    """`text` as an option's word; what had to be changed keeps a mark of the original."""
+    """Return `text` as a valid value of an option. If it had to be changed, a digest of the
+    original is added, so that different texts stay different."""
     word = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", text)
     if word != text:
         word = word.strip("_") or "none"
@@ -216,7 +220,7 @@ def legal_word(text: str) -> str:
 
 
 def fields_of(value: object, place: str) -> Mapping[str, Any]:
-    """A JSON object, or a sentence that names the place."""
+    """Return a JSON object; raise CodecError with the place for anything else."""
     if not isinstance(value, dict):
         raise CodecError(f"{place}: expected an object, found {str(value)[:40]!r}")
     return value
@@ -232,7 +236,8 @@ def json_object(path: Path) -> Mapping[str, Any]:
 
 
 def items_of(value: object, place: str) -> Sequence[Any]:
-    """A JSON list, which may be left out, or a sentence that names the place."""
+    """Return a JSON list, () for a missing one; raise CodecError with the place for anything
+    else."""
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -241,7 +246,7 @@ def items_of(value: object, place: str) -> Sequence[Any]:
 
 
 def whole(value: object, place: str) -> int:
-    """A whole number from 0, or a sentence that names the place."""
+    """Parse an integer of at least 0; raise UsageError with the place for anything else."""
     found = number(value, place)
     if found < 0 or not found.is_integer():
         raise UsageError(f"{place}: {str(value)[:40]!r} is not a whole number")
@@ -249,10 +254,10 @@ def whole(value: object, place: str) -> int:
 
 
 def number(text: object, place: str) -> float:
-    """A finite number, or a sentence that names the place. A comma may be a decimal or a thousands
-    separator: what has one is refused."""
+    """Parse a finite number; raise UsageError with the place for anything else. A number with a
+    comma is refused: it may be a decimal or a thousands separator."""
     if text is None or text == "":
-        raise UsageError(f"{place}: a number is missing", hint="is the file cut short?")
+        raise UsageError(f"{place}: a number is missing", hint="is the file truncated?")
     try:
         value = float(str(text))
     except ValueError:
@@ -263,7 +268,8 @@ def number(text: object, place: str) -> float:
 
 
 def iso_time(text: object) -> float | None:
-    """Seconds UTC of an ISO date; None for anything else."""
+    """Parse an ISO date to seconds since the epoch (UTC if it has no zone); None for anything
+    else."""
     from datetime import UTC, datetime
 
     try:
@@ -274,7 +280,7 @@ def iso_time(text: object) -> float | None:
 
 
 def text_of(path: Path) -> str:
-    """A text file, whatever its line ends."""
+    """Read a text file, with its line ends normalised."""
     try:
         text = read_whole(path).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -282,7 +288,7 @@ def text_of(path: Path) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def _unused(name: str, taken: Sequence[str]) -> str:
     suffix = 2
     made = name
     while made in taken:
@@ -320,7 +326,7 @@ def _result(found: Sequence[Found], device: str, given: Given, method: str, when
 
 
 def _times(row: Found) -> tuple[float, ...]:
-    """A time of 0 or less was not measured, whatever the tool meant by it."""
+    """Return the times of a row above 0; others are not measurements."""
     return tuple(time_s for time_s in row.samples_s if time_s > 0)
 
 
@@ -372,7 +378,7 @@ def _measurement(found: Sequence[Found], method: str, left_out: Reason) -> Measu
 
 @functools.lru_cache(maxsize=64)  # the results of a problem mostly follow each other
 def _costs(problem: Problem) -> tuple[int, int]:
-    """Flops and bytes where the problem is one of our ops."""
+    """Return FLOPs and bytes of a problem of our ops; zeros for any other."""
     try:
         op = ops.registry.get(problem.op)
         known = ops.parse(problem.key)

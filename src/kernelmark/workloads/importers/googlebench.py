@@ -23,7 +23,7 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
-    gathered,
+    build_run,
     iso_time,
     json_object,
     number,
@@ -64,7 +64,7 @@ class GoogleBench(Importer):
         fields: Mapping[str, Any] = context if isinstance(context, dict) else {}
         executable = str(fields.get("executable", ""))
         backend = "iree" if "iree" in executable else "googlebench"
-        return gathered(
+        return build_run(
             path,
             given,
             _rows(path, document["benchmarks"], backend),

@@ -25,7 +25,7 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
-    gathered,
+    build_run,
     number,
     problem_of,
 )
@@ -73,7 +73,7 @@ class HipblasltBench(Importer):
 
     def read(self, path: Path, given: Given) -> ResultSet:
         rows = _typed(_rows(path, given.arch))
-        return gathered(path, given, rows, method="mean of hipblaslt-bench")
+        return build_run(path, given, rows, method="mean of hipblaslt-bench")
 
 
 @dataclass(slots=True)

@@ -27,8 +27,8 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    build_run,
     fields_of,
-    gathered,
     items_of,
     number,
     problem_of,
@@ -75,7 +75,7 @@ class Inductor(Importer):
 
     def read(self, path: Path, given: Given) -> ResultSet:
         rows = _file(path) if _JSON.match(text_of(path)) else _log(path)
-        return gathered(path, given, rows, method="inductor max-autotune")
+        return build_run(path, given, rows, method="inductor max-autotune")
 
 
 def _log(path: Path) -> Iterator[Found]:

@@ -22,7 +22,7 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
-    gathered,
+    build_run,
     number,
     problem_of,
 )
@@ -51,7 +51,7 @@ class MiopenFindDb(Importer):
         return name.endswith(_ENDS) or (b"miopenConvolution" in first and bool(reader.part(first)))
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        return gathered(path, given, _rows(path), method="MIOpen find")
+        return build_run(path, given, _rows(path), method="MIOpen find")
 
 
 def _rows(path: Path) -> Iterator[Found]:

@@ -18,7 +18,7 @@ from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers._launches import SECONDS, Launch, found
 from kernelmark.workloads.importers._lines import Row, header_of, lines_of, printed_rows
-from kernelmark.workloads.importers.base import Found, Given, Importer, gathered, number, whole
+from kernelmark.workloads.importers.base import Found, Given, Importer, build_run, number, whole
 
 _TIME = "gpu__time_duration.sum"
 _DURATION = "Duration"  # the same metric in the section of the details page
@@ -60,7 +60,7 @@ class Ncu(Importer):
         return bool(_HEADER_BYTES.search(head)) or head.startswith(b"==PROF== ")
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        return gathered(path, given, _rows(path), method="ncu")
+        return build_run(path, given, _rows(path), method="ncu")
 
 
 def _rows(path: Path) -> Iterator[Found]:

@@ -32,7 +32,7 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
-    gathered,
+    build_run,
     number,
     whole,
 )
@@ -89,7 +89,7 @@ class Nsys(Importer):
         else:
             rows, started = _export(path, devices)
         environment = Environment(devices=tuple(devices[index] for index in sorted(devices)))
-        return gathered(path, given, rows, method="nsys", environment=environment, started=started)
+        return build_run(path, given, rows, method="nsys", environment=environment, started=started)
 
 
 def _report(path: Path, devices: dict[int, DeviceInfo]) -> Iterator[Found]:

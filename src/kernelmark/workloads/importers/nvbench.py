@@ -20,8 +20,8 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    build_run,
     fields_of,
-    gathered,
     items_of,
     json_object,
     number,
@@ -58,7 +58,7 @@ class NvBench(Importer):
             place = f"{path}: device {i + 1}"
             found = _device(fields_of(entry, place), i, place)
             devices[found.index] = found
-        return gathered(
+        return build_run(
             path,
             given,
             _rows(path, document["benchmarks"], devices),

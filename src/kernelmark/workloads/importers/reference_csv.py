@@ -20,7 +20,7 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
-    gathered,
+    build_run,
     name_words,
     number,
 )
@@ -49,7 +49,7 @@ class ReferenceCsv(Importer):
 
     def read(self, path: Path, given: Given) -> ResultSet:
         backend = given.backend or _backend(path)
-        return gathered(path, given, _rows(path, backend), method="mean of another tool")
+        return build_run(path, given, _rows(path, backend), method="mean of another tool")
 
 
 def _rows(path: Path, backend: str) -> Iterator[Found]:

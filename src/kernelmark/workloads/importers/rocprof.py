@@ -34,8 +34,8 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    build_run,
     fields_of,
-    gathered,
     items_of,
     json_object,
     number,
@@ -95,7 +95,7 @@ class RocProf(Importer):
             rows = _database(path)
         else:
             rows = _document(path) if head.lstrip()[:1] == b"{" else _table(path)
-        return gathered(path, given, rows, method="rocprofv3")
+        return build_run(path, given, rows, method="rocprofv3")
 
 
 def _table(path: Path) -> Iterator[Found]:

@@ -15,7 +15,7 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet
 from kernelmark.workloads.importers._launches import SECONDS, Launch, found
-from kernelmark.workloads.importers.base import Found, Given, Importer, gathered
+from kernelmark.workloads.importers.base import Found, Given, Importer, build_run
 from kernelmark.workloads.logs import opening
 from kernelmark.workloads.logs.formats._kernels import duration_us
 from kernelmark.workloads.logs.formats.torch_trace import reader
@@ -40,7 +40,7 @@ class TorchTrace(Importer):
         return name.endswith(".json") and head.lstrip()[:1] == b"{" and reader.is_document(head)
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        return gathered(path, given, _rows(path), method="PyTorch profiler")
+        return build_run(path, given, _rows(path), method="PyTorch profiler")
 
 
 def _rows(path: Path) -> Iterator[Found]:

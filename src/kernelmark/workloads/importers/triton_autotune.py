@@ -23,8 +23,8 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    build_run,
     fields_of,
-    gathered,
     items_of,
     problem_of,
     text_of,
@@ -57,7 +57,7 @@ class TritonAutotune(Importer):
             document = json.loads(text_of(path))  # with Infinity, which our own codec refuses
         except (ValueError, RecursionError) as error:
             raise CodecError(f"{path}: is not JSON: {error}") from None
-        return gathered(path, given, _rows(path, document), method="Triton do_bench")
+        return build_run(path, given, _rows(path, document), method="Triton do_bench")
 
 
 def _rows(path: Path, document: object) -> Iterator[Found]:

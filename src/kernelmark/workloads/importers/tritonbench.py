@@ -23,8 +23,8 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    build_run,
     fields_of,
-    gathered,
     json_object,
     legal_name,
     name_words,
@@ -66,7 +66,7 @@ class TritonBench(Importer):
 
     def read(self, path: Path, given: Given) -> ResultSet:
         rows = _document(path) if text_of(path).lstrip()[:1] == "{" else _table(path)
-        return gathered(path, given, rows, method="tritonbench latency")
+        return build_run(path, given, rows, method="tritonbench latency")
 
 
 def _table(path: Path) -> Iterator[Found]:

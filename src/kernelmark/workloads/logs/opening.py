@@ -19,7 +19,7 @@ _PACKED = 1 << 12
 _HEAD = 1 << 20
 _LONGEST_LINE = 1 << 24
 _GZIP = b"\x1f\x8b"
-DAMAGED = "the compressed file is damaged from here on"
+DAMAGED = Reason("file-damaged")
 CUT_OFF = Reason("file-cut")
 # A log of one call over and over shrinks to a few thousandths. What shrinks more and is larger than
 # any such log was made to fill the reader's memory or time.

@@ -9,7 +9,7 @@ from kernelmark.tune.install.emitters.base import Fields, Unfit
 from kernelmark.tune.records.outcome import Outcome
 from kernelmark.workloads.logs.blas import fields_of
 
-_PRODUCTS = ("gemm", "batched_gemm")
+_GEMMS = ("gemm", "batched_gemm")
 # In names of solutions, by hipBLASLt's number: one factor for A and one for B, or one for each row.
 _SCALE_WORDS = {"1": "SAB", "2": "SABV"}
 _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
@@ -17,7 +17,7 @@ _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
 
 def blas_call(outcome: Outcome) -> Fields:
     """Every field of the call, in BLAS names and column-major."""
-    if outcome.problem.op not in _PRODUCTS:
+    if outcome.problem.op not in _GEMMS:
         raise Unfit(Reason("format-op", format="a file of a BLAS library", op=outcome.problem.op))
     try:
         computed = fields_of(outcome.problem)

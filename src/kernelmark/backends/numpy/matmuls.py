@@ -1,4 +1,4 @@
-"""Which products NumPy computes exactly as a problem states them.
+"""Which matmuls NumPy computes exactly as a problem states them.
 
 How NumPy sums was measured and is held by tests: `matmul` of f16 multiplies and sums in f32 and
 rounds once, so acc=f32 holds. `einsum` with `dtype=` converts through a small fixed buffer and
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark import ops
-from kernelmark.backends._rules import arithmetic
+from kernelmark.backends._rules import wrong_dtypes
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
 from kernelmark.core.units import bytes_text
 
 Array = NDArray[Any]
 Step = Callable[[], object]
-Product = Callable[[Array, Array, Array], object]
+Matmul = Callable[[Array, Array, Array], object]
 
 NATIVE = ("f64", "f32", "f16", "i8", "i32")
 
@@ -49,17 +49,17 @@ def workspace(shape: tuple[int, ...], dtype: np.dtype[Any], free_bytes: int) -> 
 
 
 def matmul(a: Array, b: Array, out: Array) -> None:
-    """NumPy's product: BLAS for f64 and f32."""
+    """Compute a matmul by NumPy's own: BLAS for f64 and f32."""
     np.matmul(a, b, out=out)
 
 
 def einsum(a: Array, b: Array, out: Array) -> None:
-    """A product summed in the dtype of `out`."""
+    """Compute a matmul that sums in the dtype of `out`."""
     np.einsum("...ik,...kj->...ij", a, b, out=out, dtype=out.dtype, casting="safe")
 
 
 # (input, sums, output) -> how NumPy computes exactly that
-PRODUCTS: dict[tuple[str, str, str], Product] = {
+MATMULS: dict[tuple[str, str, str], Matmul] = {
     ("f64", "f64", "f64"): matmul,
     ("f32", "f32", "f32"): matmul,
     ("f16", "f32", "f16"): matmul,
@@ -86,9 +86,9 @@ def missing(problem: Problem) -> str | None:
     if problem.op == "copy":
         return None
     inputs, acc, out = types(problem)
-    if (inputs, acc, out) not in PRODUCTS:
-        return f"numpy has no {problem.op} with {arithmetic(problem)} in exactly these types"
-    if problem.op == "attention" and (inputs, acc, acc) not in PRODUCTS:
+    if (inputs, acc, out) not in MATMULS:
+        return wrong_dtypes("numpy", problem)
+    if problem.op == "attention" and (inputs, acc, acc) not in MATMULS:
         return f"numpy cannot keep the scores of {inputs} attention in {acc}"
     if out == "f16" and has_epilogue(problem):
         return (
@@ -99,7 +99,7 @@ def missing(problem: Problem) -> str | None:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Whether more than the bare product is asked for."""
+    """Return whether the problem has alpha, beta or bias."""
     options = problem.options
     return (
         options.get("alpha", 1.0) != 1.0

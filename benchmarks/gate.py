@@ -194,7 +194,7 @@ def of_nightly(
             slow = [one for one in judged.changes if one.status is VerdictStatus.SLOWER]
             named = f"gemm m={1 + number % SERIES} "
             found += judged.code == 1 and any(one.problem.startswith(named) for one in slow)
-            store.remove_run(run_id)
+            store.delete_run(run_id)
     return {
         "false_alarms": percent(alarms, commits),
         "found": percent(found, planted),

@@ -136,7 +136,7 @@ def test_the_scripted_clock_is_told(tmp_path):
 def test_the_table_of_names_is_that_of_the_loader():
     """Every name that the loader looks for is explained, and no other."""
     source = Path(_file.__file__).read_text(encoding="utf-8")
-    looked_for = set(re.findall(r'_attribute\((?:self\._)?module, "(\w+)"', source))
+    looked_for = set(re.findall(r'getattr\((?:self\._)?module, "(\w+)"', source))
     looked_for |= {"prepare", "inputs", "reference", "output", "flops", "nbytes", "rtol", "atol"}
     explained = set(re.findall(r"^\| `(\w+)", TEXT, flags=re.MULTILINE))
     assert explained == looked_for

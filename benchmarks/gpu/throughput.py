@@ -131,7 +131,7 @@ def loop(chosen: list[Problem]) -> float:
 
 
 def on_gpu_s(results: list[Result]) -> float:
-    """Seconds in which the GPU ran what is measured, by its own clock: timed, warm-up, audited,
+    """Seconds in which the GPU ran what is measured, by its own clock: timed, warm-up, re-timed,
     hot and eager launches. Generating inputs and comparing outputs run on it too but are not
     counted."""
     return sum(r.cost.get("device", 0.0) for r in results)

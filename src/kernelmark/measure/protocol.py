@@ -71,7 +71,7 @@ BATCH_SLACK = 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """A measured and checked case. `cost` has wall seconds by phase and in `total`; its `device`
-    is the device seconds of all timed, warm-up, audited, eager and hot launches."""
+    is the device seconds of all timed, warm-up, re-timed, eager and hot launches."""
 
     measurement: Measurement
     check: Check

@@ -534,7 +534,7 @@ CONV = """func.func @main(%x: tensor<1x9x8x4xf32>, %w: tensor<8x3x2x4xf32>,
 @compiled
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_rewritten_convolution_adds_to_what_its_result_starts_with(packed: bool) -> None:
-    rt = pytest.importorskip("iree.runtime")
+    rt = pytest.importorskip("iree.runtime", reason="needs IREE, which make test installs")
     key = "conv n=1 c=4 h=9 w=8 k=8 r=3 s=2 dtype=f32 layout=nhwc"
     key += " stride_h=2 stride_w=1 dilation_h=1 dilation_w=2"
     spec = EMPTY.with_entries([left(key, packed=packed)])

@@ -11,7 +11,7 @@ from kernelmark.core.verdict import Verdict, VerdictStatus
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
 _HELD = "held"
-# A bare number below this is taken for a share by whoever wrote it: 0.03 for 3 %.
+# A number below this without % is probably meant as a fraction: 0.03 for 3 %.
 _LEAST_BARE = 0.1
 # A change that is on a limit in decimal may be a rounding below it in binary.
 _ROUNDING = 1e-9

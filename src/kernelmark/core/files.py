@@ -59,7 +59,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The values in a TOML text; a ValueError is a sentence for whoever wrote it."""
+    """The values in a TOML text; the message of a ValueError is for the author of the file."""
     import tomllib  # compiles its patterns, which takes longer than most imports
 
     try:

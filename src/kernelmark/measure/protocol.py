@@ -48,8 +48,9 @@ MAX_SAMPLES = 1000
 # A block also ends when it has taken this many times its device seconds on the host's clock.
 WALL_FACTOR = 5.0
 # Warm-up before each further block, as a fraction of the block's time. At a power cap it is as long
-# as the launches paused, up to the block's time: on an H200 launches run at up to 1620 MHz after a
-# pause of 30 ms, and at 1480 MHz in the long run.
+# as the launches paused, up to the block's time: in two km.bench runs of a large GEMM on an H200,
+# one block each ran at about 1600 MHz and the others at 1480 to 1540. That pauses cause this is a
+# guess, and the gain of the longer warm-up was not measured.
 REWARM_FRACTION = 0.1
 # Half-width of the spread of medians between processes whose own blocks agree, as a fraction.
 # Times drift over seconds, so that the three or four blocks of a measurement resemble each other

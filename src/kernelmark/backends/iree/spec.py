@@ -286,7 +286,7 @@ EMPTY = Spec(
 
 
 def parse_spec(text: str) -> Spec:
-    """Parse a spec with the default entry point, whoever wrote it."""
+    """Parse any spec with the default entry point, also one that kernelmark did not write."""
     if "iree_codegen.tuning_spec_with_default_entrypoint" not in text:
         raise UsageError(
             "not a tuning spec with a default entry point",

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -666,30 +665,6 @@ def capped(device: GpuDevice, monkeypatch: pytest.MonkeyPatch) -> GpuDevice:
 def test_at_a_power_cap_processes_differ_by_more(capped: GpuDevice) -> None:
     found = measured(capped).measurement
     assert found.rel_half_width == pytest.approx(CAPPED_SPREAD, rel=0.1)
-
-
-class Slow(Product):
-    """A kernel whose check pauses the launches for longer than a block of `measured` takes."""
-
-    def collect(self, set_index: int) -> None:
-        time.sleep(0.01)
-
-
-@both
-def test_at_a_power_cap_a_pause_is_followed_by_as_much_warm_up(
-    capped: GpuDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ahead, warmups = capped.run_ahead, []
-
-    def run_ahead(replays: Sequence[Replay]) -> Callable[[], float]:
-        warmups.append(len(replays) / 2)
-        return ahead(replays)
-
-    monkeypatch.setattr(capped, "run_ahead", run_ahead)
-    blocks = measured(capped, product=Slow).measurement.blocks
-    samples = [len(block.samples_s) for block in blocks]
-    # The first one is not between blocks; a block ends up to a tenth short of its time.
-    assert warmups[1:] == pytest.approx(samples[1:], rel=0.3)
 
 
 @both

@@ -47,10 +47,9 @@ PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
 MAX_SAMPLES = 1000
 # A block also ends when it has taken this many times its device seconds on the host's clock.
 WALL_FACTOR = 5.0
-# Warm-up before each further block, as a fraction of the block's time. At a power cap it is as long
-# as the launches paused, up to the block's time: in two km.bench runs of a large GEMM on an H200,
-# one block each ran at about 1600 MHz and the others at 1480 to 1540. That pauses cause this is a
-# guess, and the gain of the longer warm-up was not measured.
+# Warm-up before each further block, as a fraction of the block's time. At a power cap, one as long
+# as the pause before the block made the blocks of two large GEMMs on an H200 agree no better (eight
+# processes with it, eight without).
 REWARM_FRACTION = 0.1
 # Half-width of the spread of medians between processes whose own blocks agree, as a fraction.
 # Times drift over seconds, so that the three or four blocks of a measurement resemble each other
@@ -152,7 +151,6 @@ class _BlockLoop:
         self._fallbacks = 0
         self._also: dict[str, float] = {}
         self._enqueued_warmup: Callable[[], float] | None = None
-        self._paused_since = 0.0  # the host's clock after the last timed sample
 
     def run(self) -> Outcome:
         begun = time.perf_counter()
@@ -302,7 +300,7 @@ class _BlockLoop:
         if number and sampler.takes_batches(self._pace):
             # Enqueued, so that the device goes on to the timed samples without idling. The replays
             # recorded for this are those timed next.
-            count = samples_in(self._rewarm_s(), self._pace, self._launch_s)
+            count = samples_in(REWARM_FRACTION * self._block_s, self._pace, self._launch_s)
             self._enqueued_warmup = sampler.enqueue_warmup(self._pace, count)
             self._binder.free_retired()
             return
@@ -310,20 +308,12 @@ class _BlockLoop:
         if number == 0:
             spent_s, wall_s = self._warm_up_first_block(kernel, sampler)
         else:
-            seconds = min(self._rewarm_s(), self._plan.sets * self._gross_s)
+            seconds = min(REWARM_FRACTION * self._block_s, self._plan.sets * self._gross_s)
             spent_s, wall_s = rewarm(
                 sampler, launch_s=self._gross_s, seconds=seconds, method=self._method
             )
         self._warmup_s += spent_s
         self._cost["warmup"] += wall_s
-
-    def _rewarm_s(self) -> float:
-        """Return the seconds of warm-up before a further block."""
-        least_s = REWARM_FRACTION * self._block_s
-        if not self._is_power_capped():
-            return least_s
-        paused_s = time.perf_counter() - self._paused_since
-        return max(least_s, min(paused_s, self._block_s))
 
     def _book_enqueued_warmup(self) -> None:
         """Book the seconds that samples waited for an enqueued warm-up on the warm-up."""
@@ -406,7 +396,6 @@ class _BlockLoop:
         else:
             device.telemetry()  # load and throttling are counted from one reading to the next
         samples = self._samples(sampler)
-        self._paused_since = time.perf_counter()
         clocks = [s.clock_mhz for s in samples if s.clock_mhz is not None]
         self._timed_s += sum(s.timed_s for s in samples)
         self._cost["timed"] += sum(s.run_wall_s for s in samples)

@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import gc
 import importlib.util
+import platform
 import sys
 import threading
 import weakref
@@ -30,12 +31,14 @@ from kernelmark.backends._file import cupy_array
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Fault, Status
+from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import Definition, given_spec
 from kernelmark.runners.capture import environment as capture_environment
+from kernelmark.runners.targets import find
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
@@ -335,6 +338,32 @@ def test_masks_may_stay_in_place():
 
     (found,) = km.bench(masked, X, mask, ref=masked, timing=BRIEF, rotate=False)
     assert found.status is Status.OK, found.error
+
+
+@pytest.mark.parametrize("work", [{"flops": X.size}, {"nbytes": 2 * X.nbytes}])
+def test_with_the_work_of_a_call_it_is_compared_with_the_roofs_of_the_default_store(
+    tmp_path, monkeypatch, work
+):
+    where = tmp_path / "s.sqlite"
+    monkeypatch.setenv("KERNELMARK_STORE", str(where))
+    assert not km.bench(np.abs, X, timing=BRIEF, **work).roofs
+    assert not where.exists()
+    info = find("cpu")[1]
+    roof = Roof(
+        device="cpu",
+        arch=info.arch,
+        kind="bytes",
+        name="dram",
+        value=1e12,
+        how="a test",
+        measured=1.0,
+        threads=info.units,
+        model=info.model,
+    )
+    with km.open_store() as store:
+        store.add_roofs([roof], host=platform.node())
+    assert km.bench(np.abs, X, timing=BRIEF, **work).roofs == (roof,)
+    assert not km.bench(np.abs, X, timing=BRIEF).roofs
 
 
 def test_it_can_be_stored(tmp_path):

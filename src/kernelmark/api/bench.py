@@ -34,7 +34,7 @@ from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+from kernelmark.core.errors import KernelmarkError, ProblemError, StoreError, UsageError
 from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
@@ -52,9 +52,10 @@ from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
-from kernelmark.stores.ids import new_run_id
+from kernelmark.stores import new_run_id, open_store
 
 if TYPE_CHECKING:
+    from kernelmark.core.roof import Roof
     from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
@@ -110,7 +111,8 @@ def compare_kernels(
     `ref` gets the inputs as float64 arrays (integers as int64) of the same library, and all other
     arguments unchanged. Without `ref` the results are not checked and have a warning. A result may
     be off by `atol + rtol·|ref|`, by default by what the output's dtype implies. `flops` and
-    `nbytes` (default: each input and output once) give rates and percentages of the stored roofs.
+    `nbytes` (default: each input and output once) give rates, and percentages of the roofs in
+    `store` or, if either is given, in the default store.
     `rotate=False` keeps the elements of floats in place, for inputs such as masks whose positions
     have a meaning. `timing` is by default up to one second, until the interval is within ±2 %; on a
     GPU a quarter of a second (more for kernels of many milliseconds), until it is within ±3 %;
@@ -157,12 +159,25 @@ def compare_kernels(
             device.close()
     run = dataclasses.replace(run, finished=time.time())
     result_set = ResultSet(run=run, results=tuple(results))
+    if store is not None or flops or nbytes:
+        roofs = _roofs(store, info.name)
+        result_set = dataclasses.replace(result_set, roofs=roofs)
     if store is not None:
-        from kernelmark.api.roofs import known_roofs
-
-        result_set = dataclasses.replace(result_set, roofs=known_roofs(store, [info.name]))
         store.add_result_set(result_set)
     return Results(result_set, notes=call.notes)
+
+
+def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
+    """Return the roofs of a device in `store`, or in the default one if that can be read."""
+    from kernelmark.api.roofs import known_roofs
+
+    if store is not None:
+        return known_roofs(store, [device])
+    try:
+        with open_store(readonly=True) as default:
+            return known_roofs(default, [device])
+    except StoreError:
+        return ()
 
 
 def _check_types(kernels: object, inputs: object, ref: object, store: object) -> None:

@@ -4,20 +4,23 @@
 
 A kernel spins for a given number of core cycles; its true duration is cycles / the clock of the
 unit that it runs on, which it tells itself: parts of a GPU may run at slightly different clocks.
-Each timer's readings are fitted as offset + slope × truth.
+Each timer's readings are fitted as offset + slope × truth. Triton's timers run in a process of
+their own: in one that has launched on a second stream every launch takes longer (streams.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import json
 import statistics
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-import triton
 from _gpu import gpu_info
 
 from kernelmark.core.timing import Strain, Timer, Timing
@@ -116,33 +119,50 @@ def fit(truth: list[float], read: list[float]) -> dict[str, float]:
     return {"slope": float(slope), "offset_us": float(offset), "residual_us": residual}
 
 
+def by_triton(device: GpuDevice, spin: Spin, cycles: Sequence[int]) -> list[dict[str, float]]:
+    """Each duration by Triton's timers, on torch's stream only."""
+    import torch
+    from triton.testing import do_bench, do_bench_cudagraph
+
+    device.launch_on(torch.cuda.current_stream().cuda_stream, lambda _: contextlib.nullcontext())
+    rows = []
+    for count in cycles:
+        start = spin.launch(count)
+
+        def launch(start: Callable[[int, int], None] = start) -> None:
+            start(torch.cuda.current_stream().cuda_stream, 0)
+
+        rows.append(
+            {
+                "do_bench_us": do_bench(launch, return_mode="median") * 1e3,
+                "do_bench_cudagraph_us": do_bench_cudagraph(launch) * 1e3,
+            }
+        )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
+    parser.add_argument("--by-triton", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     gpu_info()
     device = registry.get("cuda").open(0)
     assert isinstance(device, GpuDevice)
     spin = Spin(device)
     nominal_hz = int(device.info.attributes["clock_khz"]) * 1e3
+    cycles = [int(duration * 1e-6 * nominal_hz) for duration in DURATIONS_US]
+    if given.by_triton:
+        print(json.dumps(by_triton(device, spin, cycles)))
+        return
     rows = []
-    for duration in DURATIONS_US:
-        cycles = int(duration * 1e-6 * nominal_hz)
-        launch = spin.launch(cycles)
-
-        def on_torch_stream(launch: Callable[[int, int], None] = launch) -> None:
-            launch(torch.cuda.current_stream().cuda_stream, 0)
-
-        read = ours(device, spin, launch, duration * 1e-6)
-        rows.append(
-            {
-                "cycles": cycles,
-                "true_us": cycles / read["unit_clock_mhz"],
-                **read,
-                "do_bench_us": triton.testing.do_bench(on_torch_stream, return_mode="median") * 1e3,
-                "do_bench_cudagraph_us": triton.testing.do_bench_cudagraph(on_torch_stream) * 1e3,
-            }
-        )
+    for count, duration in zip(cycles, DURATIONS_US, strict=True):
+        read = ours(device, spin, spin.launch(count), duration * 1e-6)
+        rows.append({"cycles": count, "true_us": count / read["unit_clock_mhz"], **read})
+    command = [sys.executable, str(Path(__file__)), "--by-triton"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    for row, beside in zip(rows, json.loads(done.stdout), strict=True):
+        row |= beside
     truth = [row["true_us"] for row in rows]
     fits = {
         name: fit(truth, [row[f"{name}_us"] for row in rows])
@@ -160,7 +180,7 @@ def main() -> None:
         bars=bars,
         figures={"fits": fits, "rows": rows},
         device=device.info,
-        libraries={"torch": torch.__version__, "triton": triton.__version__},
+        libraries=evidence.libraries("torch", "triton"),
     )
     for name, one in fits.items():
         print(

@@ -17,7 +17,7 @@ NEEDED = {
     "moe": ("--folder", "tuned"),
     "tune": ("--folder", "tuned", "--part", "gemm"),
 }
-OF_TORCH = ("against_ncu", "throughput", "truth")
+OF_TORCH = ("against_ncu", "throughput")
 
 
 @pytest.mark.parametrize("name", sorted({p.stem for p in FOLDER.glob("*.py")} - set(SHARED)))

@@ -15,7 +15,7 @@ _INTACT = "what was stored before is intact"
 _CHECK_URL = "check the host, user, password and database in the store's URL"
 
 # (beginning of the name of SQLite's error code, code of ours, hint)
-_SQLITE = (
+SQLITE = (
     (
         "SQLITE_FULL",
         "store-disk-full",
@@ -50,7 +50,7 @@ _SQLITE = (
 )
 
 # (beginning of PostgreSQL's SQLSTATE, code of ours, hint)
-_POSTGRES = (
+POSTGRES = (
     ("53100", "store-disk-full", f"free some space and resume; {_INTACT}"),
     ("53300", "store-connections", "close some, or raise max_connections"),
     ("42501", "store-refuses-user", "grant the user rights on the schema"),
@@ -75,7 +75,7 @@ def explained(shown: str) -> Iterator[None]:
 def explain(error: Exception, shown: str) -> StoreError:
     """The `StoreError` that says what `error` means to a user."""
     name, original = code(error), _original(error)
-    for start, reason, hint in (*_SQLITE, *_POSTGRES):
+    for start, reason, hint in (*SQLITE, *POSTGRES):
         if name.startswith(start):
             return StoreError(Reason(reason, store=shown), hint=hint)
     lines = [line.strip() for line in str(original).splitlines() if line.strip()]

@@ -39,6 +39,7 @@ from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import Definition, given_spec
 from kernelmark.runners.capture import environment as capture_environment
 from kernelmark.runners.targets import find
+from kernelmark_dev.raising import raises_code
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
@@ -547,7 +548,7 @@ def test_several_returned_arrays_are_all_checked():
 
 
 def test_several_arrays_have_one_dtype():
-    with pytest.raises(UsageError, match="f32, f64"):
+    with raises_code(UsageError, "bench-several-dtypes", dtypes=("f32", "f64")):
         km.bench(lambda x: (x, x.astype(np.float64)), X, timing=BRIEF)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kernelmark.api.checkouts import BuildFailed, Checkouts, Recipe, Repository
 from kernelmark.core.errors import UsageError
+from kernelmark_dev.raising import raises_code
 
 
 def git(folder: Path, *words: str) -> str:
@@ -88,14 +89,14 @@ def test_a_build_that_fails_says_how_and_where(repo):
     recipe = Recipe(build="echo no compiler; exit 3")
     with (
         Checkouts(Repository(repo), recipe) as checkouts,
-        pytest.raises(BuildFailed, match="exit code 3") as caught,
+        raises_code(BuildFailed, "build-failed", exit_code=3, output="no compiler") as caught,
     ):
         checkouts.side("head", "main")
     assert "no compiler" in str(caught.value)
     slow = Recipe(build="sleep 600", timeout_s=0.1)
     with (
         Checkouts(Repository(repo), slow) as checkouts,
-        pytest.raises(BuildFailed, match="did not end"),
+        raises_code(BuildFailed, "build-timed-out"),
     ):
         checkouts.side("head", "main")
 
@@ -125,14 +126,14 @@ def test_commits_between_are_in_order_and_need_an_ancestor(repo):
     repository = Repository(repo)
     found = repository.between("HEAD~2", "main")
     assert [repository.describe(one).split(" ", 1)[1] for one in found] == ["Set 1", "Set 2"]
-    with pytest.raises(UsageError, match="not an ancestor"):
+    with raises_code(UsageError, "not-an-ancestor", good="HEAD", bad="HEAD~1"):
         repository.between("HEAD", "HEAD~1")
-    with pytest.raises(UsageError, match="no commit 'nothing'"):
+    with raises_code(UsageError, "no-commit", ref="nothing"):
         repository.commit("nothing")
 
 
 def test_a_folder_outside_of_git_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="not in a git repository"):
+    with raises_code(UsageError, "not-in-repository", folder=str(tmp_path)):
         Repository(tmp_path)
-    with pytest.raises(UsageError, match="no folder"):
+    with raises_code(UsageError, "no-folder", folder=str(tmp_path / "none")):
         Repository(tmp_path / "none")

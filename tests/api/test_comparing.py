@@ -12,7 +12,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.sentinels import sentinel_keys
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import (
     Block,
@@ -28,6 +28,7 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
+from kernelmark_dev.raising import raises_code
 
 
 def run(name: str, time_s: float) -> ResultSet:
@@ -101,7 +102,7 @@ def test_compare_and_history_name_one_change_by_one_number(tmp_path, head):
 
 
 def test_a_run_of_a_store_needs_one():
-    with pytest.raises(KernelmarkError, match="there is no store to look in"):
+    with raises_code(UsageError, "run-without-store", name="latest"):
         compare("latest", run("b", 1.0))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from kernelmark.core.result import (
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
+from kernelmark_dev.raising import raises_code
 
 SUITE = '[[problems]]\nop = "gemm"\nm = 8\nn = 8\nk = 8\ndtype = "f32"\n'
 RUN = '[[run]]\nsuites = ["small.toml"]\nbackends = ["fake"]\ndevices = ["fake"]\n'
@@ -215,7 +217,7 @@ def test_a_damaged_state_file_begins_a_new_night(world):
 
 def test_a_second_night_at_the_same_time_does_nothing(world):
     def while_running(plan, **more):
-        with pytest.raises(NothingToDo, match="is running already"):
+        with raises_code(NothingToDo, "night-running", process=str(os.getpid())):
             world.night(days=0)
         return World.measure(world, plan, **more)
 
@@ -228,7 +230,7 @@ def test_a_second_night_at_the_same_time_does_nothing(world):
 def test_a_setup_that_fails_ends_the_night_and_is_told(world):
     world.write(f"[setup]\ncommands = ['echo no network; exit 7']\n{RUN}"
                 "[notify]\nwebhook = 'https://x'\n")  # fmt: skip
-    with pytest.raises(SetupFailed, match="exit code 7") as caught:
+    with raises_code(SetupFailed, "setup-failed", exit_code=7) as caught:
         world.night()
     assert "no network" in str(caught.value)
     assert world.measured == []
@@ -284,7 +286,7 @@ def test_a_message_that_cannot_be_sent_is_no_failure(world, monkeypatch):
 
 def test_a_secret_that_is_missing_is_refused_before_anything_runs(world):
     world.write(RUN + "[notify]\nwebhook = '$NOT_THERE'\n")
-    with pytest.raises(UsageError, match="NOT_THERE"):
+    with raises_code(UsageError, "variable-unset", name="NOT_THERE"):
         world.night()
     assert world.measured == []
 

@@ -6,6 +6,7 @@ import pytest
 
 from kernelmark.api.nightly_file import expanded, load
 from kernelmark.core.errors import UsageError
+from kernelmark_dev.raising import raises_code
 
 LEAST = 'name = "n"\n[[run]]\nsuites = ["demo"]\n'
 
@@ -78,12 +79,12 @@ def test_what_is_refused(file, text, told, hint):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(UsageError, match="no such file"):
+    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.toml")):
         load(tmp_path / "none.toml")
 
 
 def test_secrets_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("HOOK", "https://x")
     assert expanded("$HOOK") == expanded("${HOOK}") == expanded("https://x") == "https://x"
-    with pytest.raises(UsageError, match="NOT_THERE is not set"):
+    with raises_code(UsageError, "variable-unset", name="NOT_THERE"):
         expanded("$NOT_THERE")

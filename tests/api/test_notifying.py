@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from kernelmark.api.notifying import NotSent, post_webhook, send_mail
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_server_in_trouble_is_asked_again_and_a_refusal_is_not(server):
     assert len(server.got) == 3
     assert len(waits) == 2
     server.statuses = [404]
-    with pytest.raises(NotSent, match="404") as caught:
+    with raises_code(NotSent, "webhook-failed", error="status 404") as caught:
         post_webhook(server.url, "text", wait=waits.append)
     assert len(server.got) == 4
     assert server.url not in str(caught.value), "the address is a secret"
@@ -77,10 +78,10 @@ def test_mail_goes_to_sendmail(tmp_path):
 
 
 def test_mail_that_cannot_be_sent(tmp_path):
-    with pytest.raises(NotSent, match="cannot send mail"):
+    with raises_code(NotSent, "mail-not-started", program=str(tmp_path / "none")):
         send_mail(str(tmp_path / "none"), "a@x.org", ["b@x.org"], "s", "t")
     program = tmp_path / "sendmail"
     program.write_text("#!/bin/sh\necho no queue >&2; exit 3\n")
     program.chmod(0o755)
-    with pytest.raises(NotSent, match="no queue"):
+    with raises_code(NotSent, "mail-failed", program=str(program), error="no queue"):
         send_mail(str(program), "a@x.org", ["b@x.org"], "s", "t")

@@ -8,7 +8,9 @@ from kernelmark import backends
 from kernelmark.api.plan import Selection, axis_words, parse_config, plan, problems_of
 from kernelmark.backends.base import Backend
 from kernelmark.core.errors import NothingToDo, ProblemError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
+from kernelmark_dev.raising import raises_code
 
 SMALL = ("m=8", "n=8", "k=8")
 
@@ -146,12 +148,13 @@ def test_a_backend_that_can_do_some_gets_a_case_for_each():
 
 def test_a_missing_backend_is_a_note_unless_it_is_named(missing):
     assert any("missing is left out: libmissing.so" in note for note in made().notes)
-    with pytest.raises(UsageError, match=r"missing is not available: libmissing\.so not found"):
+    cause = Reason.of("libmissing.so not found; install missing")
+    with raises_code(UsageError, "backend-unavailable", backend="missing", cause=cause):
         made(backends=("missing",))
 
 
 def test_nothing_left_is_told():
-    with pytest.raises(NothingToDo, match="no backend"):
+    with raises_code(NothingToDo, "no-backend"):
         made(
             devices=("cpu",),
             dtypes=("f8e4m3fnuz",),
@@ -161,29 +164,38 @@ def test_nothing_left_is_told():
 
 
 @pytest.mark.parametrize(
-    ("choice", "error", "words"),
+    ("choice", "error", "code", "fields"),
     [
-        ({"ops": ("gem",)}, UsageError, "unknown op 'gem'"),
-        ({"dtypes": ("f33",)}, ProblemError, "unknown dtype 'f33'"),
-        ({"backends": ("nump",)}, UsageError, "unknown backend 'nump'"),
-        ({"devices": ("gpu",)}, UsageError, "unknown device 'gpu'"),
-        ({"devices": ("cpu:7",)}, UsageError, "no device 'cpu:7'"),
-        ({"axes": ("m=0", "n=8", "k=8")}, ProblemError, "m=0"),
-        ({"axes": ("m=-8", "n=8", "k=8")}, ProblemError, "m=-8"),
-        ({"axes": (f"m={2**40}", "n=8", "k=8")}, ProblemError, "too large"),
-        ({"axes": (*SMALL, "q=3")}, ProblemError, "unknown parameter 'q'"),
-        ({"ops": (), "suites": ("nosuch",), "axes": ()}, UsageError, "unknown suite 'nosuch'"),
-        ({"ops": (), "suites": ("smoke",)}, UsageError, "its own axes"),
-        ({"ops": (), "axes": ()}, UsageError, "nothing was asked for"),
-        ({"ops": (), "problems": ("gemm m=8",)}, UsageError, "takes no axes"),
-        ({"filter": "zzz"}, NothingToDo, "no problem matches"),
-        ({"filter": "("}, UsageError, "not a regular expression"),
-        ({"limit": 0}, UsageError, "limit of 0"),
+        ({"ops": ("gem",)}, UsageError, "unknown-name", {"what": "op", "name": "gem"}),
+        ({"dtypes": ("f33",)}, ProblemError, "unknown-name", {"what": "dtype", "name": "f33"}),
+        ({"backends": ("nump",)}, UsageError, "unknown-name", {"what": "backend", "name": "nump"}),
+        ({"devices": ("gpu",)}, UsageError, "unknown-device", {"device": "gpu"}),
+        ({"axes": ("m=0", "n=8", "k=8")}, ProblemError, "dim-below", {"given": "m=0"}),
+        ({"axes": ("m=-8", "n=8", "k=8")}, ProblemError, "dim-below", {"given": "m=-8"}),
+        ({"axes": (f"m={2**40}", "n=8", "k=8")}, ProblemError, "dim-too-large", {"name": "m"}),
+        ({"axes": (*SMALL, "q=3")}, ProblemError, "unknown-name", {"what": "parameter"}),
+        (
+            {"ops": (), "suites": ("nosuch",), "axes": ()},
+            UsageError,
+            "unknown-name",
+            {"what": "suite", "name": "nosuch"},
+        ),
+        ({"ops": (), "suites": ("smoke",)}, UsageError, "suite-with-axes", {}),
+        ({"ops": (), "axes": ()}, UsageError, "nothing-asked", {}),
+        ({"ops": (), "problems": ("gemm m=8",)}, UsageError, "problem-with-axes", {}),
+        ({"filter": "zzz"}, NothingToDo, "filter-matches-none", {"filter": "zzz"}),
+        ({"filter": "("}, UsageError, "not-a-regex", {"pattern": "("}),
+        ({"limit": 0}, UsageError, "limit-too-small", {"limit": 0}),
     ],
 )
-def test_illegal_requests_are_refused(choice, error, words):
-    with pytest.raises(error, match=words):
+def test_illegal_requests_are_refused(choice, error, code, fields):
+    with raises_code(error, code, **fields):
         made(**choice)
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="cpu:7"):
+        made(devices=("cpu:7",))
 
 
 def test_more_threads_than_cores_are_refused_before_anything_runs():
@@ -197,7 +209,7 @@ def test_suites_are_chosen_from_by_op_filter_and_limit():
     assert len(found.cases) == 2
     assert {c.problem.op for c in found.cases} == {"gemm"}
     assert found.suite == "smoke"
-    with pytest.raises(NothingToDo, match="no problem of conv"):
+    with raises_code(NothingToDo, "suite-without-op", suites=("gemm-square",), ops=("conv",)):
         plan(Selection(suites=("gemm-square",), ops=("conv",)), Timing())
 
 
@@ -229,7 +241,7 @@ def test_axis_words():
         "k=[1:16]",
         "alpha=0.5",
     )
-    with pytest.raises(UsageError, match="not an axis"):
+    with raises_code(UsageError, "not-an-axis", name="m"):
         axis_words({"m": object()})
 
 

@@ -20,6 +20,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
 from kernelmark.workloads.importers.base import Given
+from kernelmark_dev.raising import raises_code
 
 QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
 
@@ -85,7 +86,7 @@ def test_warnings_are_in_the_words_of_python(results):
 
 
 def test_a_field_of_the_timing_is_no_argument():
-    with pytest.raises(UsageError, match="max_s is a field of the timing") as refused:
+    with raises_code(UsageError, "timing-field", name="max_s") as refused:
         km.run("gemm", m=8, n=8, k=8, dtype="f32", backend="fake", max_s=2)
     assert refused.value.hint == 'write: timing=km.Timing.preset("default", max_s=2)'
 
@@ -103,7 +104,7 @@ def test_frame_needs_pandas_and_says_so(results, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setattr("kernelmark.api.results.importlib.import_module", imported)
-    with pytest.raises(UsageError, match="needs pandas") as caught:
+    with raises_code(UsageError, "not-installed", name="pandas") as caught:
         results.frame()
     assert "pip install pandas" in caught.value.hint
 
@@ -142,9 +143,9 @@ def test_stores_only_when_asked(tmp_path):
 
 
 def test_a_label_by_which_no_run_could_be_found_is_refused():
-    with pytest.raises(UsageError, match="would be taken for a file"):
+    with raises_code(UsageError, "name-like-file", name="mine.json"):
         km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", label="mine.json")
-    with pytest.raises(UsageError, match="would be taken for a file"):
+    with raises_code(UsageError, "name-like-file", name="./mine"):
         read_file("-", Given(label="./mine"))
 
 
@@ -188,9 +189,9 @@ def test_ctrl_c_reaches_the_caller_once_all_is_stored(tmp_path):
 
 
 def test_illegal_requests_raise_before_anything_runs():
-    with pytest.raises(km.KernelmarkError, match="m=0"):
+    with raises_code(km.KernelmarkError, "dim-below", given="m=0"):
         km.run("gemm", m=0, n=8, k=8, dtype="f32")
-    with pytest.raises(km.KernelmarkError, match="unknown timing preset"):
+    with raises_code(km.KernelmarkError, "unknown-name", what="timing preset", name="slow"):
         km.run("gemm", m=8, n=8, k=8, dtype="f32", timing="slow")
 
 

@@ -55,8 +55,8 @@ def test_a_row_of_configs_and_an_interrupted_search(kmark, rows, stopped, tmp_pa
     [
         ((), "no candidates to search"),
         (("--good", "HEAD", "--configs", "x"), "commits, wheels or configs"),
-        (("--configs", "none.txt"), "no such file"),
-        (("--wheels", "none.txt"), "no such file"),
+        (("--configs", "none.txt"), "no file none.txt"),
+        (("--wheels", "none.txt"), "no file none.txt"),
         (("--good", "HEAD", "--repo", "/"), "not in a git repository"),
         (("--good", "HEAD", "--confidence", "0.3"), "must be above 0.5"),
         (("--good", "HEAD", "--build-timeout", "0"), "--build-timeout must be positive"),

@@ -228,7 +228,7 @@ def test_many_rows_show_what_changed(kmark, tmp_path):
     ("words", "code", "sentence"),
     [
         (("base", "nosuch"), 2, "no run has the id"),
-        (("base", "nosuch.json"), 2, "no such file"),
+        (("base", "nosuch.json"), 2, "no file nosuch.json"),
         (("base", "head", "--rule", "rubost"), 2, "unknown rule 'rubost'"),
         (("base", "head", "--fail-on", "slow"), 2, "unknown verdict 'slow'"),
         (("base", "head", "--explain", "99"), 2, "there is no row '99'"),

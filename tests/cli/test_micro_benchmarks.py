@@ -141,7 +141,7 @@ def test_listing(kmark):
         (("micro", "compare", "a", "b", "--brief"), "--brief does not go with 'micro compare'", 2),
         (("micro", "list", "--json", "-"), "--json does not go with 'micro list'", 2),
         (("micro", "import", "a.json", "--csv", "-"), "--csv does not go with 'micro import'", 2),
-        (("micro", "show", "missing.json"), "missing.json: there is no such file", 2),
+        (("micro", "show", "missing.json"), "there is no file missing.json", 2),
         (("micro", "cache", "--precompile", "sm_90", "-o", "x"), "takes no benchmarks", 2),
         (("roofs", "--stored", "--no-store"), "--stored does not go with --no-store", 2),
         (("micro", "cache", "-f", "."), "must end in one of", 2),

@@ -70,7 +70,7 @@ def test_dry_run_measures_nothing(folder, kmark):
 
 
 def test_what_is_refused(folder, refused):
-    assert "no such file" in refused("nightly", str(folder / "none.toml")).err
+    assert f"no file {folder / 'none.toml'}" in refused("nightly", str(folder / "none.toml")).err
     (folder / "bad.toml").write_text(FILE.replace("backends", "backend"))
     told = refused("nightly", str(folder / "bad.toml")).err
     assert "unknown key 'backend'" in told

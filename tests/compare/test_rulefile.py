@@ -8,6 +8,7 @@ from kernelmark.compare.match import Pair
 from kernelmark.compare.rulefile import load
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.errors import UsageError
+from kernelmark_dev.raising import raises_code
 
 MINE = """
 rule = "golden-tot"
@@ -127,7 +128,7 @@ def test_tables_that_take_no_row_are_told(written, make_result, make_set):
 
 
 def test_no_such_rule(tmp_path):
-    with pytest.raises(UsageError, match="no such file"):
+    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.toml")):
         load(str(tmp_path / "none.toml"))
     with pytest.raises(UsageError) as refused:
         load("robst")

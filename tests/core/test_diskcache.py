@@ -189,7 +189,7 @@ def test_cache_root_follows_the_variables(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_cap_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="max_bytes"):
         DiskCache(tmp_path, 0)
 
 

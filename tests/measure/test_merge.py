@@ -9,12 +9,13 @@ from kernelmark.core.result import StopReason
 from kernelmark.devices.fake import Script
 from kernelmark.measure.merge import merge
 from kernelmark.stats.interval import measured_interval
+from kernelmark_dev.raising import raises_code
 
 
 def test_one_measurement_is_itself(bench: Any) -> None:
     found = bench().measurement
     assert merge([found], None) is found
-    with pytest.raises(UsageError, match="no measurement"):
+    with raises_code(UsageError, "nothing-to-merge"):
         merge([], None)
 
 

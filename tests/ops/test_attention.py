@@ -11,6 +11,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops.attention import kind, pairs, scale
+from kernelmark_dev.raising import raises_code
 
 attention = ops.registry.get("attention")
 
@@ -107,6 +108,6 @@ def test_refusals(given, sentence, hint):
 
 
 def test_missing_names_its_shorthand():
-    with pytest.raises(ProblemError, match="seq_kv is missing") as caught:
+    with raises_code(ProblemError, "parameter-missing", name="seq_kv") as caught:
         attention.problem(heads=1, seq_q=4, dim=8, dtype="f16")
     assert (caught.value.hint.code, caught.value.hint.fields["short"]) == ("give-parameter", "seq")

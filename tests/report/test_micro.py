@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 
 import pytest
 
@@ -22,6 +24,7 @@ from kernelmark.report import micro, micro_figure, render, tables, vega
 from kernelmark.report.names import rerun, short
 from kernelmark.report.render import text
 from kernelmark.testing.micro import micro_result
+from kernelmark_dev.raising import raises_code
 
 CACHE = micro_result(
     started=1.7e9,
@@ -342,9 +345,9 @@ class TestFigures:
         assert "another" in spec["title"]["text"]
 
     def test_nothing_to_draw_and_things_that_do_not_go_together(self):
-        with pytest.raises(NothingToDo, match="no points"):
+        with raises_code(NothingToDo, "figure-no-points"):
             micro_figure.figure(FAILED)
-        with pytest.raises(UsageError, match="cannot share one figure"):
+        with raises_code(UsageError, "figure-not-shared", names=("cache", "latency")):
             micro_figure.figure([CACHE, taken(CACHE, "latency")])
 
     @pytest.mark.parametrize("name", registry.names())
@@ -412,23 +415,25 @@ class TestFigures:
             lambda: vega.save({}, tmp_path / "x.png"),
             lambda: vega.check_ready(tmp_path / "x.svg"),
         ):
-            with pytest.raises(UsageError, match="which is not installed") as refused:
+            with raises_code(UsageError, "not-installed", name="vl-convert") as refused:
                 work()
             assert refused.value.hint == 'pip install "kernelmark[plots]"'
 
     def test_names_that_cannot_be_drawn_are_refused(self, tmp_path):
-        with pytest.raises(UsageError, match="must end in one of"):
+        with raises_code(UsageError, "figure-suffix", file=str(tmp_path / "x.gif")):
             vega.check_name(tmp_path / "x.gif")
-        with pytest.raises(UsageError, match="no folder"):
+        with raises_code(UsageError, "file-without-folder", folder=str(tmp_path / "missing")):
             vega.check_name(tmp_path / "missing" / "x.png")
 
     def test_a_file_that_cannot_be_written_is_one_sentence(self, tmp_path, monkeypatch):
         def full(*given, **more):
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(vega.Path, "write_bytes", full)
-        with pytest.raises(UsageError, match=r"x\.json cannot be written: No space left"):
-            vega.save({}, tmp_path / "x.json")
+        path = tmp_path / "x.json"
+        full_disk = os.strerror(errno.ENOSPC)
+        with raises_code(UsageError, "file-unwritable", file=str(path), error=full_disk):
+            vega.save({}, path)
 
 
 @pytest.mark.parametrize("after_s", [86_400, 0.25, 0])

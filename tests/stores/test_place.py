@@ -11,6 +11,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
 from kernelmark.stores import open_store
 from kernelmark.stores.place import locate
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert locate(None).path == tmp_path / ".local/share/kernelmark/results.sqlite"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert locate(None).path == tmp_path / "data/kernelmark/results.sqlite"
-    with pytest.raises(NothingToDo, match="no store at"):
+    with raises_code(NothingToDo, "store-missing"):
         open_store(readonly=True)
     open_store().close()
     assert (tmp_path / "data/kernelmark/results.sqlite").is_file()
@@ -149,6 +150,6 @@ def test_without_sqlalchemy_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
         "find_spec",
         lambda name, package=None: None if name == "sqlalchemy" else found(name, package),
     )
-    with pytest.raises(StoreError, match="SQLAlchemy") as caught:
+    with raises_code(StoreError, "not-installed", name="SQLAlchemy") as caught:
         open_store("anywhere.sqlite")
     assert "--no-store" in (caught.value.hint or "")

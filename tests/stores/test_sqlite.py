@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from kernelmark.core.result import Case, Result, Run
 from kernelmark.stores import engine, open_store
 from kernelmark.stores.store import Store
 from kernelmark.testing.stores import measured, problem
+from kernelmark_dev.raising import raises_code
 
 RUN = Run(id="one", started=1.0, environment=Environment(host="h"))
 
@@ -176,7 +178,7 @@ def test_a_lock_that_is_never_released(path: Path, monkeypatch: pytest.MonkeyPat
         store.add_run(RUN)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="another process keeps") as error:
+        with raises_code(StoreError, "store-locked") as error:
             store.add_results(RUN.id, some(1))
         assert error.value.hint
         other.execute("ROLLBACK")
@@ -202,7 +204,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(
 
     with open_store(path) as store:
         store.add_run(RUN)
-        with pytest.raises(StoreError, match="is full") as error:
+        with raises_code(StoreError, "store-disk-full") as error:
             fill()
         assert "free some space" in str(error.value.hint)
         stored = sum(done)
@@ -223,7 +225,7 @@ def test_a_damaged_row_is_told(store: Store, path: Path) -> None:
     other.close()
     found = store.results(RUN.id)
     next(found)
-    with pytest.raises(StoreError, match="stored result 2 is damaged"):
+    with raises_code(StoreError, "stored-result-damaged", number=2):
         next(found)
 
 
@@ -285,9 +287,9 @@ def test_a_store_that_may_only_be_read(public: Path) -> None:
     with as_nobody():
         with open_store(path, readonly=True) as store:
             assert len(list(store.results(RUN.id))) == 3
-            with pytest.raises(StoreError, match="for reading only"):
+            with raises_code(StoreError, "store-opened-to-read"):
                 store.add_run(RUN)
-        with pytest.raises(StoreError, match="is read-only") as error:
+        with raises_code(StoreError, "store-read-only", store=str(path)) as error:
             open_store(path)
         assert "--store" in str(error.value.hint)
     assert list(public.iterdir()) == [path]
@@ -306,17 +308,19 @@ def test_a_store_in_use_by_another_user_can_be_read(public: Path) -> None:
 
 def test_a_folder_that_may_not_be_written_to(public: Path) -> None:
     public.chmod(0o555)
-    with as_nobody(), pytest.raises(StoreError, match="cannot be written to") as error:
+    with as_nobody(), raises_code(StoreError, "store-folder-unwritable") as error:
         open_store(public / "results.sqlite")
     assert error.value.hint
-    with as_nobody(), pytest.raises(StoreError, match="Permission denied"):
+    denied = os.strerror(errno.EACCES)
+    with as_nobody(), raises_code(StoreError, "store-not-opened", error=denied):
         open_store(public / "deep" / "results.sqlite")
 
 
 def test_a_store_that_may_not_be_read(public: Path) -> None:
     path = filled(public)
     path.chmod(0o000)
-    with as_nobody(), pytest.raises(StoreError, match="Permission denied"):
+    denied = os.strerror(errno.EACCES)
+    with as_nobody(), raises_code(StoreError, "store-not-opened", error=denied):
         open_store(path, readonly=True)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import importers, logs
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.mark.parametrize("word", ["aiter-csv", "aiter_csv", "AITER_CSV", "aiter", " aiter-c"])
@@ -24,14 +25,15 @@ def test_a_beginning_of_several_lists_these():
     names = "torch-trace, triton-autotune or tunableop"
     assert refused.value.message == f"format 't' may be {names}"
     assert refused.value.hint == "write one of them out"
-    with pytest.raises(UsageError, match="may be reference-csv or rocprof"):
+    candidates = ("reference-csv", "rocprof")
+    with raises_code(UsageError, "format-ambiguous", name="r", candidates=candidates):
         importers.named("r")
 
 
 @pytest.mark.parametrize("word", ["xyz", "", "_", "shapess"])
 @pytest.mark.parametrize("kind", [logs, importers])
 def test_an_unknown_one_lists_all_in_one_spelling(kind, word):
-    with pytest.raises(UsageError, match="unknown format") as refused:
+    with raises_code(UsageError, "unknown-name", what="format", name=word) as refused:
         kind.named(word)
     assert refused.value.hint is not None
     assert ", ".join(kind.names()) in refused.value.hint

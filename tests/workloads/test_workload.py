@@ -12,8 +12,10 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.workloads.workload import BLAS_FIELDS, Call, Workload, read, write
+from kernelmark_dev.raising import raises_code
 
 GEMM = ops.registry.get("gemm").problem(m=5, n=48, k=32, dtype="bf16", tb="t")
+GEMM_1 = "gemm m=1 n=1 k=1 dtype=f32"
 paths = st.text(st.characters(blacklist_characters="\0"), min_size=1, max_size=9)
 values = st.text(st.characters(blacklist_categories=("Cc",)), min_size=1, max_size=9)
 words = st.from_regex(r"[A-Za-z_]{1,8}", fullmatch=True)
@@ -65,27 +67,30 @@ def test_a_file_by_hand_needs_two_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "row", "code", "fields"),
     [
-        ("", "has no column problem"),
-        ("problem,calls\n", "has no column count"),
-        ("problem,count,lda,lda\n", "has a column twice"),
-        ("problem,count\ngemm m=1 n=1 k=1 dtype=f32,0\n", "row 2: count '0'"),
-        ("problem,count\ngemm m=1 n=1 k=1 dtype=f32,1.5\n", "row 2: count '1.5'"),
-        ("problem,count\ngemm m=0 n=1 k=1 dtype=f32,1\n", "row 2: gemm: m=0"),
-        ("problem,count\ngem m=1,1\n", "row 2: unknown op 'gem'"),
-        ("problem,count\ngemm m=1 n=1 k=1 dtype=f32\n", "row 2 has 1 cells for 2"),
+        ("", None, "column-missing", {"column": "problem"}),
+        ("problem,calls\n", None, "column-missing", {"column": "count"}),
+        ("problem,count,lda,lda\n", None, "column-twice", {}),
+        (f"problem,count\n{GEMM_1},0\n", 2, "count-not-whole", {"given": "0"}),
+        (f"problem,count\n{GEMM_1},1.5\n", 2, "count-not-whole", {"given": "1.5"}),
+        ("problem,count\ngemm m=0 n=1 k=1 dtype=f32,1\n", 2, "dim-below", {"given": "m=0"}),
+        ("problem,count\ngem m=1,1\n", 2, "unknown-name", {"what": "op", "name": "gem"}),
+        (f"problem,count\n{GEMM_1}\n", 2, "row-cells", {"cells": 1, "columns": 2}),
     ],
 )
-def test_a_mistake_is_told_with_its_row(tmp_path, text, sentence):
+def test_a_mistake_is_told_with_its_row(tmp_path, text, row, code, fields):
     path = tmp_path / "workload.csv"
     path.write_text(text)
-    with pytest.raises(UsageError, match=sentence):
+    with raises_code(UsageError, code, **fields) as refused:
         read(path)
+    found = refused.value.message.fields
+    assert found.get("file") == str(path) or found["where"] == f"{path}: row {row}"
 
 
 def test_a_file_that_is_not_there_and_a_place_that_is_none(tmp_path):
-    with pytest.raises(UsageError, match="no such file"):
+    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.csv")):
         read(tmp_path / "none.csv")
-    with pytest.raises(UsageError, match="cannot be written"):
-        write(tmp_path / "none" / "workload.csv", Workload(name="x", calls=()))
+    path = tmp_path / "none" / "workload.csv"
+    with raises_code(UsageError, "file-unwritable", file=str(path)):
+        write(path, Workload(name="x", calls=()))

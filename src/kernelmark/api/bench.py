@@ -627,8 +627,7 @@ def _output_spec(answer: Any) -> TensorSpec:
         return TensorSpec(name=OUTPUT, shape=(size,), dtype=dtypes[0], role="out")
     if len(dtypes) > 1 and None not in dtypes:
         raise UsageError(
-            f"the function returned arrays of {', '.join(map(str, dtypes))}: they are checked as "
-            "one, and need one dtype",
+            Reason("bench-several-dtypes", dtypes=tuple(map(str, dtypes))),
             hint="wrap it in a function that returns arrays of one dtype",
         )
     dtype_name = array_dtype(answer)

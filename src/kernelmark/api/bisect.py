@@ -114,9 +114,7 @@ class Found:
 def bisect(source: Source, question: Question, tell: Tell | None = None) -> Found:
     """Search for the step. Ctrl-C keeps what was measured for the next call."""
     if len(source.names) < 2:
-        raise NothingToDo(
-            "there is nothing between the good and the bad end", hint="name two candidates at least"
-        )
+        raise NothingToDo(Reason("bisect-nothing-between"), hint="name two candidates at least")
     run = _Bisection(source, question, tell or (lambda text: None))
     return run.found()
 
@@ -232,7 +230,7 @@ class _Bisection:
         changed = [(places[_key(r.pair.base)], r) for r in rows if r.status in _CHANGED]
         if not changed:
             raise NothingToDo(
-                f"{names[-1]} is not slower than {names[0]}: {_worst(rows)}",
+                Reason("bisect-not-slower", bad=names[-1], good=names[0], cause=_worst(rows)),
                 hint="there is no step to search for; more --rounds find smaller ones",
             )
         # What is broken comes first, then what is slower; the clearest of these is followed.

@@ -19,6 +19,7 @@ from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.private import private_folder
+from kernelmark.core.reason import Reason
 from kernelmark.runners.environments import Side, parse_side
 
 WORKING_TREE = "."  # the ref of what is checked out now, changes included
@@ -50,12 +51,14 @@ class Repository:
     def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
         here = Path(folder).expanduser().resolve()
         if not here.is_dir():
-            raise UsageError(f"there is no folder {folder}", hint="--repo names a git repository")
+            raise UsageError(
+                Reason("no-folder", folder=str(folder)), hint="--repo names a git repository"
+            )
         try:
             self.top = Path(_git(here, "rev-parse", "--show-toplevel"))
         except UsageError:
             raise UsageError(
-                f"{folder} is not in a git repository",
+                Reason("not-in-repository", folder=str(folder)),
                 hint="name one by --repo, or compare two environments: --base-env, --head-env",
             ) from None
         # Kernel files are named from the folder that the command is given in.
@@ -69,7 +72,8 @@ class Repository:
         except UsageError:
             shallow = _git(self.top, "rev-parse", "--is-shallow-repository") == "true"
             hint = "the clone is shallow: git fetch --unshallow" if shallow else "see 'git log'"
-            raise UsageError(f"{self.top} has no commit {ref!r}", hint=hint) from None
+            reason = Reason("no-commit", repository=str(self.top), ref=ref)
+            raise UsageError(reason, hint=hint) from None
 
     def between(self, good: str, bad: str) -> list[str]:
         """Commits after `good` up to `bad` along first parents, oldest first. `good` must be an
@@ -79,7 +83,7 @@ class Repository:
             _git(self.top, "merge-base", "--is-ancestor", first, last)
         except UsageError:
             raise UsageError(
-                f"{good} is not an ancestor of {bad}",
+                Reason("not-an-ancestor", good=good, bad=bad),
                 hint=f"bisect from their common ancestor: git merge-base {good} {bad}",
             ) from None
         words = _git(self.top, "rev-list", "--first-parent", "--reverse", f"{first}..{last}")
@@ -178,13 +182,24 @@ class Checkouts:
                 return
             _mark(tree).unlink(missing_ok=True)
         self._tell(f"building {name} ({_short(commit)}): {command}")
-        failed, output = _shell(command, tree, self._recipe.timeout_s, name, commit)
-        if failed:
-            tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
-            raise BuildFailed(
-                f"building {name} ({_short(commit)}) {failed}: {command}\n{tail}".rstrip(),
-                hint=f"it ran in {tree}",
+        more = {"KMARK_SIDE": name, "KMARK_COMMIT": commit, "KMARK_TREE": str(tree)}
+        what = {"side": name, "commit": _short(commit), "command": command}
+        hint = f"it ran in {tree}"
+        try:
+            done = run_child(
+                ["/bin/sh", "-c", f"{{ {command}\n}} 2>&1"],
+                cwd=tree,
+                env={**os.environ, **more},
+                timeout_s=self._recipe.timeout_s,
             )
+        except subprocess.TimeoutExpired:
+            reason = Reason("build-timed-out", limit_s=self._recipe.timeout_s, **what)
+            raise BuildFailed(reason, hint=hint) from None
+        if done.returncode:
+            lines = done.stdout.decode(errors="replace").rstrip().splitlines()
+            tail = "\n".join(lines[-_TAIL_LINES:])
+            reason = Reason("build-failed", exit_code=done.returncode, output=tail, **what)
+            raise BuildFailed(reason, hint=hint)
         if not again:
             _mark(tree).write_text(key)
 
@@ -214,22 +229,6 @@ def _slot(root: Path, name: str) -> Iterator[Path]:
             os.close(handle)
         return
     raise UsageError(f"{_SLOTS} other commands use worktrees of this repository", hint="wait")
-
-
-def _shell(command: str, folder: Path, timeout_s: float, name: str, commit: str) -> tuple[str, str]:
-    """Run a build command; ("", …) if it went well, else how it failed, with its output."""
-    more = {"KMARK_SIDE": name, "KMARK_COMMIT": commit, "KMARK_TREE": str(folder)}
-    try:
-        done = run_child(
-            ["/bin/sh", "-c", f"{{ {command}\n}} 2>&1"],
-            cwd=folder,
-            env={**os.environ, **more},
-            timeout_s=timeout_s,
-        )
-    except subprocess.TimeoutExpired:
-        return f"did not end within {timeout_s:g} s", ""
-    text = done.stdout.decode(errors="replace")
-    return (f"failed with exit code {done.returncode}" if done.returncode else ""), text
 
 
 def _git(folder: Path, *words: str) -> str:

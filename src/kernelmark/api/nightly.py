@@ -36,6 +36,7 @@ from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.exit_codes import SOME_FAILED
 from kernelmark.core.files import json_text, write_whole
 from kernelmark.core.private import make_folder
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
@@ -190,11 +191,18 @@ class _Night:
         try:
             done = run_child(["/bin/sh", "-c", f"{{ {command}\n}} 2>&1"], timeout_s=limit_s)
         except subprocess.TimeoutExpired:
-            raise SetupFailed(f"set-up did not end within {limit_s:g} s: {command}") from None
+            raise SetupFailed(Reason("setup-timed-out", limit_s=limit_s, command=command)) from None
         if done.returncode:
             tail = done.stdout.decode(errors="replace").strip().splitlines()[-15:]
-            text = "\n".join([f"set-up failed with exit code {done.returncode}: {command}", *tail])
-            raise SetupFailed(text, hint="the same command goes on with this one")
+            raise SetupFailed(
+                Reason(
+                    "setup-failed",
+                    exit_code=done.returncode,
+                    command=command,
+                    output="\n".join(tail),
+                ),
+                hint="the same command goes on with this one",
+            )
 
     def _roofs(self) -> list[str]:
         """Measure the peaks of every device; which of them moved."""
@@ -430,8 +438,7 @@ def _locked(file: Nightly) -> Iterator[None]:
         except OSError:
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
             raise NothingToDo(
-                f"a night of {file.path.name} is running already"
-                + (f" (process {holder})" if holder else ""),
+                Reason("night-running", file=file.path.name, process=holder),
                 hint="nothing was started; wait for it, or end it",
             ) from None
         os.ftruncate(handle, 0)

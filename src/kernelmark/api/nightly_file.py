@@ -21,6 +21,7 @@ from kernelmark.compare.suspects import LEAST
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 
 T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?\Z")
@@ -161,7 +162,7 @@ def expanded(text: str) -> str:
         return text
     value = os.environ.get(found[1], "")
     if not value:
-        raise UsageError(f"the variable {found[1]} is not set", hint="nightly.toml names it")
+        raise UsageError(Reason("variable-unset", name=found[1]), hint="nightly.toml names it")
     return value
 
 

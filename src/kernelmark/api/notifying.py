@@ -12,6 +12,7 @@ from email.message import EmailMessage
 
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.reason import Reason
 
 _TIMEOUT_S = 30.0
 _TRIES = 3
@@ -46,7 +47,7 @@ def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sl
         if attempt < _TRIES:
             wait(2.0**attempt)
     # The address is a secret: anyone who knows it can post.
-    raise NotSent(f"the webhook did not take the message: {failed}", hint="check its address")
+    raise NotSent(Reason("webhook-failed", error=failed), hint="check its address")
 
 
 def send_mail(
@@ -61,9 +62,13 @@ def send_mail(
         done = run_child([program, "-t", "-i"], input=bytes(message), timeout_s=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotSent(
-            f"{program} cannot send mail: {getattr(error, 'strerror', None) or error}",
+            Reason(
+                "mail-not-started",
+                program=program,
+                error=getattr(error, "strerror", None) or str(error),
+            ),
             hint="notify.sendmail names another program",
         ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"code {done.returncode}"
-        raise NotSent(f"{program} failed: {why}")
+        raise NotSent(Reason("mail-failed", program=program, error=why))

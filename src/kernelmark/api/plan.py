@@ -101,7 +101,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     ]
     if not cases:
         raise NothingToDo(
-            f"no backend that is available on {infos[0].name} can do any of these problems",
+            Reason("no-backend", device=infos[0].name),
             hint="; ".join(notes) or "see kmark doctor",
         )
     _refuse_unknown_config(cases, infos[0])
@@ -262,19 +262,17 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
         ]
     elif selection.problems:
         if selection.axes or selection.dtypes:
-            raise UsageError(
-                "a problem written out takes no axes and no dtype", hint="put them in its text"
-            )
+            raise UsageError(Reason("problem-with-axes"), hint="put them in its text")
         found = []
     else:
-        raise UsageError("nothing was asked for", hint=Reason("ask-for"))
+        raise UsageError(Reason("nothing-asked"), hint=Reason("ask-for"))
     found += [op_folder.parse(text) for text in selection.problems]
     found = list(dict.fromkeys(found))
     if selection.filter is not None:
         found = select.matching(found, selection.filter)
         if not found:
             raise NothingToDo(
-                f"no problem matches {selection.filter!r}",
+                Reason("filter-matches-none", filter=selection.filter),
                 hint=Reason("leave-out-filter"),
             )
     if selection.limit is not None:
@@ -308,7 +306,7 @@ def own_ops(names: Sequence[str]) -> tuple[str, ...]:
 
 def _from_suites(selection: Selection) -> list[Problem]:
     if selection.axes:
-        raise UsageError("a suite has its own axes", hint=Reason("choose-from-suite"))
+        raise UsageError(Reason("suite-with-axes"), hint=Reason("choose-from-suite"))
     problems: list[Problem] = []
     for name in selection.suites:
         problems += suites.load(name, dtypes=selection.dtypes).problems
@@ -316,7 +314,7 @@ def _from_suites(selection: Selection) -> list[Problem]:
         problems = [problem for problem in problems if problem.op in selection.ops]
         if not problems:
             raise NothingToDo(
-                f"suite {', '.join(selection.suites)} has no problem of {', '.join(selection.ops)}",
+                Reason("suite-without-op", suites=selection.suites, ops=selection.ops),
                 hint="kmark list suites says what each one holds",
             )
     return problems
@@ -427,7 +425,8 @@ def require(name: str, info: DeviceInfo) -> None:
     reason = backend.available() or backend.missing_on(info.kind)
     if reason:
         raise UsageError(
-            f"backend {name} is not available: {reason}", hint="kmark doctor lists all of them"
+            Reason("backend-unavailable", backend=name, cause=Reason.of(reason)),
+            hint="kmark doctor lists all of them",
         )
 
 
@@ -453,5 +452,6 @@ def _axis_text(name: str, value: object) -> str:
     if isinstance(value, Sequence):
         return f"[{','.join(_axis_text(name, item) for item in value)}]"
     raise UsageError(
-        f"{name}={value!r} is not an axis", hint="give a number, a word, or a list of them"
+        Reason("not-an-axis", name=name, given=repr(value)),
+        hint="give a number, a word, or a list of them",
     )

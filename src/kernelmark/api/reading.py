@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
 from kernelmark.stores.ids import check_name as check_id
@@ -31,7 +32,7 @@ def check_name(name: str, what: str = "the label") -> None:
     """Refuse a label or pinned name by which no run could be asked for; an empty one is none."""
     if name and is_file(name):
         raise UsageError(
-            f"{what} {name!r} would be taken for a file",
+            Reason("name-like-file", what=what, name=name),
             hint="choose one without an ending like .json and without a path's beginning",
         )
 
@@ -48,7 +49,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
                 hint="write it to a file, and name that",
             )
         return _ours(sys.stdin.buffer.read(), place)
-    from kernelmark.core.files import read_whole
+    from kernelmark.core.files import file_unreadable, read_whole
     from kernelmark.workloads import importers
     from kernelmark.workloads.importers.base import Given as Nothing
 
@@ -60,9 +61,9 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
             if path.suffix == ".json" or head.lstrip()[:1] in (b"{", b"["):
                 return _ours(read_whole(path), place)
     except FileNotFoundError:
-        raise UsageError(f"{place}: there is no such file") from None
+        raise UsageError(Reason("file-missing", file=place)) from None
     except OSError as error:
-        raise UsageError(f"{place}: cannot be read: {error.strerror}") from None
+        raise UsageError(file_unreadable(place, error)) from None
     return importers.read(path, given or Nothing(), form)
 
 
@@ -73,7 +74,7 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
         return read_file(ref)
     if store is None:
         raise UsageError(
-            f"{ref!r} is not a file, and there is no store to look in",
+            Reason("run-without-store", name=ref),
             hint=f"a stored run is given as km.load({ref!r})",
         )
     return store.result_set(store.run(ref).id)
@@ -92,7 +93,8 @@ def _ours(data: bytes, place: str) -> ResultSet:
         found = read_old(document) if old else codec.from_document(document, ResultSet)
         check_id("run", check_results(found).run.id)
     except (CodecError, UsageError) as error:
-        raise CodecError(f"{place}: {error.message}", hint=error.hint) from None
+        reason = Reason("in-file", file=place, cause=error.message)
+        raise CodecError(reason, hint=error.hint) from None
     return found
 
 

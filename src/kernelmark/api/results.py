@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kernelmark.core.errors import UsageError
 from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell
-from kernelmark.core.reason import PYTHON, Style, format_reason, names_settings
+from kernelmark.core.reason import PYTHON, Reason, Style, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 
@@ -111,7 +111,7 @@ class Results(Sequence[Result]):
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise UsageError(
-                "a frame needs pandas, which is not installed",
+                Reason("not-installed", name="pandas", needs="a frame"),
                 hint="pip install pandas, or use records()",
             ) from None
         return pandas.DataFrame(self.records())

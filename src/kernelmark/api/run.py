@@ -17,6 +17,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode
 from kernelmark.api.running import Conduct, measure
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
@@ -132,7 +133,7 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
             continue
         preset = timing if isinstance(timing, str) else "default"
         raise UsageError(
-            f"{name} is a field of the timing, not an argument of run",
+            Reason("timing-field", name=name),
             hint=f'write: timing=km.Timing.preset("{preset}", {name}={axes[name]!r})',
         )
 

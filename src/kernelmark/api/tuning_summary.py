@@ -16,6 +16,7 @@ from kernelmark.api.running import Conduct, measure
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.runners import targets
@@ -193,15 +194,13 @@ def read_workload(folder: TuningFolder) -> Workload:
     with hinted(f"mend it, or read its log again: {again} --force"):
         workload = workloads.read(folder.workload)
     if not workload.calls:
-        raise NothingToDo(f"{folder.workload} has no problems", hint=again)
+        raise NothingToDo(Reason("workload-empty", file=str(folder.workload)), hint=again)
     return workload
 
 
 def check_percent(thr: float) -> None:
     if not (math.isfinite(thr) and 0 <= thr <= 100):
-        raise UsageError(
-            f"a threshold is from 0 to 100 percent, not {thr:g}", hint="0.1 means 0.1 %"
-        )
+        raise UsageError(Reason("threshold-not-percent", given=thr), hint="0.1 means 0.1 %")
 
 
 def _reference(info: DeviceInfo) -> str:

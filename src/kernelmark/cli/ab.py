@@ -302,7 +302,7 @@ def _choices(
         if not known.is_file(backend):  # a file is read by its side, which may have its imports
             find_backend(backend)
         elif not Path(backend).is_file():
-            raise UsageError(f"there is no file {backend}", hint=Reason("name-backend"))
+            raise UsageError(Reason("file-missing", file=backend), hint=Reason("name-backend"))
     return backends, parse_config(_of_side(asked.config or (), name, names))
 
 

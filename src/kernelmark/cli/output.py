@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.printable import printable
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,15 +35,15 @@ def check_writable(place: str) -> None:
         return
     path = Path(place)
     if path.is_dir():
-        raise UsageError(f"{place} is a folder, not a file", hint="give a file name, or -")
+        raise UsageError(Reason("file-is-folder", file=place), hint="give a file name, or -")
     if not path.parent.is_dir():
         raise UsageError(
-            f"{place} cannot be written: there is no folder {path.parent}",
+            Reason("file-without-folder", file=place, folder=str(path.parent)),
             hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
         )
     hint = "name another file, or - for stdout"
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{place} cannot be written: permission denied", hint=hint)
+        raise UsageError(_refused(place, "permission denied"), hint=hint)
     if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
         return
     import tempfile  # needed by those who name files
@@ -52,8 +53,7 @@ def check_writable(place: str) -> None:
         with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=".kmark."):
             pass
     except OSError as error:
-        message = f"{place} cannot be written: {error.strerror or error}"
-        raise UsageError(message, hint=hint) from None
+        raise UsageError(_refused(place, error.strerror or str(error)), hint=hint) from None
 
 
 def write(place: str, text: str) -> None:
@@ -87,10 +87,14 @@ def flush() -> None:
     write("-", "")
 
 
+def _refused(place: str, error: str) -> Reason:
+    return Reason("file-unwritable", file=place, error=error)
+
+
 def _unwritable(place: str, error: OSError) -> UsageError:
     """An error that names what was asked for, not a temporary file beside it."""
     return UsageError(
-        f"{place} cannot be written: {error.strerror or error}",
+        _refused(place, error.strerror or str(error)),
         hint="make room or name another file; 'kmark export' writes a stored run again",
     )
 

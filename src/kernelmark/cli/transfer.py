@@ -13,6 +13,7 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import say
 from kernelmark.core.errors import KernelmarkError, UsageError, about
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.core.result import ResultSet
@@ -297,10 +298,10 @@ def _checked_place(file: str) -> Path:
     path = Path(file).expanduser()
     if path.is_dir():
         hint = f"name the files in it: {file.rstrip('/')}/*"
-        raise UsageError(f"{file}: is a folder", hint=hint)
+        raise UsageError(Reason("file-is-folder", file=file), hint=hint)
     if not path.exists():
         raise UsageError(
-            f"{file}: there is no such file",
+            Reason("file-missing", file=file),
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         )
     return path

@@ -17,7 +17,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -68,7 +68,9 @@ def parse(text: str | bytes) -> Json:
     try:
         return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
-        raise CodecError(f"not JSON: {error}", hint="is the file cut short?") from None
+        raise CodecError(
+            Reason("document-not-json", error=str(error)), hint="is the file cut short?"
+        ) from None
 
 
 def to_document(value: object) -> dict[str, Json]:
@@ -89,13 +91,15 @@ def from_document(document: Json, kind: type[T]) -> T:
 def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
     """A document's fields, after checking that it is of kind `wanted` and of a known version."""
     if not isinstance(document, dict) or "kernelmark" not in document:
-        raise CodecError(f"not a kernelmark {wanted} document: no 'kernelmark' field")
+        raise CodecError(Reason("not-a-document", wanted=wanted))
     if document["kernelmark"] != wanted:
-        raise CodecError(f"a kernelmark {document['kernelmark']!r} document, not a {wanted!r} one")
+        raise CodecError(
+            Reason("document-of-other-kind", found=document["kernelmark"], wanted=wanted)
+        )
     version = document.get("version")
     if type(version) is not int or version != VERSION:
         raise CodecError(
-            f"{wanted}: version {version!r} is not known; this kernelmark reads {VERSION}",
+            Reason("document-version", what=wanted, version=version, known=VERSION),
             hint="upgrade kernelmark, or export again with this version",
         )
     return {k: v for k, v in document.items() if k not in ("kernelmark", "version")}
@@ -162,7 +166,7 @@ def _reader(hint: Any) -> Callable[[Json, Any, str], Any]:
 
 def _read_literal(value: Json, hint: Any, where: str) -> Any:
     if value not in _arguments(hint):
-        raise CodecError(f"{where}: {value!r} is not one of {_arguments(hint)}")
+        raise CodecError(_not_one_of(where, value, _arguments(hint)))
     return value
 
 
@@ -198,11 +202,11 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
         value = {name: one for name, one in value.items() if name != REASONS}
     if not value.keys() <= hints.keys():
         raise CodecError(
-            f"{where}: unknown field {min(value.keys() - hints.keys())!r}",
+            Reason("field-unknown", where=where, name=min(value.keys() - hints.keys())),
             hint="the file may come from a newer kernelmark",
         )
     if len(value) < len(hints) and (missing := hints.keys() - value.keys() - _optional(kind)):
-        raise CodecError(f"{where}: field {min(missing)!r} is missing")
+        raise CodecError(Reason("field-missing", where=where, name=min(missing)))
     fields = {name: read(v, hints[name], f"{where}.{name}") for name, v in value.items()}
     _expect(isinstance(coded, dict), f"{where}.{REASONS}", "an object", coded)
     for name in coded.keys() & fields.keys():
@@ -223,7 +227,8 @@ def _built(where: str, make: Any) -> Any:
     try:
         return make()
     except UsageError as error:
-        raise CodecError(f"{where}: {error.message}", hint=error.hint) from None
+        reason = Reason("at", where=where, cause=error.message)
+        raise CodecError(reason, hint=error.hint) from None
 
 
 _arguments = functools.cache(typing.get_args)
@@ -255,15 +260,19 @@ def _read_union(value: Json, hint: Any, where: str) -> Any:
         return read(value, rest[0], where)
     if type(value) in rest:
         return value
-    raise CodecError(f"{where}: {value!r} has the wrong type")
+    raise CodecError(Reason("field-type", where=where, given=repr(value)))
 
 
 def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
     try:
         return kind(value)
     except ValueError:
-        known = ", ".join(str(k) for k in kind)
-        raise CodecError(f"{where}: {value!r} is not one of {known}") from None
+        raise CodecError(_not_one_of(where, value, kind)) from None
+
+
+def _not_one_of(where: str, value: Json, known: Iterable[object]) -> Reason:
+    listed = tuple(str(one) for one in known)
+    return Reason("field-not-one-of", where=where, given=repr(value), known=listed)
 
 
 _SCALARS = {int: "an integer", str: "a string", bool: "true or false"}
@@ -277,12 +286,12 @@ def _read_scalar(value: Json, hint: Any, where: str) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise CodecError(f"{where}: the number is too large") from None
+            raise CodecError(Reason("field-too-large", where=where)) from None
     _expect(type(value) is hint, where, _SCALARS[hint], value)
     return value
 
 
 def _expect(condition: object, where: str, what: str, value: Json) -> None:
     if not condition:
-        shown = repr(value)
-        raise CodecError(f"{where}: expected {what}, found {shown[:60]}")
+        found = repr(value)[:60]
+        raise CodecError(Reason("field-expected", where=where, expected=what, found=found))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelmark.core.errors import ProblemError
+from kernelmark.core.reason import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,5 +98,6 @@ def dtype(name: str) -> DType:
     except KeyError:
         meant = f"did you mean {_OTHERWISE[name]}? " if name in _OTHERWISE else ""
         raise ProblemError(
-            f"unknown dtype {name!r}", hint=f"{meant}known dtypes: {', '.join(DTYPES)}"
+            Reason("unknown-name", what="dtype", name=name),
+            hint=f"{meant}known dtypes: {', '.join(DTYPES)}",
         ) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.printable import csv_word
-from kernelmark.core.reason import reason_documents
+from kernelmark.core.reason import Reason, reason_documents
 
 Cell = str | int | float | None
 _PART_BYTES = 1 << 20
@@ -79,11 +79,11 @@ def read_text(path: Path, *, missing: str | None = None, shown: str = "") -> str
     try:
         return read_whole(path).decode()
     except FileNotFoundError:
-        raise UsageError(f"{shown}: there is no such file", hint=missing) from None
+        raise UsageError(Reason("file-missing", file=shown), hint=missing) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{shown}: is not UTF-8 text") from None
+        raise UsageError(Reason("file-not-utf8", file=shown)) from None
     except OSError as error:
-        raise UsageError(f"{shown}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(file_unreadable(shown, error)) from None
 
 
 def load_toml(
@@ -94,8 +94,18 @@ def load_toml(
     try:
         return parse_toml(text)
     except ValueError as error:
-        message = f"{shown or path}: is not valid TOML: {error}"
+        message = Reason("file-not-toml", file=shown or str(path), error=str(error))
         raise UsageError(message, hint=hint) from None
+
+
+def file_unreadable(shown: object, error: OSError) -> Reason:
+    """Return why the file that is called `shown` cannot be read."""
+    return Reason("file-unreadable", file=str(shown), error=error.strerror or str(error))
+
+
+def file_unwritable(shown: object, error: OSError) -> Reason:
+    """Return why the file that is called `shown` cannot be written."""
+    return Reason("file-unwritable", file=str(shown), error=error.strerror or str(error))
 
 
 def json_text(document: object) -> str:

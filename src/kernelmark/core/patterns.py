@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 # A sensible expression takes microseconds a key; `(a+)+$` takes longer than anybody lives.
 LIMIT_S = 2.0
@@ -25,7 +26,8 @@ def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> 
             compiled = re.compile(pattern)
             return [compiled.search(text) is not None for text in texts]
     except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{pattern!r} is not a regular expression: {error}", hint) from None
+        reason = Reason("not-a-regex", pattern=pattern, error=str(error))
+        raise UsageError(reason, hint) from None
     except TimeoutError:
         raise UsageError(
             f"the regular expression {pattern!r} takes more than {LIMIT_S:g} s",

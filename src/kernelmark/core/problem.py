@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 
 Option = str | float | bool
 
@@ -62,16 +63,16 @@ def parse_key(text: str) -> Problem:
     """The problem a key names, as written; `ops.parse` also validates it."""
     words = text.split()
     if not words:
-        raise ProblemError("an empty problem", hint="write: gemm m=512 n=512 k=512 a=f32 …")
+        raise ProblemError(Reason("problem-empty"), hint="write: gemm m=512 n=512 k=512 a=f32 …")
     dims: dict[str, int] = {}
     dtypes: dict[str, str] = {}
     options: dict[str, Option] = {}
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals or not value:
-            raise ProblemError(f"{word!r} in the problem is not name=value")
+            raise ProblemError(Reason("problem-not-name-value", word=word))
         if name in dims or name in dtypes or name in options:
-            raise ProblemError(f"{name!r} is given twice in the problem")
+            raise ProblemError(Reason("parameter-twice", name=name))
         parsed = parse_value(value)
         if isinstance(parsed, str) and parsed in DTYPES:
             dtypes[name] = parsed
@@ -86,7 +87,7 @@ def parse_value(text: str) -> int | Option:
     """An integer, float, truth value or word, by its form."""
     if _INT.match(text):
         if len(text) > _LONGEST_INT:
-            raise ProblemError(f"{text[:12]}… is too long for an integer")
+            raise ProblemError(Reason("integer-too-long", start=text[:12]))
         return int(text)
     if text in ("yes", "no"):
         return text == "yes"
@@ -115,7 +116,7 @@ def _check_form(problem: Problem) -> None:
     names = [*problem.dims, *problem.dtypes, *problem.options]
     for name in [problem.op, *names]:
         if not isinstance(name, str) or not _NAME.match(name):
-            raise ProblemError(f"{name!r} is not a name (a-z, 0-9, _)")
+            raise ProblemError(Reason("parameter-not-named", name=name))
     if len(set(names)) != len(names):
         raise ProblemError("a name is used twice among dims, dtypes and options")
     for name, size in problem.dims.items():
@@ -135,9 +136,9 @@ def _check_option(name: str, value: Option) -> None:
         return
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ProblemError(f"{name}={value} is not finite")
+            raise ProblemError(Reason("not-finite", name=name, value=value))
         return
     if not isinstance(value, str) or not _WORD.match(value):
-        raise ProblemError(f"{name}={value!r} is not a word, number or truth value")
+        raise ProblemError(Reason("not-a-value", name=name, given=repr(value)))
     if value in DTYPES or value.lower() in _NOT_WORDS or value.lower() in ("infinity", "true"):
-        raise ProblemError(f"{name}={value!r} would read back as something else")
+        raise ProblemError(Reason("option-ambiguous", name=name, value=value))

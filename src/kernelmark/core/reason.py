@@ -274,6 +274,7 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "level": lambda level, _word, _: f"{100 * level:.3g} %",
     "list": lambda values, _word, _: ", ".join(map(str, values)),
     "n": lambda count, noun, _: units.counted(count, noun),
+    "or": lambda values, _word, _: " or ".join(filter(None, (", ".join(values[:-1]), values[-1]))),
     "percent": lambda ratio, _word, _: units.percent_text(_log(ratio)),
     "phase": lambda phase, _word, _: f" (in phase {phase})" if phase else "",
     "rate": lambda value, unit, _: units.rate_text(value, unit),

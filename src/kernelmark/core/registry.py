@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -61,7 +62,7 @@ class Registry(Generic[T]):
             module = importlib.import_module(f"{self.package}.{name}")
             if not hasattr(module, self.attribute):
                 raise UsageError(
-                    f"{module.__file__} has no `{self.attribute}`",
+                    Reason("module-lacks", file=str(module.__file__), name=self.attribute),
                     hint="a file that is not one of them begins with an underscore",
                 )
             return cast(T, getattr(module, self.attribute))
@@ -70,7 +71,7 @@ class Registry(Generic[T]):
         close = difflib.get_close_matches(name, self.names(), n=1)
         meant = f"did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"unknown {self.attribute} {name!r}",
+            Reason("unknown-name", what=self.attribute, name=name),
             hint=f"{meant}known: {', '.join(self.names())}",
         )
 
@@ -79,7 +80,7 @@ class Registry(Generic[T]):
             return self._entry_points[name].load()
         except Exception as error:
             raise UsageError(
-                f"the plugin that offers {self.attribute} {name!r} cannot be loaded: {error}",
+                Reason("plugin-not-loaded", what=self.attribute, name=name, error=str(error)),
                 hint=f"it comes from {self._entry_points[name].value}",
             ) from error
 

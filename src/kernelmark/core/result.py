@@ -68,9 +68,11 @@ class Case(_CaseMemory):
         object.__setattr__(self, "config", FrozenDict(plain))
         for name, value in self.config.items():
             if not isinstance(value, str | int | float):
-                raise UsageError(f"config: {name}={value!r} is not a word, number or truth value")
+                cause = Reason("not-a-value", name=name, given=repr(value))
+                raise UsageError(Reason("at", where="config", cause=cause))
             if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(f"config: {name}={value} is not finite")
+                cause = Reason("not-finite", name=name, value=value)
+                raise UsageError(Reason("at", where="config", cause=cause))
 
     @remembered
     def series(self) -> str:
@@ -142,13 +144,11 @@ class Block(_MedianMemory):
 
     def __post_init__(self) -> None:
         if not self.samples_s:
-            raise UsageError("samples_s is empty: a block has at least one time", hint=_IMPOSSIBLE)
+            raise UsageError(Reason("block-empty"), hint=_IMPOSSIBLE)
         # The sum is finite only where every time is.
         if not (min(self.samples_s) > 0 and math.isfinite(sum(self.samples_s))):
             wrong = next((t for t in self.samples_s if not 0 < t < math.inf), math.inf)
-            raise UsageError(
-                f"samples_s has {wrong}, and a time is positive and finite", hint=_IMPOSSIBLE
-            )
+            raise UsageError(Reason("block-no-time", value=wrong), hint=_IMPOSSIBLE)
 
     @remembered
     def median_s(self) -> float:
@@ -201,9 +201,7 @@ class Measurement(_MedianMemory):
         object.__setattr__(self, "also", FrozenDict(self.also))
         object.__setattr__(self, "warnings", tuple(map(Reason.of, self.warnings)))
         if not self.blocks:
-            raise UsageError(
-                "blocks is empty: a measurement has at least one block", hint=_IMPOSSIBLE
-            )
+            raise UsageError(Reason("measurement-empty"), hint=_IMPOSSIBLE)
 
     @remembered
     def median_s(self) -> float:

@@ -93,16 +93,18 @@ class Timing:
                 object.__setattr__(self, name, kind(getattr(self, name)))
             except ValueError:
                 known = ", ".join(str(k) for k in kind)
+                given = repr(getattr(self, name))
                 raise UsageError(
-                    f"timing: {name}={getattr(self, name)!r} is unknown", hint=f"known: {known}"
+                    Reason("timing-unknown", field=name, given=given), hint=f"known: {known}"
                 ) from None
         for name in ("processes", "allocations", "min_samples"):
             if getattr(self, name) < 1:
                 raise UsageError(Reason("timing-below", field=name, least=1))
         if self.max_allocations < self.allocations:
             raise UsageError(Reason("timing-blocks", least=self.allocations))
-        if self.threads < 0 or self.seed < 0:
-            raise UsageError("timing: threads and seed must not be negative")
+        for name in ("threads", "seed"):
+            if getattr(self, name) < 0:
+                raise UsageError(Reason("timing-below", field=name, least=0))
         if not (self.max_s > 0 and self.target_rel_ci > 0 and self.min_sample_s >= 0):
             raise UsageError(Reason("timing-not-positive"))
         if not self.warmup_s >= 0:
@@ -136,7 +138,7 @@ class Timing:
         """`quick`, `default` or `full`, with fields changed."""
         if name not in PRESETS:
             raise UsageError(
-                f"unknown timing preset {name!r}",
+                Reason("unknown-name", what="timing preset", name=name),
                 hint=f"known: {', '.join(PRESETS)}, or a .toml file",
             )
         known = [field.name for field in dataclasses.fields(cls)]

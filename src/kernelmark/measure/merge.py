@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, StopReason
 from kernelmark.measure.advice import INTERVAL_WARNINGS, interval_warnings, reliability_warnings
 from kernelmark.stats.interval import measured_interval
@@ -18,7 +19,7 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
     """Return one measurement with the blocks of all processes and an interval over them. Warn if
     its relative half-width exceeds `target`."""
     if not measurements:
-        raise UsageError("there is no measurement to merge")
+        raise UsageError(Reason("nothing-to-merge"))
     if len(measurements) == 1:
         return measurements[0]
     first = measurements[0]

@@ -31,11 +31,15 @@ class Given:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 meant = f"did you mean {close[0]}? " if close else ""
-                self.refuse(f"unknown parameter {name!r}", f"{meant}known: {', '.join(known)}")
+                self.refuse(
+                    Reason("unknown-name", what="parameter", name=name),
+                    f"{meant}known: {', '.join(known)}",
+                )
 
     def refuse(self, sentence: str, hint: str | None = None) -> NoReturn:
         """One sentence that begins with the op's name."""
-        raise ProblemError(f"{self._op}: {sentence}", hint=hint)
+        cause = Reason.of(sentence)
+        raise ProblemError(Reason("of-op", op=self._op, cause=cause), hint=hint)
 
     def _find(self, name: str, shorthand: str | None) -> tuple[str, Parameter | None]:
         if name not in self._given and shorthand is not None and shorthand in self._given:
@@ -50,7 +54,8 @@ class Given:
         if value is None:
             if default is None:
                 self.refuse(
-                    f"{name} is missing", Reason("give-parameter", name=name, short=short or "")
+                    Reason("parameter-missing", name=name),
+                    Reason("give-parameter", name=name, short=short or ""),
                 )
             value = default
         if isinstance(value, bool | str | float):
@@ -58,9 +63,9 @@ class Given:
         size = operator.index(value)
         shown = f"{said}={size}" if size.bit_length() < 128 else said
         if size < least:
-            self.refuse(f"{shown} must be at least {least}")
+            self.refuse(Reason("dim-below", name=said, given=shown, least=least))
         if size >= DIM_LIMIT:
-            self.refuse(f"{shown} is too large", "a dim must be below 2^31")
+            self.refuse(Reason("dim-too-large", name=said, given=shown), "a dim must be below 2^31")
         return size
 
     def base_dtype(
@@ -87,10 +92,9 @@ class Given:
             self.refuse(f"{name}={value!r} is not a dtype", f"allowed: {', '.join(allowed)}")
         text = dtype(value).name
         if text not in allowed:
-            reason = f" {because}" if because else ""
             also = f", or {other}" if other else ""
             self.refuse(
-                f"{name}={text} is not possible{reason}",
+                Reason("not-possible", name=name, value=text, why=because),
                 f"{name} may be {', '.join(allowed)}{also}",
             )
         return text
@@ -101,7 +105,7 @@ class Given:
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
             if because:
-                self.refuse(f"{name}={value} is not possible {because}", hint)
+                self.refuse(Reason("not-possible", name=name, value=str(value), why=because), hint)
             self.refuse(f"{name}={value!r} is unknown", hint)
         return str(value)
 
@@ -124,7 +128,7 @@ class Given:
         except OverflowError:
             real = math.inf
         if not math.isfinite(real):
-            self.refuse(f"{name}={value} is not finite")
+            self.refuse(Reason("not-finite", name=name, value=value))
         return real + 0.0
 
 

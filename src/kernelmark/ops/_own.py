@@ -93,7 +93,10 @@ class OwnOp(Op):
         for name, parameter in self._signature.parameters.items():
             value = given.get(name, parameter.default)
             if value is parameter.empty:
-                read.refuse(f"{name} is missing", Reason("give-parameter", name=name, short=""))
+                read.refuse(
+                    Reason("parameter-missing", name=name),
+                    Reason("give-parameter", name=name, short=""),
+                )
             if isinstance(parameter.default, float) and not isinstance(value, str):
                 value = read.number(name, parameter.default)
             if isinstance(value, int) and not isinstance(value, bool):

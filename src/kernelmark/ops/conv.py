@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kernelmark.core.contraction import Axis, Contraction, WeightedSum
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._contraction import stays_finite
@@ -290,8 +291,13 @@ def _check(read: Given, problem: Problem) -> None:
         if output_size(problem)[out] < 1:
             reach = d[f"dilation_{side}"] * (d[taps] - 1) + 1
             read.refuse(
-                f"a filter that spans {reach} does not fit {side}={d[side]} "
-                f"with pad_{side}={d[f'pad_{side}']}",
+                Reason(
+                    "filter-too-large",
+                    span=reach,
+                    side=side,
+                    size=d[side],
+                    pad=d[f"pad_{side}"],
+                ),
                 "the output would be empty",
             )
 

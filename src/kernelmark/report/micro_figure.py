@@ -12,6 +12,7 @@ from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.metric import Value
 from kernelmark.core.micro import benchmark_name, mode_of
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result
 from kernelmark.core.units import bytes_text
 from kernelmark.micro.base import Figure, Panel
@@ -30,10 +31,10 @@ def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Sp
     every = [results] if isinstance(results, Result) else list(results)
     if not every or not any(result.rows for result in every):
         name = _name(every[0]) if every else "this benchmark"
-        raise NothingToDo(f"{name} has no points to draw")
+        raise NothingToDo(Reason("figure-no-points", name=name))
     names = set(map(_name, every))
     if len(names) > 1:
-        raise UsageError(f"{', '.join(sorted(names))} cannot share one figure")
+        raise UsageError(Reason("figure-not-shared", names=tuple(sorted(names))))
     devices = [model or one.device for one, model in zip_longest(every, models[: len(every)])]
     design = fitted(named(_name(every[0])).figure, every)
     values = data(every, design, devices)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unwritable
 from kernelmark.core.printable import printable
+from kernelmark.core.reason import Reason
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -71,19 +73,18 @@ def check_name(path: str | Path) -> Path:
     """The path, if its ending says how to draw it and it can be written."""
     made = Path(path)
     if made.suffix.lower() not in KINDS:
-        known = ", ".join(KINDS)
-        raise UsageError(f"{path}: a figure's file name must end in one of {known}")
+        raise UsageError(Reason("figure-suffix", file=str(path), known=KINDS))
     if made.is_dir():
-        raise UsageError(f"{path} is a folder, not a file")
+        raise UsageError(Reason("file-is-folder", file=str(path)))
     if not made.parent.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no folder {made.parent}")
+        raise UsageError(Reason("file-without-folder", file=str(path), folder=str(made.parent)))
     if not os.access(made if made.exists() else made.parent, os.W_OK):
-        raise _unwritable(made, "permission denied")
+        raise _unwritable(made, PermissionError("permission denied"))
     return made
 
 
-def _unwritable(path: Path, reason: str) -> UsageError:
-    return UsageError(f"{path} cannot be written: {reason}", hint="name another file")
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(file_unwritable(path, error), hint="name another file")
 
 
 def check_ready(path: str | Path) -> Path:
@@ -101,7 +102,7 @@ def save(spec: Spec, path: str | Path) -> Path:
     try:
         made.write_bytes(drawn)
     except OSError as error:
-        raise _unwritable(made, error.strerror or str(error)) from None
+        raise _unwritable(made, error) from None
     return made
 
 
@@ -155,6 +156,6 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UsageError(
-            f"drawing figures needs {name.replace('_', '-')}, which is not installed",
+            Reason("not-installed", name=name.replace("_", "-"), needs="drawing figures"),
             hint=_INSTALL,
         ) from None

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import StoreError
+from kernelmark.core.reason import Reason
 from kernelmark.stores.ids import new_run_id
 from kernelmark.stores.values import Imported, SeriesPoint
 
@@ -23,7 +24,7 @@ def require_sql() -> None:
     """A sentence, not a traceback, where kernelmark was copied without what the store needs."""
     if importlib.util.find_spec("sqlalchemy") is None:
         raise StoreError(
-            "SQLAlchemy, which the store needs, is not installed",
+            Reason("not-installed", name="SQLAlchemy", needs="the store"),
             hint="pip install SQLAlchemy, or run with --no-store --json FILE",
         )
 

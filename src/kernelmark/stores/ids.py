@@ -7,6 +7,7 @@ import time
 from random import Random, SystemRandom
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 # Base 32 without the letters that are read as digits (i, l, o) or as a word (u).
 _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -25,7 +26,7 @@ def check_name(what: str, name: str) -> str:
     """`name` if it can be stored and typed back as the `what` it names."""
     if not _LEGAL.match(name) or name.lower().startswith("latest"):
         raise UsageError(
-            f"{name[:80]!r} cannot be the name of a {what}",
+            Reason("name-illegal", name=name[:80], what=what),
             hint="use up to 64 letters, digits, '.', '_' or '-', not beginning with 'latest'",
         )
     return name

@@ -213,7 +213,7 @@ def unpack(
     version, length = _HEAD.unpack_from(detail)
     if version != FORMAT:
         raise StoreError(
-            f"a stored result has form {version}, which this kernelmark does not know",
+            Reason("stored-format", version=version),
             hint="upgrade kernelmark",
         )
     start = _HEAD.size + length

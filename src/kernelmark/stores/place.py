@@ -106,7 +106,7 @@ def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
     if readonly:
         missing = StoreError if place.given else NothingToDo
         raise missing(
-            f"there is no store at {place.shown} yet",
+            Reason("store-missing", store=place.shown),
             hint=Reason("fill-store", command="kmark run"),
         )
     try:
@@ -114,7 +114,7 @@ def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
     except OSError as error:
         raise _unusable(place, error) from None
     if not may_write(path.parent):
-        raise StoreError(f"the folder of {place.shown} cannot be written to", hint=_ELSEWHERE)
+        raise StoreError(Reason("store-folder-unwritable", store=place.shown), hint=_ELSEWHERE)
 
 
 def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
@@ -124,7 +124,7 @@ def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
     except OSError as error:
         raise _unusable(place, error) from None
     if head and head != _SQLITE_HEADER:
-        raise StoreError(f"{place.shown} is not an SQLite file", hint=_ELSEWHERE)
+        raise StoreError(Reason("store-not-sqlite", store=place.shown), hint=_ELSEWHERE)
     if readonly:
         return
     if not may_write(path):
@@ -140,5 +140,6 @@ def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
 
 
 def _unusable(place: Place, error: OSError) -> StoreError:
-    reason = error.strerror or type(error).__name__
-    return StoreError(f"the store {place.shown} cannot be opened: {reason}", hint=_ELSEWHERE)
+    cause = error.strerror or type(error).__name__
+    reason = Reason("store-not-opened", store=place.shown, error=cause)
+    return StoreError(reason, hint=_ELSEWHERE)

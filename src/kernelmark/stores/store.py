@@ -421,7 +421,7 @@ class Store:
     def _write(self, work: Callable[[Connection], T]) -> T:
         if self.readonly:
             raise StoreError(
-                f"the store {self.where} was opened for reading only",
+                Reason("store-opened-to-read", store=self.where),
                 hint="open it without readonly",
             )
         attempt = 0

@@ -9,55 +9,56 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from kernelmark.core.errors import StoreError
+from kernelmark.core.reason import Reason
 
 _INTACT = "what was stored before is intact"
 _CHECK_URL = "check the host, user, password and database in the store's URL"
 
-# By the beginning of the name of SQLite's error code.
-_SQLITE = (
+# (beginning of the name of SQLite's error code, code of ours, hint)
+SQLITE = (
     (
         "SQLITE_FULL",
-        "the disk under {0} is full",
+        "store-disk-full",
         f"free some space and resume; {_INTACT}",
     ),
     (
         "SQLITE_BUSY",
-        "another process keeps {0} locked",
+        "store-locked",
         "wait for it, or write to another store with --store",
     ),
     (
         "SQLITE_READONLY",
-        "{0} cannot be written to",
+        "store-unwritable",
         "check the permissions of the file and its folder, or choose another path with --store",
     ),
     (
         "SQLITE_CANTOPEN",
-        "{0} cannot be opened",
+        "store-not-opened",
         "check the permissions of the file and its folder, or choose another path with --store",
     ),
-    ("SQLITE_NOTADB", "{0} is not an SQLite file", "choose another path with --store"),
+    ("SQLITE_NOTADB", "store-not-sqlite", "choose another path with --store"),
     (
         "SQLITE_CORRUPT",
-        "{0} is damaged",
+        "store-damaged",
         "restore a copy, or save what can be read with `sqlite3 FILE .recover`",
     ),
     (
         "SQLITE_IOERR",
-        "the disk under {0} fails to read or write",
+        "store-disk-fails",
         "check the disk, its free space and the file's size limit",
     ),
 )
 
-# By the beginning of PostgreSQL's SQLSTATE.
-_POSTGRES = (
-    ("53100", "the disk under {0} is full", f"free some space and resume; {_INTACT}"),
-    ("53300", "{0} takes no more connections", "close some, or raise max_connections"),
-    ("42501", "{0} refuses this user", "grant the user rights on the schema"),
-    ("25006", "{0} can only be read", "write to the primary server, or choose another --store"),
-    ("3D000", "{0} does not exist", "create the database first: createdb NAME"),
-    ("28", "{0} refuses the login", _CHECK_URL),
-    ("08", "the connection to {0} failed", _CHECK_URL),
-    ("57P", "the server of {0} is shutting down or starting", "try again in a moment"),
+# (beginning of PostgreSQL's SQLSTATE, code of ours, hint)
+POSTGRES = (
+    ("53100", "store-disk-full", f"free some space and resume; {_INTACT}"),
+    ("53300", "store-connections", "close some, or raise max_connections"),
+    ("42501", "store-refuses-user", "grant the user rights on the schema"),
+    ("25006", "store-replica", "write to the primary server, or choose another --store"),
+    ("3D000", "store-no-database", "create the database first: createdb NAME"),
+    ("28", "store-refuses-login", _CHECK_URL),
+    ("08", "store-disconnected", _CHECK_URL),
+    ("57P", "store-server-down", "try again in a moment"),
 )
 RETRIED = ("40001", "40P01")  # a deadlock or a serialisation failure: the same again works
 
@@ -74,14 +75,14 @@ def explained(shown: str) -> Iterator[None]:
 def explain(error: Exception, shown: str) -> StoreError:
     """The `StoreError` that says what `error` means to a user."""
     name, original = code(error), _original(error)
-    for start, sentence, hint in (*_SQLITE, *_POSTGRES):
+    for start, reason, hint in (*SQLITE, *POSTGRES):
         if name.startswith(start):
-            return StoreError(sentence.format(f"the store {shown}"), hint=hint)
+            return StoreError(Reason(reason, store=shown), hint=hint)
     lines = [line.strip() for line in str(original).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(original).__name__
+    cause = lines[0] if lines else type(original).__name__
     if type(original).__module__.startswith("psycopg"):
-        return StoreError(f"the store {shown} does not answer: {reason}", hint=_CHECK_URL)
-    return StoreError(f"the store {shown} failed: {reason}")
+        return StoreError(Reason("store-no-answer", store=shown, error=cause), hint=_CHECK_URL)
+    return StoreError(Reason("store-failed", store=shown, error=cause))
 
 
 def code(error: Exception) -> str:

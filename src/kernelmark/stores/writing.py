@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import TEXT, reason_document
+from kernelmark.core.reason import TEXT, Reason, reason_document
 from kernelmark.core.result import Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import pack
@@ -302,7 +302,7 @@ def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
     for case in new.values():
         name = case.name or case.backend
         if clean(name) != name:
-            raise UsageError(f"{name!r} cannot be the name of a backend")
+            raise UsageError(Reason("name-illegal", name=name, what="backend"))
     ids = {case.id: text for text, case in new.items()}
     found = lookup(connection, cases, "id", ids)
     missing = sorted(ids.keys() - found.keys())

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import Problem, parse_value
+from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 from kernelmark.ops.base import Op, Parameter
 
@@ -72,7 +73,7 @@ def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> lis
     if dtypes:
         if any(axis.name == "dtype" for axis in parsed):
             raise UsageError(
-                "the dtype is given twice, as an axis and as an option",
+                Reason("dtype-twice"),
                 hint="keep one of -a dtype=… and --dtype …",
             )
         parsed.insert(0, Axis(name="dtype", values=tuple(dtypes)))
@@ -87,7 +88,7 @@ def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(
-                f"axis {name!r} is given twice", hint=f"put the values in one list: {name}=[1,2]"
+                Reason("axis-twice", name=name), hint=f"put the values in one list: {name}=[1,2]"
             )
     check_count(math.prod(len(axis.values) for axis in axes), " × ".join(names))
     for values in itertools.product(*(axis.values for axis in axes)):
@@ -98,7 +99,7 @@ def check_count(count: int, what: str) -> None:
     """Refuse products that no run could finish, saying how large they are."""
     if count > MAX_PROBLEMS:
         raise UsageError(
-            f"{what} makes {count:,} problems, more than {MAX_PROBLEMS:,}",
+            Reason("too-many-problems", what=what, count=count, most=MAX_PROBLEMS),
             hint="use fewer values, or larger steps such as m=[1024:8192:*2]",
         )
 
@@ -114,7 +115,7 @@ def _range(text: str, where: str) -> tuple[int, ...]:
     first, last = int(match[1]), int(match[2])
     sign, step = match[3] or "", int(match[4] or 1)
     if first > last:
-        raise UsageError(f"axis {where!r} ends before it begins", hint=EXAMPLES)
+        raise UsageError(Reason("axis-backwards", axis=where), hint=EXAMPLES)
     if sign == "*":
         return _geometric(first, last, step, where)
     if step < 1:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 from kernelmark.ops.base import Op, Parameter
 from kernelmark.workloads.axes import check_count
@@ -35,11 +36,9 @@ class Sizes:
 
     def __post_init__(self) -> None:
         if not 1 <= self.low <= self.high:
-            raise UsageError(
-                f"generator: low={self.low} and high={self.high} are not 1 ≤ low ≤ high"
-            )
+            raise UsageError(Reason("generator-bounds", low=self.low, high=self.high))
         if self.multiple < 1:
-            raise UsageError(f"generator: multiple={self.multiple} is not at least 1")
+            raise UsageError(_below("multiple", self.multiple, 1))
 
 
 class Dice:
@@ -77,7 +76,7 @@ def categories(op: str) -> dict[str, Category]:
     """The categories that problems of an op can be drawn from."""
     if op not in _CATEGORIES:
         raise UsageError(
-            f"no generator makes {op} problems", hint=f"generators know: {', '.join(_CATEGORIES)}"
+            Reason("generator-no-op", op=op), hint=f"generators know: {', '.join(_CATEGORIES)}"
         )
     return _CATEGORIES[op]
 
@@ -96,7 +95,7 @@ def draw(
     `fixed` parameters (a dtype, a transpose) are part of each problem.
     """
     if count < 1:
-        raise UsageError(f"generator: count={count} is not at least 1")
+        raise UsageError(_below("count", count, 1))
     check_count(count, "the generator")
     chosen = _chosen(op, names)
     bounds, extra = sizes or Sizes(), dict(fixed or {})
@@ -106,8 +105,15 @@ def draw(
         given = _draw_one(the_op, category, dice, bounds, extra, found)
         if given is None:
             raise UsageError(
-                f"generator: no {'further ' if found else ''}{name} {op} problem was found "
-                f"between {bounds.low} and {bounds.high} in {_TRIES} draws",
+                Reason(
+                    "generator-none-found",
+                    op=op,
+                    category=name,
+                    found=len(found),
+                    low=bounds.low,
+                    high=bounds.high,
+                    draws=_TRIES,
+                ),
                 hint="widen low and high, or lower the count",
             )
         found[tuple(given.items())] = given
@@ -125,11 +131,11 @@ def grid(
     """m × n × k over a ladder low, low·factor, … high; only the named categories, if any."""
     if op not in ("gemm", "batched_gemm"):
         raise UsageError(
-            f"generator: a grid is made of m, n and k, which {op} has not",
+            Reason("generator-no-grid", op=op),
             hint="list the values of its axes instead, or use generator = 'random'",
         )
     if factor < 2:
-        raise UsageError(f"generator: factor={factor} is not at least 2")
+        raise UsageError(_below("factor", factor, 2))
     bounds, extra = sizes or Sizes(), dict(fixed or {})
     if op == "batched_gemm":
         extra.setdefault("batch", 8)
@@ -152,12 +158,17 @@ def _ladder(sizes: Sizes, factor: int) -> Iterator[int]:
         step *= factor
 
 
+def _below(name: str, value: int, least: int) -> Reason:
+    return Reason("generator-below", name=name, value=value, least=least)
+
+
 def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
     known = categories(op)
     for name in names:
         if name not in known:
             raise UsageError(
-                f"generator: {op} has no category {name!r}", hint=f"known: {', '.join(known)}"
+                Reason("generator-no-category", op=op, name=name),
+                hint=f"known: {', '.join(known)}",
             )
     return {name: known[name] for name in names} if names else known
 
@@ -181,7 +192,8 @@ def _intensity(op: Op, given: Given) -> float:
     try:
         problem = op.problem(**given)
     except ProblemError as error:
-        raise ProblemError(f"generator: {error.message}", hint=error.hint) from None
+        reason = Reason("at", where="generator", cause=error.message)
+        raise ProblemError(reason, hint=error.hint) from None
     return op.flops(problem) / op.bytes(problem)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.ops.base import Parameter
 
 # A step of up to this many tokens is taken for decoding: only such steps ask for logits of each
@@ -173,10 +174,12 @@ class Sweep:
 def calls(which: Model, tp: int, sweep: Sweep) -> Iterator[Call]:
     """Everything that one layer of each kind, and the head, computes on one of `tp` ranks."""
     if tp < 1:
-        raise ProblemError(f"{which.name}: tp={tp} is not a number of ranks")
+        raise ProblemError(Reason("model-size", model=which.name, name="tp", value=tp, of="ranks"))
     for tokens in sweep.tokens:
         if tokens < 1:
-            raise ProblemError(f"{which.name}: m={tokens} is not a number of tokens")
+            raise ProblemError(
+                Reason("model-size", model=which.name, name="m", value=tokens, of="tokens")
+            )
         yield from _attention_projections(which, tp, tokens)
         yield from _mlp(which, tp, tokens)
         yield from _experts(which, tp, tokens)
@@ -298,7 +301,7 @@ def _heads(which: Model, tp: int) -> tuple[int, int]:
 def _share(which: Model, what: str, size: int, tp: int) -> int:
     if size % tp:
         raise ProblemError(
-            f"{which.name}: {what} ({size}) cannot be divided by tp={tp}",
+            Reason("model-not-divisible", model=which.name, what=what, size=size, tp=tp),
             hint="choose a tp that divides the heads, the mlp size and the vocabulary",
         )
     return size // tp

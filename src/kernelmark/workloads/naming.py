@@ -6,6 +6,7 @@ import difflib
 from typing import Any, TypeVar
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.registry import Registry
 
 T = TypeVar("T")
@@ -33,20 +34,21 @@ def find(registry: Registry[T], name: str) -> T:
         asked, other, others = "logs of calls", "results", results
         hint = "leave --workload out, or leave --as out"
     if word not in known and word in names(others):
-        raise UsageError(f"{word} is a format of {other}, not of {asked}", hint=hint)
+        raise UsageError(Reason("format-of-other", format=word, of=other, asked=asked), hint=hint)
     begun = [one for one in sorted(known) if word.strip("-") and one.startswith(word)]
     found = [word] if word in known else begun
     if len(found) == 1:
         return registry.get(known[found[0]])
     if found:
-        *most, last = found
         raise UsageError(
-            f"format {name!r} may be {', '.join(most)} or {last}", hint="write one of them out"
+            Reason("format-ambiguous", name=name, candidates=tuple(found)),
+            hint="write one of them out",
         )
     close = difflib.get_close_matches(word, known, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     raise UsageError(
-        f"unknown format {name!r} of {asked}", hint=f"{meant}known: {', '.join(sorted(known))}"
+        Reason("unknown-name", what="format", name=name, of=asked),
+        hint=f"{meant}known: {', '.join(sorted(known))}",
     )
 
 

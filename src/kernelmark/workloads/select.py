@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.errors import UsageError
 from kernelmark.core.patterns import found_in
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 
 # Sizes in one stratum differ by at most this factor in FLOP: 8 is twice the size in three dims.
@@ -24,9 +25,7 @@ def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Probl
     so a problem that is added or removed elsewhere does not change it.
     """
     if limit < 1:
-        raise UsageError(
-            f"a limit of {limit} leaves nothing to measure", hint="use --limit 1 or more"
-        )
+        raise UsageError(Reason("limit-too-small", limit=limit), hint="use --limit 1 or more")
     if limit >= len(problems):
         return list(problems)
     strata: dict[tuple[object, ...], list[int]] = {}

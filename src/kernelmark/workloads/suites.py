@@ -25,6 +25,7 @@ from typing import Any
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
 from kernelmark.core.files import parse_toml, read_text
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 from kernelmark.workloads import axes, groups
 
@@ -163,7 +164,8 @@ def _at(where: str) -> Iterator[None]:
         raise
     except KernelmarkError as error:
         kind = ProblemError if isinstance(error, ProblemError) else UsageError
-        raise kind(f"{where}: {error.message}", hint=error.hint) from None
+        reason = Reason("at", where=where, cause=error.message)
+        raise kind(reason, hint=error.hint) from None
 
 
 def _find(name_or_path: str) -> tuple[Path, str]:
@@ -176,7 +178,7 @@ def _find(name_or_path: str) -> tuple[Path, str]:
     close = difflib.get_close_matches(name_or_path, names(), n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     raise UsageError(
-        f"unknown suite {name_or_path!r}",
+        Reason("unknown-name", what="suite", name=name_or_path),
         hint=f"{meant}'kmark list suites' lists them; a file of your own is named ./mine.toml",
     )
 
@@ -188,7 +190,7 @@ def _read(path: Path, shown: str) -> dict[str, Any]:
     except ValueError as error:
         place = str(error).replace("at end of document", f"at the end, line {_last_line(text)}")
         raise UsageError(
-            f"{shown}: is not valid TOML: {place}", hint="is the file cut short?"
+            Reason("file-not-toml", file=shown, error=place), hint="is the file cut short?"
         ) from None
     for key in document:
         if key not in _KEYS:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import read_whole, write_whole
+from kernelmark.core.files import file_unreadable, file_unwritable, read_whole, write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 
 # What makes two logged BLAS calls the same, in the order that the file shows it in. The kernel that
 # a library chose is not among it.
@@ -82,7 +83,7 @@ def write(path: Path, workload: Workload) -> None:
     try:
         write_whole(path, text.getvalue().encode("utf-8", "surrogatepass"))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise UsageError(file_unwritable(path, error)) from None
 
 
 def read(path: Path) -> Workload:
@@ -90,11 +91,11 @@ def read(path: Path) -> Workload:
     try:
         text = read_whole(path).decode("utf-8", "surrogatepass").removeprefix("\ufeff")
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
+        raise UsageError(Reason("file-missing", file=str(path))) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(file_unreadable(path, error)) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text") from None
+        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
         calls = tuple(_calls(rows, path))
@@ -107,27 +108,32 @@ def _calls(rows: Iterator[list[str]], path: Path) -> Iterator[Call]:
     header = next(rows, [])
     missing = [name for name in _FIRST if name not in header]
     if missing or len(set(header)) < len(header):
-        what = f"has no column {missing[0]}" if missing else "has a column twice"
-        raise UsageError(f"{path}: {what}", hint="the first two columns are: problem,count")
+        raise UsageError(
+            Reason("column-missing", file=str(path), column=missing[0])
+            if missing
+            else Reason("column-twice", file=str(path)),
+            hint="the first two columns are: problem,count",
+        )
     for number, row in enumerate(rows, 2):
         if not any(row):
             continue
         place = f"{path}: row {number}"
         if len(row) != len(header):
-            raise UsageError(f"{place} has {len(row)} cells for {len(header)} columns")
+            raise UsageError(Reason("row-cells", where=place, cells=len(row), columns=len(header)))
         yield _call(dict(zip(header, row, strict=True)), place)
 
 
 def _call(cells: Mapping[str, str], place: str) -> Call:
     if not _WHOLE.match(cells["count"]):
         raise UsageError(
-            f"{place}: count {cells['count'][:24]!r} is not a whole number",
+            Reason("count-not-whole", where=place, given=cells["count"][:24]),
             hint="delete the row, or write how often the call is made",
         )
     try:
         problem = ops.parse(cells["problem"])
     except UsageError as error:
-        raise UsageError(f"{place}: {error.message}", hint=error.hint) from None
+        reason = Reason("at", where=place, cause=error.message)
+        raise UsageError(reason, hint=error.hint) from None
     others = (*_FIRST, *_LAST)
     return Call(
         problem=problem,

@@ -11,6 +11,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
+from kernelmark_dev.raising import raises_code
 
 ADD, FILL = "void add<float>(float*, int)", "__amd_rocclr_fillBufferAligned"
 SIZES = [f"{what}_{axis}" for what in ("workgroup", "grid") for axis in "xyz"]
@@ -98,7 +99,7 @@ def test_a_database_without_kernels_is_told(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE other (name TEXT)")
     connection.close()
-    with pytest.raises(KernelmarkError, match="rocpd database"):
+    with raises_code(UsageError, "database-unreadable", file=str(path)):
         importers.read(path, Given())
 
 
@@ -112,13 +113,15 @@ def test_nanoseconds_since_1970_keep_their_digits(database, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "told"), [(1500, "500 ns before it starts"), (None, "a number is missing")]
+    ("end", "code", "fields"),
+    [(1500, "launch-ends-early", {"early_ns": 500}), (None, "number-missing", {})],
 )
-def test_a_launch_of_a_database_that_cannot_be_is_told(database, end, told):
+def test_a_launch_of_a_database_that_cannot_be_is_told(database, end, code, fields):
     path = database(["name", "start", "end"], [(ADD, 1000, 1500), (FILL, 2000, end)])
-    with pytest.raises(KernelmarkError, match=told) as refused:
+    with raises_code(UsageError, code, **fields) as refused:
         importers.read(path, Given())
-    assert f"{FILL} that started at 2000" in refused.value.message
+    assert FILL in refused.value.message.root.fields["where"]
+    assert "2000" in refused.value.message.root.fields["where"]
 
 
 COUNTERS = (

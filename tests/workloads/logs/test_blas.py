@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.workloads.logs import blas
+from kernelmark_dev.raising import raises_code
 
 PLAIN = {
     "transA": "T",
@@ -128,27 +129,33 @@ def test_letters_of_8_bit_floats_go_by_the_architecture(arch, token, name):
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
+    ("fields", "code", "given"),
     [
-        ({"m": "0"}, "m=0 is an empty GEMM"),
-        ({"m": "-4"}, "m=-4 is negative"),
-        ({"m": "-x"}, "m=-x is not a whole number"),
-        ({"m": "4e2"}, "not a whole number"),
-        ({"m": "9" * 23}, f"m={'9' * 23} is too large"),
-        ({"m": "9" * 5000}, f"m={'9' * 24} is too large"),
-        ({"k": ""}, "has no k"),
-        ({"transA": "X"}, "transA=X is neither N nor T"),
-        ({"a_type": "f6_r"}, "a_type=f6_r is no type"),
-        ({"a_type": "f32_c"}, "a_type=f32_c is no type"),
-        ({"compute_type": "f9_r"}, "compute_type=f9_r is unknown"),
-        ({"alpha": "nan"}, "alpha=nan is not a finite number"),
-        ({"bias_vector": "maybe"}, "bias_vector=maybe is neither"),
-        ({"b_type": "f16_r"}, "not possible"),
+        ({"m": "0"}, "call-empty", None),
+        ({"m": "-4"}, "size-negative", "-4"),
+        ({"m": "-x"}, "size-not-whole", "-x"),
+        ({"m": "4e2"}, "size-not-whole", "4e2"),
+        ({"m": "9" * 23}, "size-too-large", "9" * 23),
+        ({"m": "9" * 5000}, "size-too-large", "9" * 24),
+        ({"k": ""}, "call-lacks", None),
+        ({"transA": "X"}, "field-not-transpose", "X"),
+        ({"a_type": "f6_r"}, "field-no-type", "f6_r"),
+        ({"a_type": "f32_c"}, "field-no-type", "f32_c"),
+        ({"compute_type": "f9_r"}, "field-unknown-value", "f9_r"),
+        ({"alpha": "nan"}, "field-not-finite", "nan"),
+        ({"bias_vector": "maybe"}, "field-not-boolean", "maybe"),
     ],
 )
-def test_what_cannot_be_read_is_told(fields, reason):
-    with pytest.raises(ProblemError, match=reason):
+def test_what_cannot_be_read_is_told(fields, code, given):
+    with raises_code(ProblemError, code) as refused:
         blas.call(PLAIN | fields)
+    told = refused.value.message.fields
+    assert (told["name"], told.get("given")) == (next(iter(fields)), given)
+
+
+def test_types_that_no_gemm_has_together_are_refused():
+    with raises_code(ProblemError, "not-possible"):
+        blas.call(PLAIN | {"b_type": "f16_r"})
 
 
 @given(

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.workloads import logs
 from kernelmark.workloads.logs import opening
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark_dev.logs import Logged, bench_line, profile_line, trace_line, write_log
+from kernelmark_dev.raising import raises_code
 
 ONE = Logged(
     *(),
@@ -134,28 +136,28 @@ def test_a_compressed_log_that_ends_early_keeps_what_it_has(read, told):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "code", "fields"),
     [
-        ("", "is empty"),
-        ("nothing\nto see\n", "holds no call in any format tried"),
-        (LINE[:100], "line 1 has no transA"),
+        ("", "log-empty", {}),
+        ("nothing\nto see\n", "log-without-calls", {}),
+        (LINE[:100], "log-broken", {"line": 1, "cause": Reason("call-lacks", name="transA")}),
     ],
 )
-def test_a_log_without_calls_is_an_error_that_says_what_was_tried(read, text, sentence):
-    with pytest.raises(UsageError, match=sentence) as caught:
+def test_a_log_without_calls_is_an_error_that_says_what_was_tried(read, text, code, fields):
+    with raises_code(UsageError, code, **fields) as caught:
         read(text)
     assert text == "" or all(name in (caught.value.hint or "") for name in logs.names())
 
 
 def test_what_is_asked_for_has_to_be_there(tmp_path):
-    with pytest.raises(UsageError, match="no such file"):
+    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.log")):
         logs.read([str(tmp_path / "none.log")])
-    with pytest.raises(UsageError, match="is a folder"):
+    with raises_code(UsageError, "file-is-folder", file=str(tmp_path)):
         logs.read([str(tmp_path)])
     (tmp_path / "a").write_text(LINE)
-    with pytest.raises(UsageError, match="is a format of results"):
+    with raises_code(UsageError, "format-of-other", format="nvbench"):
         logs.read([str(tmp_path / "a")], form="nvbench")
-    with pytest.raises(UsageError, match="given twice"):
+    with raises_code(UsageError, "file-twice", file=str(tmp_path / "a")):
         logs.read([str(tmp_path / "a"), str(tmp_path / "a")])
 
 
@@ -211,9 +213,9 @@ def test_synthetic_logs_go_by_their_seed_and_limits(tmp_path):
     write_log(tmp_path / "b", seed=3, largest=64)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert write_log(tmp_path / "b", seed=4, largest=64) != first
-    with pytest.raises(UsageError, match="no 209 distinct shapes"):
+    with pytest.raises(UsageError, match="209"):  # distinct shapes
         write_log(tmp_path / "c", largest=1)
-    with pytest.raises(UsageError, match="cannot be of"):
+    with pytest.raises(UsageError, match="3 calls"):
         write_log(tmp_path / "c", calls=3)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import logs
+from kernelmark_dev.raising import raises_code
 
 TRACE = (
     '"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n'
@@ -94,8 +95,8 @@ def test_a_format_that_was_named_and_is_another(read):
 
 
 def test_what_is_not_there_or_no_file(tmp_path):
-    for place, sentence in ((tmp_path / "none", "no such file"), (tmp_path, "is a folder")):
-        with pytest.raises(UsageError, match=sentence) as refused:
+    for place, code in ((tmp_path / "none", "file-missing"), (tmp_path, "file-is-folder")):
+        with raises_code(UsageError, code, file=str(place)) as refused:
             logs.read([str(place)])
         assert refused.value.hint
     assert f"{tmp_path}/*" in (refused.value.hint or "")
@@ -105,7 +106,7 @@ def test_what_may_not_be_read(tmp_path):
     (tmp_path / "a").touch(mode=0o000)
     mine = [] if os.geteuid() == 0 else [tmp_path / "a"]
     for place in ("/proc/self/mem", *mine):  # the beginning of the first one nobody can read
-        with pytest.raises(UsageError, match="cannot be read") as refused:
+        with raises_code(UsageError, "file-unreadable", file=str(place)) as refused:
             logs.read([str(place)])
         assert refused.value.hint
 

@@ -17,6 +17,7 @@ from sqlalchemy import inspect, select
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import StoreError
+from kernelmark.core.reason import Reason
 from kernelmark.stores.place import Place
 from kernelmark.stores.schema import APPLICATION_ID, VERSION_KEY, meta
 
@@ -57,7 +58,7 @@ def version(connection: Connection, place: Place) -> int:
     value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()
     if value is None or not value.isdigit():
         raise StoreError(
-            f"the store {place.shown} does not say which schema it has",
+            Reason("store-without-schema", store=place.shown),
             hint="restore a copy of it",
         )
     return int(value)
@@ -68,7 +69,7 @@ def is_current(found: int, place: Place, migrations: Mapping[int, Statements]) -
     newest = max(migrations)
     if found > newest:
         raise StoreError(
-            f"the store {place.shown} has schema {found}, newer than the {newest} known here",
+            Reason("store-too-new", store=place.shown, schema=found, newest=newest),
             hint="upgrade kernelmark, or choose another path with --store",
         )
     return found == newest

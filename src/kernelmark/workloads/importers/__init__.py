@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import UNEXPECTED, KernelmarkError, UsageError
+from kernelmark.core.files import file_unreadable
 from kernelmark.core.plausible import check_results
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import Registry
@@ -68,11 +69,11 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
             return _read(importer, path, given)
     except FileNotFoundError:
         raise UsageError(
-            f"{path}: there is no such file",
+            Reason("file-missing", file=str(path)),
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         ) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(file_unreadable(path, error)) from None
     raise UsageError(
         f"{path}: is in no format that can be read",
         hint=f"kmark import --as FORMAT reads it as one of: {', '.join(names())}",

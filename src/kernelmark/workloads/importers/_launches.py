@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers.base import Found, number, problem_of
 
@@ -63,7 +64,7 @@ def elapsed_s(start: object, end: object, place: str) -> float:
     start_ns, end_ns = instant_ns(start, place), instant_ns(end, place)
     if end_ns < start_ns:
         raise UsageError(
-            f"{place}: the launch ends {start_ns - end_ns:.0f} ns before it starts",
+            Reason("launch-ends-early", where=place, early_ns=start_ns - end_ns),
             hint="leave that launch out, or profile again",
         )
     return (end_ns - start_ns) * SECONDS["ns"]
@@ -93,7 +94,8 @@ def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
         connection.set_progress_handler(is_over, _STEP)
         yield connection
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of damaged messages
-        raise UsageError(f"{path}: is not {what} that can be read ({error})", hint=hint) from None
+        reason = Reason("database-unreadable", file=str(path), what=what, error=str(error))
+        raise UsageError(reason, hint=hint) from None
     finally:
         connection.close()
 

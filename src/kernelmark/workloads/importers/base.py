@@ -257,7 +257,7 @@ def number(text: object, place: str) -> float:
     """Parse a finite number; raise UsageError with the place for anything else. A number with a
     comma is refused: it may be a decimal or a thousands separator."""
     if text is None or text == "":
-        raise UsageError(f"{place}: a number is missing", hint="is the file truncated?")
+        raise UsageError(Reason("number-missing", where=place), hint="is the file truncated?")
     try:
         value = float(str(text))
     except ValueError:

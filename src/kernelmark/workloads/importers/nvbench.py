@@ -14,6 +14,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.files import read_whole
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers.base import (
@@ -137,7 +138,9 @@ def _samples(path: Path, sidecar: Mapping[str, Any], place: str) -> tuple[float,
         return ()
     size = file.stat().st_size
     if size != 4 * count:
-        raise UsageError(f"{place}: {file.name} holds {size} bytes where {4 * count} belong")
+        raise UsageError(
+            Reason("file-size", where=place, file=file.name, size=size, expected=4 * count)
+        )
     return struct.unpack(f"<{count}f", read_whole(file))
 
 

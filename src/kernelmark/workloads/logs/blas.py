@@ -12,6 +12,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas_words as words
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
@@ -122,7 +123,7 @@ def _complete(fields: dict[str, str]) -> None:
     """Fill in what a log may leave out, and drop what has no meaning."""
     for name in ("transA", "transB", "m", "n", "k", "a_type", "compute_type"):
         if not fields.get(name):
-            raise ProblemError(f"has no {name}")
+            raise ProblemError(Reason("call-lacks", name=name))
     for name, default in (
         ("function", "matmul"),
         ("batch_count", "1"),
@@ -138,7 +139,7 @@ def _complete(fields: dict[str, str]) -> None:
     fields["c_type"] = fields.get("c_type") or fields["d_type"]
     for name in ("m", "n", "k", "batch_count"):
         if words.whole(fields, name) == 0:
-            raise ProblemError(f"{name}=0 is an empty GEMM")
+            raise ProblemError(Reason("call-empty", name=name))
     for name, (rows, _) in _stored(fields).items():
         fields[f"ld{name}"] = fields.get(f"ld{name}") or str(rows)
     batched = words.whole(fields, "batch_count") > 1

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from kernelmark.core.errors import ProblemError
+from kernelmark.core.reason import NO_REASON, Reason
 
 _LONGEST = 18  # digits of an integer: 64 bits
 _NAMES = {
@@ -98,18 +99,18 @@ def whole(fields: Mapping[str, str], name: str, default: str = "") -> int:
     """A whole number that is not negative."""
     text = fields.get(name) or default
     if fault := no_size(text):
-        raise ProblemError(f"{name}={text[:24]} is {fault}")
+        raise ProblemError(Reason("field-no-size", name=name, given=text[:24], cause=fault))
     return int(text)
 
 
-def no_size(text: str) -> str:
-    """What a text is that can be no size or count, "" if it can."""
+def no_size(text: str) -> Reason:
+    """Return why a text is no size or count; an empty reason if it is one."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):
-        return "not a whole number"
+        return Reason("size-not-whole")
     if digits != text:
-        return "negative"
-    return "too large" if len(text) > _LONGEST else ""
+        return Reason("size-negative")
+    return Reason("size-too-large") if len(text) > _LONGEST else NO_REASON
 
 
 def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
@@ -120,7 +121,7 @@ def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ProblemError(f"{name}={text[:24]} is not a finite number")
+        raise ProblemError(Reason("field-not-finite", name=name, given=text[:24]))
     return value
 
 
@@ -133,7 +134,7 @@ def letter(fields: Mapping[str, str], name: str) -> str:
     """n or t; of real numbers the conjugate transpose is the transpose."""
     text = fields.get(name, "").strip().upper()
     if text not in ("N", "T", "C"):
-        raise ProblemError(f"{name}={text[:12]} is neither N nor T")
+        raise ProblemError(Reason("field-not-transpose", name=name, given=text[:12]))
     return "n" if text == "N" else "t"
 
 
@@ -141,7 +142,7 @@ def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
     """The dtype that a token stands for on this architecture."""
     text = fields.get(name, "")
     if text not in _DTYPES:
-        raise ProblemError(f"{name}={text[:24]} is no type that can be computed with")
+        raise ProblemError(Reason("field-no-type", name=name, given=text[:24]))
     fnuz = text in SHARED_F8 and arch.startswith(FNUZ_ARCHS)
     return _DTYPES[text] + ("fnuz" if fnuz else "")
 
@@ -157,7 +158,7 @@ def accumulator(fields: Mapping[str, str]) -> str:
     """The dtype that a compute type sums in."""
     text = fields.get("compute_type", "")
     if text not in _COMPUTE:
-        raise ProblemError(f"compute_type={text[:24]} is unknown")
+        raise ProblemError(Reason("field-unknown-value", name="compute_type", given=text[:24]))
     return _COMPUTE[text]
 
 
@@ -166,7 +167,7 @@ def _flag(name: str, text: str) -> str:
         return "1"
     if text.lower() in _NO:
         return "0"
-    raise ProblemError(f"{name}={text[:24]} is neither true nor false")
+    raise ProblemError(Reason("field-not-boolean", name=name, given=text[:24]))
 
 
 def _scale(text: str) -> str:

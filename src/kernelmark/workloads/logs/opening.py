@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unreadable
 from kernelmark.core.reason import Reason
 
 _CHUNK = 1 << 22
@@ -112,16 +113,17 @@ def opened(place: str) -> Iterator[Source]:
             yield Source(place, file)
     except FileNotFoundError:
         raise UsageError(
-            f"{place}: there is no such file",
+            Reason("file-missing", file=place),
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         ) from None
     except IsADirectoryError:
         raise UsageError(
-            f"{place}: is a folder", hint=f"name the files in it: {place.rstrip('/')}/*"
+            Reason("file-is-folder", file=place),
+            hint=f"name the files in it: {place.rstrip('/')}/*",
         ) from None
     except OSError as error:
         raise UsageError(
-            f"{place}: cannot be read: {error.strerror or error}",
+            file_unreadable(place, error),
             hint="copy it to where it can be read, or change its permissions",
         ) from None
 

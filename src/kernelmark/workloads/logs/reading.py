@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.registry import Registry
 from kernelmark.workloads import naming
 from kernelmark.workloads.logs import continued, folded, opening
@@ -128,7 +129,8 @@ def _refuse_twice(places: Sequence[str]) -> None:
     for number, place in enumerate(places):
         if place in places[:number]:
             raise UsageError(
-                f"{place} is given twice", hint="its calls would be counted twice; name it once"
+                Reason("file-twice", file=place),
+                hint="its calls would be counted twice; name it once",
             )
 
 

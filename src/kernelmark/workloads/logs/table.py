@@ -7,6 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, dtypes
 from kernelmark.workloads.logs import blas_words as words
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, Part, RowReader
@@ -76,7 +77,7 @@ def whole(cells: Mapping[str, str], name: str) -> int:
     """A cell that must hold a whole number."""
     text = cells.get(name, "")
     if fault := words.no_size(text):
-        raise BadLine(f"has {name}={text[:24]}, which is {fault}")
+        raise BadLine(Reason("cell-no-size", name=name, given=text[:24], cause=fault))
     return int(text)
 
 

@@ -68,7 +68,7 @@ def unreadable(
             hint="copy it again, or log again",
         )
     if not head.strip():
-        return UsageError(f"{place}: is empty", hint=_LOG_AGAIN)
+        return UsageError(Reason("log-empty", file=place), hint=_LOG_AGAIN)
     broken = [
         group
         for group in skips.groups()
@@ -78,7 +78,7 @@ def unreadable(
     if broken:
         first = broken[-1].first[0]  # of the most frequent reason
         return UsageError(
-            f"{place}: holds no call that can be read; line {first.line} {first.reason}",
+            Reason("log-broken", file=place, line=first.line, cause=Reason.of(first.reason)),
             hint=tried.hint,
         )
     if remarks:
@@ -92,13 +92,13 @@ def unreadable(
             hint=f"leave --as out, or: --as {tried.looks_like}",
         )
     if columns:
-        return UsageError(f"{place}: has columns and no rows", hint=_LOG_AGAIN)
+        return UsageError(Reason("log-without-rows", file=place), hint=_LOG_AGAIN)
     return (
         _pointers(source)
         or _timings(source)
         or _no_text(place, head)
         or ("shapes" in tried.formats and _unknown_table(place, head))
-        or UsageError(f"{place}: holds no call in any format tried", hint=tried.hint)
+        or UsageError(Reason("log-without-calls", file=place), hint=tried.hint)
     )
 
 

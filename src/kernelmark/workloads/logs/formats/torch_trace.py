@@ -14,6 +14,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import Given, LogReader, Remark
 from kernelmark.workloads.logs.formats._aten import LEAVES, WRAPPERS, Inputs
 from kernelmark.workloads.logs.formats._kernels import Kernels, Thread
@@ -27,7 +28,7 @@ MARKS = (
 )
 _CATEGORIES = ("cpu_op", "Operator", "operator", None)
 _RECORDED = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
-_NO_SHAPES = "has no shapes; record the profile with record_shapes=True"
+_NO_SHAPES = Reason("no-shapes")
 
 # (begin, -end, line, number of the signature, whether it is counted wherever it is)
 _Event = tuple[float, float, int, int, bool]
@@ -124,7 +125,7 @@ def _working(thread: list[_Event]) -> Iterator[_Event]:
 def _made(name: str, recorded: str) -> Call | str:
     dims, types, strides, values = json.loads(recorded)
     if not isinstance(dims, list) or not isinstance(types, list):
-        return f"{name.removeprefix('aten::')} {_NO_SHAPES}"
+        return Reason("of-operator", operator=name.removeprefix("aten::"), cause=_NO_SHAPES)
     inputs = Inputs(
         dims=dims,
         types=types,
@@ -134,7 +135,7 @@ def _made(name: str, recorded: str) -> Call | str:
     try:
         return (LEAVES.get(name) or WRAPPERS[name])(inputs)
     except UsageError as error:
-        return f"{name.removeprefix('aten::')} {error.message}"
+        return Reason("of-operator", operator=name.removeprefix("aten::"), cause=error.message)
 
 
 reader = TorchTrace()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
 from kernelmark.stores.ids import check_name as check_id
@@ -92,7 +93,9 @@ def _ours(data: bytes, place: str) -> ResultSet:
         found = read_old(document) if old else codec.from_document(document, ResultSet)
         check_id("run", check_results(found).run.id)
     except (CodecError, UsageError) as error:
-        raise CodecError(f"{place}: {error.message}", hint=error.hint) from None
+        raise CodecError(
+            Reason("in-file", file=str(place), cause=error.message), hint=error.hint
+        ) from None
     return found
 
 

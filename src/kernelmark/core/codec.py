@@ -223,7 +223,9 @@ def _built(where: str, make: Any) -> Any:
     try:
         return make()
     except UsageError as error:
-        raise CodecError(f"{where}: {error.message}", hint=error.hint) from None
+        raise CodecError(
+            Reason("in-document", field=where, cause=error.message), hint=error.hint
+        ) from None
 
 
 _arguments = functools.cache(typing.get_args)

@@ -24,6 +24,7 @@ from kernelmark.gpu import pack as packs
 from kernelmark.gpu import rtc
 from kernelmark.kernels import rtc as kernels
 from kernelmark.testing.backends import Bench, bench
+from kernelmark_dev.raising import raises_code
 
 backend = backends.registry.get("iree")
 pytestmark = pytest.mark.skipif(
@@ -108,7 +109,7 @@ def test_a_bad_file_of_problems_is_one_sentence(
 
 def test_filling_needs_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "present", lambda name: False)
-    with pytest.raises(UsageError, match="iree-base-compiler"):
+    with raises_code(UsageError, "iree-compiler-missing"):
         pack.fill(tmp_path, [ops.parse(GEMM)], ["sm_90"])
 
 

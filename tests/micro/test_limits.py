@@ -75,7 +75,7 @@ def test_the_margin_is_all_there_is(value, limit):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_points_are_finite_or_absent(value):
-    with raises_code(UsageError, "not-finite", column="bytes_per_s"):
+    with raises_code(UsageError, "point-not-finite", column="bytes_per_s"):
         dataclasses.replace(GOOD, rows=({"bytes_per_s": value},), status=Status.WRONG)
     dataclasses.replace(GOOD, rows=({"bytes_per_s": None},))
 

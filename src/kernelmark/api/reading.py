@@ -93,9 +93,8 @@ def _ours(data: bytes, place: str) -> ResultSet:
         found = read_old(document) if old else codec.from_document(document, ResultSet)
         check_id("run", check_results(found).run.id)
     except (CodecError, UsageError) as error:
-        raise CodecError(
-            Reason("in-file", file=str(place), cause=error.message), hint=error.hint
-        ) from None
+        reason = Reason("in-file", file=place, cause=error.message)
+        raise CodecError(reason, hint=error.hint) from None
     return found
 
 

@@ -223,9 +223,8 @@ def _built(where: str, make: Any) -> Any:
     try:
         return make()
     except UsageError as error:
-        raise CodecError(
-            Reason("in-document", field=where, cause=error.message), hint=error.hint
-        ) from None
+        reason = Reason("at", where=where, cause=error.message)
+        raise CodecError(reason, hint=error.hint) from None
 
 
 _arguments = functools.cache(typing.get_args)

@@ -70,6 +70,10 @@ TEMPLATES = {
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
+    "dtype-emulated": "{backend} emulates {dtype} ({name}) in software on CPUs",
+    "onednn-f16": "oneDNN sums f16 convolutions in f16 on Arm, where the problem says f32",
+    "library-missing": "{library} not found",
+    "library-too-old": "{vendor}: {library} is too old",
     "library-refused": "{call}: the library does not support this (status {status})",
     "library-no-algorithm": "{call} offers no algorithm for this problem",
     "format-scale": (
@@ -88,6 +92,19 @@ TEMPLATES = {
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
     ),
+    "config-not-multiple": "{backend}: {name}={value} is not a multiple of {multiple}",
+    "config-tiles": "{backend}: tiles are given whole: {names:list}",
+    "algorithm-form": "{algorithm!r} is not a cuBLASLt algorithm",
+    "algorithm-without-id": "{algorithm!r} names no algorithm",
+    "descriptors-unfit": "descriptors cannot address these operands on {arch}",
+    "descriptors-alignment": "rows are not a multiple of 16 bytes, as descriptors need",
+    "descriptors-split": "the kernel that splits keys does not read them by descriptors",
+    "persistent-split": "the persistent kernel does not split k",
+    "persistent-swap": "the persistent kernel does not swap its operands",
+    "not-persistent": "only the persistent kernel gives its warps different work",
+    "no-slices": "there are no slices of k to sum",
+    "one-slice": "k={k} is a single block of {block_k}: it cannot be split",
+    "upcast-split": "values are only upcast first where keys are not split (split_kv=0)",
     "dynamic-unknown-dim": (
         "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"
         " all, or dims separated by commas, of {listed}"
@@ -96,6 +113,7 @@ TEMPLATES = {
         "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
         " the compiler knows"
     ),
+    "tiles-with-packing": "iree cannot use tile sizes together with data_tiling",
     "spec-flags": (
         "it was tuned with {flag}={value}, and most of the file's gain is with {flag}={file}: all"
         " its winners are compiled with one set of flags"
@@ -117,7 +135,14 @@ TEMPLATES = {
         "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"
         " between calls"
     ),
+    "not-gpu-arch": "{arch!r} is not a GPU architecture",
+    "arch-unknown": "the architecture {arch} is unknown",
     "iree-target-unknown": "IREE's compiler has no target {target}: {cause}",
+    "iree-no-target": "iree has no target for {kind} {arch}",
+    "iree-compiler-missing": (
+        "iree-base-compiler is not installed{bundle:if  and no bundle in KERNELMARK_PACK has this"
+        " problem in {bundle}}"
+    ),
     "compiled-not-run": "compiled, not run: {cause}",
     "variant-diverges": (
         "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
@@ -149,6 +174,7 @@ TEMPLATES = {
     "push-refused": "the dashboard refused ({status}): {cause}",
     "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
+    "at": "{where}: {cause}",
     # Hints
     "give-parameter": "give {name}=…{short:if  or {short}=…}{@or_axis}",
     "give-dtype": "give dtype=…{@or_dtype}, one of {allowed:list}",
@@ -223,7 +249,6 @@ TEMPLATES = {
     "kernel-argument-range": "{kernel}: {name}={value} does not fit {type}",
     # Files
     "in-file": "{file}: {cause}",
-    "in-document": "{field}: {cause}",
     "file-missing": "there is no file {file}",
     "file-not-imported": "{file} cannot be imported{error:if : {error}}",
     "file-lacks": "{file} defines no {name!r}",
@@ -333,8 +358,7 @@ TEMPLATES = {
         " at most {margin:g} × is accepted: the kernel skips work, or the roof was measured at a"
         " lower clock ('kmark roofs' measures it again)"
     ),
-    "impossible": "{op}: {cause}",
-    "not-finite": "{op}: {column} is {value}; leave it out instead",
+    "point-not-finite": "{op}: {column} is {value}; leave it out instead",
     "no-measurement": "{name} is {value} {unit}, which is no measurement",
     "above-physical": (
         "{name} is {value:.6g} {unit}, above the physical limit of {limit:.6g}{why:if  ({why})}"
@@ -343,6 +367,18 @@ TEMPLATES = {
         "{name} is {value:.6g} {unit}, below the least that is possible, {limit:.6g}"
         "{why:if  ({why})}"
     ),
+    # Compilers, whose log is in `output`
+    "compiler-not-finished": "{compiler} did not run to its end: {error}",
+    "function-missing": "{function} is not in the library: it is too old",
+    "hiprtc-no-code": "hipRTC returned no code for {arch}",
+    "hiprtc-ended": "hipRTC ended abnormally ({exit_code}) compiling for {arch}: {error}",
+    "hiprtc-timeout": "hipRTC did not end within {limit_s} s for {arch}",
+    "triton-refused": "Triton cannot compile {kernel} for {arch}: {error}",
+    "iree-refused": (
+        "iree-compile: {error}{line:if  (line {line} of {file}{source:if : {source}})}"
+    ),
+    "iree-signalled": "iree-compile was ended by {signal}{error:if , after: {error}}",
+    "iree-failed": "iree-compile failed with exit code {exit_code}: {error}",
     # Failures of a case, and losses of a worker, whose standard error is in `output`
     "process-failed": "process {process} of {processes}: {cause}",
     "raised": "{text}{place:if  ({place})}",
@@ -350,6 +386,9 @@ TEMPLATES = {
         "{needed:bytes} needed{what:if  for {what}}{device:if  on {device}}, {free:bytes} free"
         "{cause:if  ({cause})}"
     ),
+    "iree-out-of-memory": "iree: not enough memory for intermediate results: {error}",
+    "library-failed": "{call} failed with status {status}",
+    "driver-failed": "{call} failed: {name} ({text})",
     "clock-stalled": "the clock did not advance during a sample",
     "below-noise": "kernel time is below the noise of the background load",
     "worker-signalled": "killed by signal {signal} ({name}){phase:phase}",
@@ -487,6 +526,18 @@ TEMPLATES = {
     "plan-nothing-to-tune": (
         "{place}: {backend} has nothing to tune for this problem on {device}{cause:if : {cause}}"
     ),
+    "lowering-refused": "iree cannot use this lowering: {cause}",
+    "lowering-missing": "{name} is missing",
+    "lowering-not-size": "{name}={value!r} is not a size",
+    "lowering-zero": "{name} must be at least 1",
+    "lowering-nesting": (
+        "tile_{dim}={tile} ⊇ cache_{dim}={cache} ⊇ vector_{dim}={vector} must fit"
+    ),
+    "lowering-cache-levels": "cache_m and cache_n go together, and cache_k goes with them",
+    "lowering-cache-k": "cache_k={cache_k} is not a multiple of vector_k={vector_k}",
+    "lowering-vector": "{tile} exceeds the compiler's largest vector",
+    "lowering-subgroups": "the subgroups do not divide the tile",
+    "lowering-shared-memory": "the tiles exceed shared memory",
     "lowering-arch": "kernelmark has lowering configs for CPUs and for {known:list} only",
     "lowering-op": "kernelmark has no lowering configs for {op}",
     "lowering-unit-loop": (

@@ -347,10 +347,12 @@ class Result:
         for row in self.rows:
             for column, value in row.items():
                 if isinstance(value, float) and not math.isfinite(value):
-                    raise UsageError(Reason("not-finite", op=name, column=column, value=value))
+                    raise UsageError(
+                        Reason("point-not-finite", op=name, column=column, value=value)
+                    )
         found = impossible(self.columns, self.rows, self.metrics)
         if self.status is Status.OK and found:
-            raise UsageError(Reason("impossible", op=name, cause=found[0]))
+            raise UsageError(Reason("at", where=name, cause=found[0]))
 
     def metric(self, name: str) -> Metric:
         """The metric called `name`; an unknown name lists the known ones."""

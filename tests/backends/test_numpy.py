@@ -240,5 +240,7 @@ def test_a_workspace_that_does_not_fit_is_refused(text, device, monkeypatch):
     problem = ops.parse(text)
     with bench(backend, problem, device, sets=1) as made:
         monkeypatch.setattr(type(device), "free_bytes", lambda self: 8192)
-        with raises_code(OutOfMemory, "out-of-memory", free=8192):
+        with raises_code(OutOfMemory, "out-of-memory") as refused:
             backend.prepare(problem, {}, device, made.sets)
+        fields = refused.value.message.fields
+        assert fields["needed"] > fields["free"]

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from kernelmark import ops
 from kernelmark.backends import _lt, cublaslt
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, KernelmarkError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.absent import absent
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.testing.backends import BackendContract, bench
+from kernelmark_dev.raising import raises_code
 
 # The library's own numbers, from its header; not read from the table under test.
 TYPES: dict[int, Any] = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32}
@@ -439,21 +440,25 @@ def test_a_config_chooses_the_algorithm(library: Library) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "kind", "words"),
+    ("config", "kind", "code", "fields"),
     [
-        ({"algo": "tile=3"}, UsageError, "names no algorithm"),
-        ({"algo": "nonsense"}, UsageError, "is not a cuBLASLt algorithm"),
-        ({"algo": "id=x"}, UsageError, "is not a cuBLASLt algorithm"),
-        ({"tile": 3}, UsageError, "has no config 'tile'"),
-        ({"algo": "id=200"}, Unsupported, "cublasLtMatmulAlgoInit: the library does not support"),
+        ({"algo": "tile=3"}, UsageError, "algorithm-without-id", {"algorithm": "tile=3"}),
+        ({"algo": "nonsense"}, UsageError, "algorithm-form", {"algorithm": "nonsense"}),
+        ({"algo": "id=x"}, UsageError, "algorithm-form", {"algorithm": "id=x"}),
+        ({"tile": 3}, Unsupported, "config-unknown-name", {"name": "tile", "known": ("algo",)}),
+        ({"algo": "id=200"}, Unsupported, "library-refused", {"call": "cublasLtMatmulAlgoInit"}),
     ],
 )
-def test_bad_configs_are_sentences(
-    library: Library, config: dict[str, Any], kind: type[Exception], words: str
+def test_bad_configs_are_refused(
+    library: Library,
+    config: dict[str, Any],
+    kind: type[KernelmarkError],
+    code: str,
+    fields: dict[str, Any],
 ) -> None:
     problem, device = ops.parse("gemm m=4 n=4 k=4 dtype=f32"), FakeDevice()
     before = device.free_bytes()
-    with pytest.raises(kind, match=words):
+    with raises_code(kind, code, **fields):
         cublaslt.backend.prepare(problem, config, device, [])
     assert library.made == {}, "a refused config leaves descriptions behind"
     assert device.free_bytes() == before
@@ -467,14 +472,15 @@ def test_failures_name_the_call(library: Library) -> None:
     call = "cublasLtMatmulAlgoGetHeuristic"
     assert refused.value.message == Reason("library-refused", call=call, status=15)
     library.codes = {"MatrixLayoutCreate": INVALID}
-    with pytest.raises(CaseError, match="cublasLtMatrixLayoutCreate failed with status 7"):
+    create = "cublasLtMatrixLayoutCreate"
+    with raises_code(CaseError, "library-failed", call=create, status=INVALID):
         cublaslt.backend.prepare(problem, {}, device, [])
     library.codes = {"MatrixLayoutCreate": 3}
     with pytest.raises(OutOfMemory):
         cublaslt.backend.prepare(problem, {}, device, [])
     library.codes = {}
     library.state = 14
-    with pytest.raises(CaseError, match="GetHeuristic failed with status 14"):
+    with raises_code(CaseError, "library-failed", call=call, status=14):
         cublaslt.backend.prepare(problem, {}, device, [])
     library.algorithms.clear()
     with pytest.raises(Unsupported) as refused:
@@ -516,5 +522,5 @@ def test_version_and_availability(library: Library, monkeypatch: pytest.MonkeyPa
     reason = cublaslt.backend.available()
     assert reason == "libcublasLt.so not found; install CUDA, or a torch built for CUDA"
     cublaslt._library.cache_clear()
-    with pytest.raises(UsageError, match="libcublasLt not found"):
+    with raises_code(UsageError, "library-missing", library="libcublasLt"):
         cublaslt._library()

@@ -15,6 +15,7 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.absent import absent
 from kernelmark.testing.backends import BackendContract, bench
+from kernelmark_dev.raising import raises_code
 
 BACKEND = hipblaslt.backend
 PLAIN = "gemm m=5 n=7 k=3 dtype=f32"
@@ -261,12 +262,13 @@ def test_short_names_are_held_in_the_string_itself(rocm: ctypes.CDLL) -> None:
 
 def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
     problem = ops.parse(PLAIN)
-    for symbol, code, kind in (
-        ("hipblasLtMatmulAlgoGetHeuristic", 7, Unsupported),
-        ("hipblasLtMatrixLayoutCreate", 3, CaseError),
+    kind: type[CaseError]
+    for symbol, status, kind, code in (
+        ("hipblasLtMatmulAlgoGetHeuristic", 7, Unsupported, "library-refused"),
+        ("hipblasLtMatrixLayoutCreate", 3, CaseError, "library-failed"),
     ):
-        rocm.fake_fail(symbol.encode(), code, 1)
-        with pytest.raises(kind, match=symbol):
+        rocm.fake_fail(symbol.encode(), status, 1)
+        with raises_code(kind, code, call=symbol, status=status):
             BACKEND.prepare(problem, {}, gpu, [])
         assert rocm.fake_made() == 0
 

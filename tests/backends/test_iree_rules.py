@@ -20,6 +20,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
+from kernelmark_dev.raising import raises_code
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
 GOOD = {
@@ -157,36 +158,49 @@ def test_microkernels_are_for_packed_operands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "config", "says"),
+    ("config", "code", "fields"),
     [
-        ("gemm m=8 n=8 k=8 dtype=f32", {"tile_m": 0, "data_tiling": True}, "tile_n is missing"),
-        ("attention heads=2 seq=64 dim=64 dtype=f32", {"ukernels": True}, "ukernels"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"no_such": 1}, "no_such"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": "yes"}, "data_tiling"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": 1}, "data_tiling"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"data_tiling": True}, "together"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"tile_m": 64}, "tile_n is missing"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 0}, "at least 1"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": -64}, "not a size"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 6.5}, "not a size"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 48}, "must fit"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"vector_m": 64}, "must fit"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_k": 2}, "multiple"),
+        ({"tile_m": 0, "data_tiling": True}, "lowering-missing", {"name": "tile_n"}),
+        ({"no_such": 1}, "config-unknown-name", {"name": "no_such"}),
+        ({"im2col": True}, "config-unknown-name", {"name": "im2col"}),
+        ({"data_tiling": "yes"}, "config-not-yes-or-no", {"name": "data_tiling", "value": "yes"}),
+        ({"data_tiling": 1}, "config-not-yes-or-no", {"name": "data_tiling", "value": 1}),
+        (GOOD | {"data_tiling": True}, "tiles-with-packing", {}),
+        ({"tile_m": 64}, "lowering-missing", {"name": "tile_n"}),
+        (GOOD | {"tile_m": 0}, "lowering-zero", {"name": "tile_m"}),
+        (GOOD | {"tile_m": -64}, "lowering-not-size", {"name": "tile_m", "value": -64}),
+        (GOOD | {"tile_m": 6.5}, "lowering-not-size", {"name": "tile_m", "value": 6.5}),
+        (GOOD | {"tile_m": 48}, "lowering-nesting", {"dim": "m", "tile": 48}),
+        (GOOD | {"vector_m": 64}, "lowering-nesting", {"dim": "m", "vector": 64}),
+        (GOOD | {"cache_k": 2}, "lowering-cache-k", {"cache_k": 2}),
         # Too large for the widest registers, too.
         (
-            "gemm m=8 n=8 k=8 dtype=f32",
             GOOD | dict.fromkeys(("tile_m", "tile_n", "cache_m", "cache_n"), 128),
-            "largest vector",
+            "lowering-vector",
+            {},
         ),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_m": 0}, "go together"),
+        (GOOD | {"cache_m": 0}, "lowering-cache-levels", {}),
+    ],
+)
+def test_refuses_bad_configs(config: Config, code: str, fields: dict[str, Any]) -> None:
+    with raises_code(Unsupported, code, **fields):
+        chosen("gemm m=8 n=8 k=8 dtype=f32", config)
+
+
+@pytest.mark.parametrize(
+    ("key", "config", "name"),
+    [
         ("gemm m=1 n=8 k=8 dtype=f32", GOOD, "tile_m"),
-        ("gemm m=8 n=8 k=8 dtype=f32", {"im2col": True}, "im2col"),
+        ("attention heads=2 seq=64 dim=64 dtype=f32", {"ukernels": True}, "ukernels"),
         ("conv n=1 c=4 h=8 w=8 k=4 r=3 s=3 groups=2 dtype=f32", {"im2col": True}, "im2col"),
     ],
 )
-def test_refuses_bad_configs(key: str, config: Config, says: str) -> None:
-    with pytest.raises(Unsupported, match=says):
+def test_refuses_what_other_problems_have(key: str, config: Config, name: str) -> None:
+    with raises_code(Unsupported, "config-unknown-name") as refused:
         chosen(key, config)
+    fields = refused.value.message.fields
+    assert name not in fields["known"]
+    assert fields["name"] in config
 
 
 @pytest.mark.parametrize(
@@ -222,9 +236,9 @@ def test_tiles_exclude_dynamic_dims() -> None:
 def test_nothing_to_tune_or_compile_where_it_cannot_run() -> None:
     iree, problem = backends.registry.get("iree"), ops.parse("gemm m=8 n=8 k=8 dtype=f32")
     assert iree.space(problem, device("fake", "fake")) is None
-    with pytest.raises(Unsupported, match="no target"):
+    with raises_code(Unsupported, "iree-no-target", arch="sm_52"):
         iree.compile(problem, {}, device("cuda", "sm_52"))
-    with pytest.raises(Unsupported, match="f8e4m3"):
+    with raises_code(Unsupported, "dtype-emulated", dtype="f8e4m3"):
         iree.compile(ops.parse("gemm m=8 n=8 k=8 dtype=f8e4m3"), {}, CPU)
 
 
@@ -257,40 +271,53 @@ LOG = "<stdin>:3:10: error: use of undeclared SSA value name\n    %0 = bad\n    
 
 
 def test_explains_with_the_line_of_the_mlir() -> None:
-    first, _, rest = explain(1, LOG, SOURCE).partition("\n")
-    assert first == (
-        "iree-compile: use of undeclared SSA value name (line 3 of the MLIR: %0 = bad)"
-    )
-    assert rest == LOG
+    found = explain(1, LOG, SOURCE)
+    assert found.code == "iree-refused"
+    assert found.fields["error"] == "use of undeclared SSA value name"
+    assert (found.fields["line"], found.fields["source"]) == (3, "%0 = bad")
+    assert found.partition("\n")[2] == found.fields["output"] == LOG
 
 
 def test_explains_with_the_first_error_and_the_first_line() -> None:
     """The cause comes first and has no place; what it made fail has one."""
     log = "<unknown>:0: error: no such type on gfx942\n<stdin>:3:10: error: translation failed"
-    assert explain(1, log, SOURCE).splitlines()[0] == (
-        "iree-compile: no such type on gfx942 (line 3 of the MLIR: %0 = bad)"
-    )
+    fields = explain(1, log, SOURCE).fields
+    assert fields["error"] == "no such type on gfx942"
+    assert (fields["line"], fields["source"]) == (3, "%0 = bad")
 
 
 @pytest.mark.parametrize(
-    ("code", "log", "first"),
+    ("exit_code", "log", "code", "fields"),
     [
-        (-signal.SIGABRT, "Please report a bug", "iree-compile was ended by SIGABRT"),
-        (-99, "", "iree-compile was ended by signal 99"),
+        (
+            -signal.SIGABRT,
+            "Please report a bug",
+            "iree-signalled",
+            {"signal": "SIGABRT", "error": ""},
+        ),
+        (-99, "", "iree-signalled", {"signal": "signal 99", "error": ""}),
         (
             -signal.SIGSEGV,
             "<unknown>:0: error: no such thing\nStack dump:",
-            "iree-compile: no such thing; it was then ended by SIGSEGV",
+            "iree-signalled",
+            {"signal": "SIGSEGV", "error": "no such thing"},
         ),
-        (1, "iree-compile: error: no such flag:\n", "iree-compile: no such flag"),
-        (2, "\nstrange\nthings", "iree-compile failed with exit code 2: strange"),
-        (0, "", "iree-compile failed with exit code 0: no message"),
-        (1, "-:99:1: error: far away", "iree-compile: far away (line 99 of the MLIR)"),
-        (1, "my spec.mlir:7:3: error: odd", "iree-compile: odd (line 7 of my spec.mlir)"),
+        (1, "iree-compile: error: no such flag:\n", "iree-refused", {"error": "no such flag"}),
+        (2, "\nstrange\nthings", "iree-failed", {"exit_code": 2, "error": "strange"}),
+        (0, "", "iree-failed", {"exit_code": 0}),
+        (1, "-:99:1: error: far away", "iree-refused", {"error": "far away", "line": 99}),
+        (
+            1,
+            "my spec.mlir:7:3: error: odd",
+            "iree-refused",
+            {"error": "odd", "line": 7, "file": "my spec.mlir"},
+        ),
     ],
 )
-def test_explains_the_rest(code: int, log: str, first: str) -> None:
-    assert explain(code, log, SOURCE).splitlines()[0] == first
+def test_explains_the_rest(exit_code: int, log: str, code: str, fields: dict[str, Any]) -> None:
+    found = explain(exit_code, log, SOURCE)
+    assert found.code == code
+    assert {name: found.fields[name] for name in fields} == fields
 
 
 @pytest.mark.parametrize(("folder", "runs"), [(".", 2), ("/tmp/other", 1)])
@@ -322,9 +349,9 @@ def test_an_error_without_a_line_names_none() -> None:
 
 
 def test_explains_without_a_line_where_the_user_wrote_no_mlir() -> None:
-    assert explain(1, "<stdin>:1:1: error: no target", "").splitlines()[0] == (
-        "iree-compile: no target"
-    )
+    found = explain(1, "<stdin>:1:1: error: no target", "")
+    assert found.fields["error"] == "no target"
+    assert "line" not in found.fields
 
 
 @given(st.text(), st.integers(-70, 300))

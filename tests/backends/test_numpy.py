@@ -18,6 +18,7 @@ from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.testing.backends import bench
+from kernelmark_dev.raising import raises_code
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="", arch="x86_64")
 
@@ -73,8 +74,9 @@ def test_another_type_is_never_used_in_silence(text, named, device):
     assert reason is not None
     assert named in reason
     assert reason.startswith("numpy ")
-    with pytest.raises(Unsupported, match="numpy"):
+    with pytest.raises(Unsupported) as refused:
         backend.prepare(ops.parse(text), {}, device, [])
+    assert refused.value.message == reason
 
 
 def test_other_devices_and_ops_are_refused():
@@ -238,5 +240,7 @@ def test_a_workspace_that_does_not_fit_is_refused(text, device, monkeypatch):
     problem = ops.parse(text)
     with bench(backend, problem, device, sets=1) as made:
         monkeypatch.setattr(type(device), "free_bytes", lambda self: 8192)
-        with pytest.raises(OutOfMemory, match="numpy needs a workspace of"):
+        with raises_code(OutOfMemory, "out-of-memory") as refused:
             backend.prepare(problem, {}, device, made.sets)
+        fields = refused.value.message.fields
+        assert fields["needed"] > fields["free"]

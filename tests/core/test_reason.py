@@ -297,3 +297,8 @@ def test_no_code_looks_into_a_sentence(sources):
     for name, count in _FOREIGN.items():
         assert len(found.pop(name, [])) == count, name
     assert not found
+
+
+def test_the_number_of_an_output_is_no_output_of_a_worker():
+    fields = {"against": "base", "fraction": 0.5, "first": 3, "tolerance": 0.01}
+    assert len(Reason("variant-diverges", output=1, **fields).splitlines()) == 1

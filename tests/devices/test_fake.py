@@ -5,6 +5,7 @@ import pytest
 from kernelmark.core.errors import OutOfMemory, Unsupported, UsageError
 from kernelmark.core.timing import Timer
 from kernelmark.devices.fake import FakeDevice, Script, kind
+from kernelmark_dev.raising import raises_code
 
 
 def timed(device: FakeDevice, seconds: float, launches: int) -> float:
@@ -61,7 +62,7 @@ def test_environment_gives_count_and_script(monkeypatch: pytest.MonkeyPatch) -> 
     device = kind.open(2)
     assert device.info.index == 2
     assert device.telemetry().throttle == ("heat",)
-    with pytest.raises(UsageError, match="fake:3"):
+    with raises_code(UsageError, "device-missing", device="fake:3"):
         kind.open(3)
 
 
@@ -76,7 +77,7 @@ def test_no_devices_when_the_count_is_zero(monkeypatch: pytest.MonkeyPatch) -> N
     assert kind.infos() == []
     assert "KERNELMARK_FAKE_DEVICES" in (kind.available() or "")
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "two")
-    with pytest.raises(UsageError, match="not a number"):
+    with raises_code(UsageError, "variable-not-number", value="two"):
         kind.available()
 
 

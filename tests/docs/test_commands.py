@@ -76,11 +76,19 @@ def test_there_are_commands():
     assert len(COMMANDS) > 20
 
 
-def test_a_wrong_flag_would_be_found():
-    wrong = ("kmark run --no-such-flag", "kmark walk", "kmark run --cache warm")
-    for line in (*wrong, "kmark tune walk DIR", "kmark tune show DIR --no-such-flag"):
-        with pytest.raises(Exception, match=r"[Nn]o such (option|command)|not one of"):
-            parsed(line)
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("kmark run --no-such-flag", "--no-such-flag"),
+        ("kmark walk", "walk"),
+        ("kmark run --cache warm", "warm"),
+        ("kmark tune walk DIR", "walk"),
+        ("kmark tune show DIR --no-such-flag", "--no-such-flag"),
+    ],
+)
+def test_a_wrong_word_would_be_found(line, wrong):
+    with pytest.raises(Exception, match=wrong):
+        parsed(line)
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)

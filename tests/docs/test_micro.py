@@ -15,6 +15,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.micro import session
 from kernelmark.testing.micro import micro_result
+from kernelmark_dev.raising import raises_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "micro.md"
 FLAT = " ".join(PAGE.read_text("utf-8").split())
@@ -39,5 +40,5 @@ def test_a_file_is_held_to_the_limits_that_it_has(tmp_path, limits_too):
     if limits_too:
         assert read_file(str(file)).results[0].status is Status.OK
     else:
-        with pytest.raises(KernelmarkError, match="above the physical limit"):
+        with raises_code(KernelmarkError, "above-physical", name="l1"):
             read_file(str(file))

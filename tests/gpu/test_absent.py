@@ -6,6 +6,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.gpu.absent import absent, known_names
+from kernelmark_dev.raising import raises_code
 
 
 def test_a_gpu_is_called_as_it_calls_itself() -> None:
@@ -16,7 +17,7 @@ def test_a_gpu_is_called_as_it_calls_itself() -> None:
 
 
 def test_one_that_is_unknown() -> None:
-    with pytest.raises(UsageError, match="sm_999 is unknown") as told:
+    with raises_code(UsageError, "arch-unknown", arch="sm_999") as told:
         absent("sm_999")
     assert "sm_90" in (told.value.hint or "")
 

@@ -13,6 +13,7 @@ from kernelmark.gpu import clang, rtc
 from kernelmark.gpu.clang import Clang
 from kernelmark.gpu.objects import resources
 from kernelmark.kernels import rtc as kernels
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.fixture
@@ -171,5 +172,5 @@ def test_refusals_are_sentences(tmp_path: Path, body: str, sentence: str) -> Non
 
 def test_a_clang_that_has_gone_is_a_sentence(tmp_path: Path) -> None:
     gone = Clang(path=str(tmp_path / "clang"), version="18.1.3")
-    with pytest.raises(CompileError, match="did not run to its end"):
+    with raises_code(CompileError, "compiler-not-finished", compiler=gone.path):
         gone.compile("", "gfx942", "k.cu")

@@ -17,6 +17,7 @@ from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.hardware import Hardware
 from kernelmark.testing.micro import micro_result
+from kernelmark_dev.raising import raises_code
 
 GOOD = micro_result(
     columns=(PointColumn(name="bytes_per_s", unit="B/s", limit=100.0, why="10 units × 10 B/s"),),
@@ -30,29 +31,39 @@ def with_rate(value, **more):
     return dataclasses.replace(GOOD, metrics=(metric,), **more)
 
 
-@pytest.mark.parametrize("value", [103.0, 90e3, float("inf"), float("nan"), -1.0])
-def test_an_impossible_metric_cannot_be_ok(value):
-    with pytest.raises(UsageError, match="rate is"):
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (103.0, "above-physical"),
+        (90e3, "above-physical"),
+        (float("inf"), "no-measurement"),
+        (float("nan"), "no-measurement"),
+        (-1.0, "no-measurement"),
+    ],
+)
+def test_an_impossible_metric_cannot_be_ok(value, code):
+    with raises_code(UsageError, code, name="rate", unit="B/s"):
         with_rate(value)
     kept = with_rate(value, status=Status.WRONG)
     assert kept.status is Status.WRONG
 
 
 def test_an_impossible_point_cannot_be_ok():
-    with pytest.raises(UsageError, match=r"above the physical limit of 100 \(10 units × 10 B/s\)"):
+    why = "10 units × 10 B/s"
+    with raises_code(UsageError, "above-physical", value=200.0, limit=100.0, why=why):
         dataclasses.replace(GOOD, rows=({"bytes_per_s": 90.0}, {"bytes_per_s": 200.0}))
 
 
 def test_too_little_is_impossible_too():
     metric = Metric(name="latency", value=0.001, unit="cycles", better="lower", least=1.0)
-    with pytest.raises(UsageError, match="below the least that is possible"):
+    with raises_code(UsageError, "below-physical", name="latency", value=0.001, limit=1.0):
         dataclasses.replace(GOOD, metrics=(metric,))
 
 
 def test_an_edited_document_is_refused():
     document = json.loads(codec.dumps(GOOD))
     document["metrics"][0]["value"] = 90e6
-    with pytest.raises(CodecError, match="above the physical limit"):
+    with raises_code(CodecError, "above-physical", name="rate", value=90e6):
         codec.from_document(document, Result)
 
 
@@ -64,7 +75,7 @@ def test_the_margin_is_all_there_is(value, limit):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_points_are_finite_or_absent(value):
-    with pytest.raises(UsageError, match="leave it out"):
+    with raises_code(UsageError, "point-not-finite", column="bytes_per_s"):
         dataclasses.replace(GOOD, rows=({"bytes_per_s": value},), status=Status.WRONG)
     dataclasses.replace(GOOD, rows=({"bytes_per_s": None},))
 

@@ -15,6 +15,7 @@ from kernelmark.ops import parse
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
 from kernelmark.runners.jobs import MeasureCase
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +43,22 @@ def test_without_names_they_are_base_and_head():
 
 
 @pytest.mark.parametrize(
-    ("environments", "settings", "told"),
+    ("environments", "settings", "code", "fields"),
     [
-        (["one"], [], "not 1"),
-        (["a", "b", "c"], [], "not 3"),
-        (["a", "a"], [], "both environments"),
-        (["a=", "b"], [], "not an environment"),
-        (["1a", "b"], [], "not an environment"),
-        (["a=/no/such/python", "b"], [], "no interpreter"),
-        ([], ["X=1"], "NAME:VARIABLE=VALUE"),
-        ([], ["base:X"], "NAME:VARIABLE=VALUE"),
-        ([], ["base:1X=1"], "NAME:VARIABLE=VALUE"),
-        ([], ["tot:X=1"], "no environment 'tot'"),
+        (["one"], [], "environment-count", {"count": 1}),
+        (["a", "b", "c"], [], "environment-count", {"count": 3}),
+        (["a", "a"], [], "environment-twice", {"name": "a"}),
+        (["a=", "b"], [], "environment-form", {"given": "a="}),
+        (["1a", "b"], [], "environment-form", {"given": "1a"}),
+        (["a=/no/such/python", "b"], [], "interpreter-missing", {"python": "/no/such/python"}),
+        ([], ["X=1"], "environment-setting", {"given": "X=1"}),
+        ([], ["base:X"], "environment-setting", {"given": "base:X"}),
+        ([], ["base:1X=1"], "environment-setting", {"given": "base:1X=1"}),
+        ([], ["tot:X=1"], "environment-unknown", {"name": "tot", "variable": "X"}),
     ],
 )
-def test_what_is_refused(environments, settings, told):
-    with pytest.raises(UsageError, match=told):
+def test_what_is_refused(environments, settings, code, fields):
+    with raises_code(UsageError, code, **fields):
         parse_sides(environments, settings)
 
 
@@ -76,8 +77,11 @@ def test_an_interpreter_that_cannot_work_is_refused(tmp_path):
     bad = tmp_path / "python"
     bad.write_text("#!/bin/sh\necho no numpy here >&2\nexit 3\n")
     bad.chmod(0o755)
-    with pytest.raises(UsageError, match=r"b: no worker runs under .* exit code 3"):
-        environment_of(Side(name="b", python=str(bad)), "fake", [])
+    python = str(bad)
+    with raises_code(UsageError, "interpreter-failed", environment="b", python=python) as refused:
+        environment_of(Side(name="b", python=python), "fake", [])
+    assert refused.value.message.root.code == "worker-exited"
+    assert refused.value.message.root.fields["exit_code"] == 3
 
 
 def test_the_commit_of_a_checkout_that_a_variable_puts_in_front(tmp_path):

@@ -104,3 +104,15 @@ def test_lack_of_memory_keeps_its_code_and_hint():
     assert status is Status.OUT_OF_MEMORY
     assert found.root == reason
     assert found.fields["hint"] == "choose a smaller problem"
+
+
+def test_a_refusal_by_a_compiler_keeps_its_code_its_hint_and_the_log():
+    refused = Reason("iree-refused", error="no such type", output="log\nof two lines")
+    status, found = explain(CompileError(refused, hint="flags: -O3"))
+    assert status is Status.COMPILE_ERROR
+    assert found.fields["hint"] == "flags: -O3"
+    assert found.root.code == "iree-refused"
+    head, *log = found.splitlines()
+    assert "no such type" in head
+    assert head.endswith("(flags: -O3)")
+    assert log == ["log", "of two lines"]

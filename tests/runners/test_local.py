@@ -26,6 +26,7 @@ from kernelmark.runners.events import (
 )
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.process import LocalWorkers, WorkerProcess, WorkerSpec
+from kernelmark_dev.raising import raises_code
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
@@ -228,24 +229,24 @@ def test_a_runner_may_be_used_in_a_thread():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "fields"),
     [
-        ({"timeout_s": 0}, "time limit must be a positive number"),
-        ({"compile_timeout_s": float("nan")}, "time limit must be a positive number"),
-        ({"jobs": -1}, "jobs must not be negative"),
-        ({"python": "/no/such/python"}, "is not a program"),
-        ({"devices": ["cpu:7"]}, "there is no device"),
-        ({"devices": ["cpu", "fake"]}, "cannot share a run"),
+        ({"timeout_s": 0}, "limit-not-positive", {}),
+        ({"compile_timeout_s": float("nan")}, "limit-not-positive", {}),
+        ({"jobs": -1}, "jobs-negative", {}),
+        ({"python": "/no/such/python"}, "program-missing", {"program": "/no/such/python"}),
+        ({"devices": ["cpu:7"]}, "device-missing", {"device": "cpu:7"}),
+        ({"devices": ["cpu", "fake"]}, "devices-differ", {"device": "cpu", "other": "fake"}),
     ],
 )
-def test_a_bad_request_is_refused_before_anything_runs(arguments, words):
-    with pytest.raises(UsageError, match=words):
+def test_a_bad_request_is_refused_before_anything_runs(arguments, code, fields):
+    with raises_code(UsageError, code, **fields):
         LocalRunner(**{"devices": ["fake"], **arguments})
 
 
 def test_more_threads_than_cores_are_refused():
     many = case(1, timing=Timing(threads=100_000))
-    with pytest.raises(UsageError, match="100000 threads were asked for"):
+    with raises_code(UsageError, "too-many-threads", threads=100_000):
         LocalRunner(["cpu"]).run([many])
 
 

@@ -7,6 +7,7 @@ import pytest
 from kernelmark import devices
 from kernelmark.core.errors import UsageError
 from kernelmark.runners.targets import expand, find
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.fixture(autouse=True)
@@ -40,24 +41,24 @@ def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
     monkeypatch.setattr(type(devices.registry), "names", lambda self: ["cpu", "gpu"])
     monkeypatch.setattr(type(devices.registry), "get", lambda self, name: kind)
     assert expand(["all"]) == [good]
-    with pytest.raises(UsageError, match="fake:1 cannot be used: it fell off"):
+    with raises_code(UsageError, "device-unusable", device="fake:1", cause="it fell off"):
         expand(["fake:1"])
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "code", "fields"),
     [
-        (["fake:4"], "there is no device 'fake:4'"),
-        (["fake:2-5"], "there is no device 'fake:4'"),
-        (["fake:3-1"], "its range goes down"),
-        (["FAKE"], "is not a device"),
-        (["fake:"], "is not a device"),
-        ([], "no device was given"),
-        (["cpu", "fake"], "cannot share a run"),
+        (["fake:4"], "device-missing", {"device": "fake:4"}),
+        (["fake:2-5"], "device-missing", {"device": "fake:4"}),
+        (["fake:3-1"], "device-range", {"device": "fake:3-1"}),
+        (["FAKE"], "device-form", {"device": "FAKE"}),
+        (["fake:"], "device-form", {"device": "fake:"}),
+        ([], "no-device-given", {}),
+        (["cpu", "fake"], "devices-differ", {"device": "cpu", "other": "fake"}),
     ],
 )
-def test_what_does_not_exist_is_one_sentence(given, words):
-    with pytest.raises(UsageError, match=words):
+def test_what_does_not_exist_is_refused(given, code, fields):
+    with raises_code(UsageError, code, **fields):
         expand(given)
 
 
@@ -82,7 +83,7 @@ def test_an_unknown_kind_suggests_what_was_meant(given, meant):
 @pytest.mark.parametrize("given", ["fake:0-3", "fake:1"])
 def test_how_to_get_more_fakes_is_told(monkeypatch, given):
     monkeypatch.delenv("KERNELMARK_FAKE_DEVICES")
-    with pytest.raises(UsageError, match="there is no device 'fake:1'") as refused:
+    with raises_code(UsageError, "device-missing", device="fake:1") as refused:
         expand([given])
     assert "there are: fake; set $KERNELMARK_FAKE_DEVICES" in (refused.value.hint or "")
 

@@ -73,7 +73,9 @@ class LtLibrary:
         if code == self.table.alloc_failed:
             raise OutOfMemory(f"{self.table.prefix}{name}: the library could not allocate memory")
         if code:
-            raise CaseError(f"{self.table.prefix}{name} failed with status {code}")
+            raise CaseError(
+                Reason("library-failed", call=f"{self.table.prefix}{name}", status=code)
+            )
 
 
 def scalar(kind: str, value: float) -> Any:
@@ -217,12 +219,12 @@ class Matmul:
         """Return the algorithm that the heuristic prefers."""
         table = self.library.table
         found = self.heuristics(1)
+        call = f"{table.prefix}MatmulAlgoGetHeuristic"
         if not found:
-            call = f"{table.prefix}MatmulAlgoGetHeuristic"
             raise Unsupported(Reason("library-no-algorithm", call=call))
         state = int.from_bytes(found[0][table.state_offset :][:4], "little")
         if state:
-            raise CaseError(f"{table.prefix}MatmulAlgoGetHeuristic failed with status {state}")
+            raise CaseError(Reason("library-failed", call=call, status=state))
         return found[0][: table.algo_bytes]
 
     def close(self) -> None:

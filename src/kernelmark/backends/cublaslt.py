@@ -16,6 +16,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
@@ -108,7 +109,7 @@ def _shared_object() -> ctypes.CDLL | None:
 def _library() -> _lt.LtLibrary:
     found = _shared_object()
     if found is None:
-        raise UsageError("libcublasLt not found")
+        raise UsageError(Reason("library-missing", library="libcublasLt"))
     return _lt.LtLibrary(TABLE, found)
 
 
@@ -136,9 +137,9 @@ def parse(text: str, matmul: _lt.Matmul) -> bytes:
     try:
         given = {name: int(value) for name, value in (w.split("=") for w in text.split())}
     except ValueError:
-        raise UsageError(f"{text!r} is not a cuBLASLt algorithm", hint="id=… tile=… …") from None
+        raise UsageError(Reason("algorithm-form", algorithm=text), hint="id=… tile=… …") from None
     if "id" not in given:
-        raise UsageError(f"{text!r} names no algorithm", hint="begin with id=…")
+        raise UsageError(Reason("algorithm-without-id", algorithm=text), hint="begin with id=…")
     types, problem = TABLE.types, matmul.problem
     algorithm = ctypes.create_string_buffer(TABLE.algo_bytes)
     _library().call(
@@ -220,9 +221,7 @@ class CublasLt(Backend):
         return _lt.prepare(_library(), problem, device, sets, choose)
 
     def _algorithm(self, matmul: _lt.Matmul, config: Config) -> bytes:
-        unknown = sorted(config.keys() - {"algo"})
-        if unknown:
-            raise UsageError(f"cublaslt has no config {unknown[0]!r}", hint="it knows: algo")
+        _rules.refuse_unknown(self.name, config, ("algo",))
         return parse(str(config["algo"]), matmul) if "algo" in config else matmul.first_choice()
 
 

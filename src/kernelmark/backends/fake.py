@@ -33,6 +33,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo, config_key
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
@@ -97,7 +98,9 @@ class Script:
                 raise Unsupported(f"fake: {field.name}={value!r} is not {kind} of at least 0")
         given = [name for name in _fake_model.TILES if config.get(name)]
         if given and len(given) < len(_fake_model.TILES):
-            raise Unsupported(f"fake: tiles are given whole: {', '.join(_fake_model.TILES)}")
+            raise Unsupported(
+                Reason("config-tiles", backend="fake", names=tuple(_fake_model.TILES))
+            )
         values: dict[str, Any] = dict(config)
         return cls(**values)
 

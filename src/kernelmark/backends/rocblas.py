@@ -76,7 +76,7 @@ def _call(name: str, *arguments: object) -> None:
     if code == MEMORY_ERROR:
         raise OutOfMemory(f"rocblas_{name}: the library could not allocate memory")
     if code:
-        raise CaseError(f"rocblas_{name} failed with status {code}")
+        raise CaseError(Reason("library-failed", call=f"rocblas_{name}", status=code))
 
 
 def _not_found() -> str:

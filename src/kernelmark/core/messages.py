@@ -70,6 +70,10 @@ TEMPLATES = {
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
+    "dtype-emulated": "{backend} emulates {dtype} ({name}) in software on CPUs",
+    "onednn-f16": "oneDNN sums f16 convolutions in f16 on Arm, where the problem says f32",
+    "library-missing": "{library} not found",
+    "library-too-old": "{vendor}: {library} is too old",
     "library-refused": "{call}: the library does not support this (status {status})",
     "library-no-algorithm": "{call} offers no algorithm for this problem",
     "format-scale": (
@@ -88,6 +92,19 @@ TEMPLATES = {
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
     ),
+    "config-not-multiple": "{backend}: {name}={value} is not a multiple of {multiple}",
+    "config-tiles": "{backend}: tiles are given whole: {names:list}",
+    "algorithm-form": "{algorithm!r} is not a cuBLASLt algorithm",
+    "algorithm-without-id": "{algorithm!r} names no algorithm",
+    "descriptors-unfit": "descriptors cannot address these operands on {arch}",
+    "descriptors-alignment": "rows are not a multiple of 16 bytes, as descriptors need",
+    "descriptors-split": "the kernel that splits keys does not read them by descriptors",
+    "persistent-split": "the persistent kernel does not split k",
+    "persistent-swap": "the persistent kernel does not swap its operands",
+    "not-persistent": "only the persistent kernel gives its warps different work",
+    "no-slices": "there are no slices of k to sum",
+    "one-slice": "k={k} is a single block of {block_k}: it cannot be split",
+    "upcast-split": "values are only upcast first where keys are not split (split_kv=0)",
     "dynamic-unknown-dim": (
         "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"
         " all, or dims separated by commas, of {listed}"
@@ -96,6 +113,7 @@ TEMPLATES = {
         "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
         " the compiler knows"
     ),
+    "tiles-with-packing": "iree cannot use tile sizes together with data_tiling",
     "spec-flags": (
         "it was tuned with {flag}={value}, and most of the file's gain is with {flag}={file}: all"
         " its winners are compiled with one set of flags"
@@ -117,7 +135,14 @@ TEMPLATES = {
         "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"
         " between calls"
     ),
+    "not-gpu-arch": "{arch!r} is not a GPU architecture",
+    "arch-unknown": "the architecture {arch} is unknown",
     "iree-target-unknown": "IREE's compiler has no target {target}: {cause}",
+    "iree-no-target": "iree has no target for {kind} {arch}",
+    "iree-compiler-missing": (
+        "iree-base-compiler is not installed{bundle:if  and no bundle in KERNELMARK_PACK has this"
+        " problem in {bundle}}"
+    ),
     "compiled-not-run": "compiled, not run: {cause}",
     "variant-diverges": (
         "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
@@ -249,6 +274,55 @@ TEMPLATES = {
         " ({parameters:list})"
     ),
     "leave-out-op": "leave {@op} out, or choose another backend by {@backend}",
+    # Devices, workers and the environments of both sides
+    "device-missing": "there is no device {device!r}",
+    "device-form": "{device!r} is not a device",
+    "device-range": "{device!r} is not a device: its range goes down",
+    "device-unusable": "{device} cannot be used: {cause}",
+    "devices-differ": "{device} ({arch}) and {other} ({other_arch}) cannot share a run",
+    "no-device-given": "no device was given",
+    "too-many-threads": "{threads} threads were asked for and {cores:n core} can be used",
+    "variable-not-number": "${variable} is {value!r}, not a number",
+    "limit-not-positive": "a time limit must be a positive number of seconds",
+    "jobs-negative": "jobs must not be negative",
+    "program-missing": "{program!r} is not a program",
+    "message-unreadable": "not a message: {line}",
+    "message-without-kind": "a message without a kind: {line}",
+    "environment-count": "two environments are compared, not {count}",
+    "environment-twice": "both environments are called {name!r}",
+    "environment-form": "{given!r} is not an environment",
+    "environment-unknown": "there is no environment {name!r} to set {variable} in",
+    "environment-setting": "{given!r} is not NAME:VARIABLE=VALUE",
+    "interpreter-missing": "{environment}: there is no interpreter {python}",
+    "interpreter-failed": "{environment}: no worker runs under {python}: {cause:brief}",
+    "pair-differs": "both sides of a pair compute the same problem",
+    "effect-not-positive": "an effect of {delta} cannot be the least that counts",
+    "rounds-odd": "a look after {rounds} rounds would see one order more often than the other",
+    # Profilers
+    "profiler-missing": "{profiler} is not on the PATH{folder:if  and not in {folder}}",
+    "profiler-no-kernel": "{profiler} saw no kernel",
+    "profiler-kernels": "{profiler} saw {seen} kernels where {started} were started",
+    "profiler-column": "{profiler}'s table has no column {column}",
+    "profiler-row": "{profiler}'s table has a row of {cells} cells where {columns} belong",
+    "profiler-cell": "{profiler}'s table has {cell!r} where a number belongs",
+    "not-started": "{program} cannot be started: {error}",
+    # Microbenchmarks
+    "micro-unknown": "unknown benchmark {name!r}",
+    "micro-mode-unknown": "unknown mode {mode!r}",
+    "micro-device": "there are no microbenchmarks for {device}",
+    "micro-parameter-unknown": "{benchmark} has no parameter {name!r}",
+    "micro-type": "{benchmark}: {name}={value!r} is not {wanted}",
+    "micro-value-unknown": "{benchmark}: {name}={value} is not known",
+    "micro-too-small": "{benchmark}: {name}={value} is too small",
+    "micro-too-large": "{benchmark}: {name}={value} is too large",
+    "micro-not-multiple": "{benchmark}: {name}={value} is not a multiple of {multiple}",
+    "micro-does-not-fit": "{size:bytes} does not fit: {most:bytes} can be used, {share}",
+    "metric-unknown": "{op} has no metric {name!r}",
+    "no-host-compiler": "there is no C++ compiler here; install g++ or clang++, or set CXX",
+    "kernel-unknown": "{file} has no kernel {kernel!r}",
+    "kernel-arguments": "{kernel} takes {wanted} arguments, {given} were given",
+    "kernel-address": "{kernel}: {name} is an address, not {value}",
+    "kernel-argument-range": "{kernel}: {name}={value} does not fit {type}",
     # Files
     "in-file": "{file}: {cause}",
     "file-missing": "there is no file {file}",
@@ -412,6 +486,7 @@ TEMPLATES = {
         " at most {margin:g} × is accepted: the kernel skips work, or the roof was measured at a"
         " lower clock ('kmark roofs' measures it again)"
     ),
+    "point-not-finite": "{op}: {column} is {value}; leave it out instead",
     "no-measurement": "{name} is {value} {unit}, which is no measurement",
     "above-physical": (
         "{name} is {value:.6g} {unit}, above the physical limit of {limit:.6g}{why:if  ({why})}"
@@ -420,6 +495,18 @@ TEMPLATES = {
         "{name} is {value:.6g} {unit}, below the least that is possible, {limit:.6g}"
         "{why:if  ({why})}"
     ),
+    # Compilers, whose log is in `output`
+    "compiler-not-finished": "{compiler} did not run to its end: {error}",
+    "function-missing": "{function} is not in the library: it is too old",
+    "hiprtc-no-code": "hipRTC returned no code for {arch}",
+    "hiprtc-ended": "hipRTC ended abnormally ({exit_code}) compiling for {arch}: {error}",
+    "hiprtc-timeout": "hipRTC did not end within {limit_s} s for {arch}",
+    "triton-refused": "Triton cannot compile {kernel} for {arch}: {error}",
+    "iree-refused": (
+        "iree-compile: {error}{line:if  (line {line} of {file}{source:if : {source}})}"
+    ),
+    "iree-signalled": "iree-compile was ended by {signal}{error:if , after: {error}}",
+    "iree-failed": "iree-compile failed with exit code {exit_code}: {error}",
     # Failures of a case, and losses of a worker, whose standard error is in `output`
     "process-failed": "process {process} of {processes}: {cause}",
     "raised": "{text}{place:if  ({place})}",
@@ -427,6 +514,9 @@ TEMPLATES = {
         "{needed:bytes} needed{what:if  for {what}}{device:if  on {device}}, {free:bytes} free"
         "{cause:if  ({cause})}"
     ),
+    "iree-out-of-memory": "iree: not enough memory for intermediate results: {error}",
+    "library-failed": "{call} failed with status {status}",
+    "driver-failed": "{call} failed: {name} ({text})",
     "clock-stalled": "the clock did not advance during a sample",
     "below-noise": "kernel time is below the noise of the background load",
     "worker-signalled": "killed by signal {signal} ({name}){phase:phase}",
@@ -588,6 +678,18 @@ TEMPLATES = {
     "plan-nothing-to-tune": (
         "{place}: {backend} has nothing to tune for this problem on {device}{cause:if : {cause}}"
     ),
+    "lowering-refused": "iree cannot use this lowering: {cause}",
+    "lowering-missing": "{name} is missing",
+    "lowering-not-size": "{name}={value!r} is not a size",
+    "lowering-zero": "{name} must be at least 1",
+    "lowering-nesting": (
+        "tile_{dim}={tile} ⊇ cache_{dim}={cache} ⊇ vector_{dim}={vector} must fit"
+    ),
+    "lowering-cache-levels": "cache_m and cache_n go together, and cache_k goes with them",
+    "lowering-cache-k": "cache_k={cache_k} is not a multiple of vector_k={vector_k}",
+    "lowering-vector": "{tile} exceeds the compiler's largest vector",
+    "lowering-subgroups": "the subgroups do not divide the tile",
+    "lowering-shared-memory": "the tiles exceed shared memory",
     "lowering-arch": "kernelmark has lowering configs for CPUs and for {known:list} only",
     "lowering-op": "kernelmark has no lowering configs for {op}",
     "lowering-unit-loop": (

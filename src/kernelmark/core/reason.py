@@ -184,8 +184,8 @@ Part = Callable[[Mapping[str, Any], Style], str]
 
 def _format(code: str, fields: Mapping[str, Any], style: Style) -> str:
     text = "".join([part(fields, style) for part in _parts(TEMPLATES[code])])
-    output = fields.get("output")  # what a lost worker wrote to standard error
-    if not output:
+    output = fields.get("output")  # a compiler's log, or what a lost worker wrote to standard error
+    if not output or not isinstance(output, str):  # a number is that of a tensor
         return text
     if not style.brief:
         return f"{text}\n{output}"

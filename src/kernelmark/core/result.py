@@ -345,10 +345,12 @@ class Result:
         for row in self.rows:
             for column, value in row.items():
                 if isinstance(value, float) and not math.isfinite(value):
-                    raise UsageError(f"{name}: {column} is {value}; leave it out instead")
+                    raise UsageError(
+                        Reason("point-not-finite", op=name, column=column, value=value)
+                    )
         found = impossible(self.columns, self.rows, self.metrics)
         if self.status is Status.OK and found:
-            raise UsageError(f"{name}: {found[0]}")
+            raise UsageError(Reason("at", where=name, cause=found[0]))
 
     def metric(self, name: str) -> Metric:
         """The metric called `name`; an unknown name lists the known ones."""
@@ -356,7 +358,9 @@ class Result:
             if metric.name == name:
                 return metric
         known = ", ".join(metric.name for metric in self.metrics)
-        raise UsageError(f"{self.case.problem.op} has no metric {name!r}", hint=f"it has: {known}")
+        raise UsageError(
+            Reason("metric-unknown", op=self.case.problem.op, name=name), hint=f"it has: {known}"
+        )
 
     @property
     def headlines(self) -> tuple[Metric, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.devices.base import Device, DeviceKind
 from kernelmark.gpu import pack, rtc
 from kernelmark.gpu.driver import Driver, driver, unavailable
@@ -38,7 +39,7 @@ class GpuKind(DeviceKind):
         gpus = driver(self.name)
         if not 0 <= index < gpus.count():
             raise UsageError(
-                f"there is no device {self.name}:{index}",
+                Reason("device-missing", device=f"{self.name}:{index}"),
                 hint=f"this machine has {self.name}:0 to {self.name}:{gpus.count() - 1}",
             )
         info = _info(gpus, index)

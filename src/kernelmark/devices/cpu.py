@@ -86,7 +86,7 @@ class CpuDevice(HostDevice):
         cpu = describe()
         if threads > len(cpu.cores):
             raise UsageError(
-                f"{threads} threads asked for and {len(cpu.cores)} cores are usable",
+                Reason("too-many-threads", threads=threads, cores=len(cpu.cores)),
                 hint=f"use threads={len(cpu.cores)} or less",
             )
         self.threads = threads or len(cpu.cores)
@@ -182,7 +182,10 @@ class CpuKind(DeviceKind):
 
     def open(self, index: int, threads: int = 0) -> CpuDevice:
         if index != 0:
-            raise UsageError(f"there is no cpu:{index}", hint="all cores are one device: cpu")
+            raise UsageError(
+                Reason("device-missing", device=f"cpu:{index}"),
+                hint="all cores are one device: cpu",
+            )
         return CpuDevice(threads)
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.core.timing import Timer
 from kernelmark.devices._host import HostBuffer, HostDevice
@@ -158,7 +159,8 @@ class FakeKind(DeviceKind):
     def open(self, index: int, threads: int = 0) -> FakeDevice:
         if not 0 <= index < _count():
             raise UsageError(
-                f"there is no fake:{index}", hint=f"set ${COUNT_VARIABLE} to {index + 1} or more"
+                Reason("device-missing", device=f"fake:{index}"),
+                hint=f"set ${COUNT_VARIABLE} to {index + 1} or more",
             )
         return FakeDevice(index, Script.from_text(os.environ.get(SCRIPT_VARIABLE, "")))
 
@@ -181,7 +183,7 @@ def _info(index: int, script: Script) -> DeviceInfo:
 def _count() -> int:
     text = os.environ.get(COUNT_VARIABLE, "1")
     if not text.isdigit():
-        raise UsageError(f"${COUNT_VARIABLE} is {text!r}, not a number")
+        raise UsageError(Reason("variable-not-number", variable=COUNT_VARIABLE, value=text))
     return int(text)
 
 

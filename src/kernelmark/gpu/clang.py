@@ -22,6 +22,7 @@ from pathlib import Path
 from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import CompileError
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.complaint import explain
 
 OLDEST = 17  # the first that knows gfx942
@@ -60,7 +61,9 @@ class Clang:
             try:
                 done = run_child(command, cwd=folder, timeout_s=_SECONDS)
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise CompileError(f"{self.path} did not run to its end: {error}") from None
+                raise CompileError(
+                    Reason("compiler-not-finished", compiler=self.path, error=str(error))
+                ) from None
             log = done.stderr.decode(errors="replace").strip()
             out = Path(folder, "out.bin")
             if done.returncode or not out.is_file():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.library import find_library
 from kernelmark.gpu.table import (
     CUDA,
@@ -87,7 +88,7 @@ class Driver:
     def _fail(self, word: str, code: int) -> None:
         symbol = self.table.symbols[word]
         name, text = self._error_text("error_name", code), self._error_text("error_text", code)
-        message = f"{symbol} failed: {name} ({text})"
+        message = Reason("driver-failed", call=symbol, status=code, name=name, text=text)
         if code == self.table.out_of_memory:
             raise OutOfMemory(message)
         raise GpuError(message, code=code)
@@ -210,7 +211,9 @@ class Driver:
         free."""
         free, _ = self.memory_info()
         if nbytes > free:
-            raise OutOfMemory(f"{nbytes} bytes of managed memory asked, {free} free on the device")
+            raise OutOfMemory(
+                Reason("out-of-memory", needed=nbytes, free=free, what="managed memory")
+            )
         address = _P()
         attach_global = ctypes.c_uint(1)
         self.call("allocate_managed", ctypes.byref(address), ctypes.c_size_t(nbytes), attach_global)
@@ -374,7 +377,9 @@ def driver(vendor: str) -> Driver:
         raise UsageError(f"{vendor}: {table.libraries[-1]} not found", hint=table.install)
     made = Driver(table, library)
     if table.newest and not made.has(table.newest):
-        raise UsageError(f"{vendor}: {made.where} is too old", hint=table.update)
+        raise UsageError(
+            Reason("library-too-old", vendor=vendor, library=made.where), hint=table.update
+        )
     return made
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
@@ -64,7 +65,7 @@ def vendor_of(arch: str) -> str:
         return "cuda"
     if re.fullmatch(r"gfx[0-9a-f]+", arch):
         return "hip"
-    raise UsageError(f"{arch!r} is not a GPU architecture", hint="write sm_90 or gfx942")
+    raise UsageError(Reason("not-gpu-arch", arch=arch), hint="write sm_90 or gfx942")
 
 
 def compile_source(
@@ -191,7 +192,7 @@ class _Compiler:
         try:
             function = self._library[symbol]
         except AttributeError:
-            raise CompileError(f"{symbol} is not in the library: it is too old") from None
+            raise CompileError(Reason("function-missing", function=symbol)) from None
         return int(function(*arguments))
 
     def check(self, name: str, *arguments: object) -> None:
@@ -249,19 +250,23 @@ def _compile_in_child(
         command = [sys.executable, "-m", "kernelmark.gpu.rtc_child"]
         done = run_child(command, input=request.encode(), timeout_s=_CHILD_SECONDS)
     except subprocess.TimeoutExpired:
-        raise CompileError(f"hipRTC did not end within {_CHILD_SECONDS} s for {arch}") from None
+        raise CompileError(Reason("hiprtc-timeout", limit_s=_CHILD_SECONDS, arch=arch)) from None
     header, _, code = done.stdout.partition(b"\n")
     try:
         answer = json.loads(header)
         error, log = str(answer["error"]), str(answer["log"])
     except (ValueError, KeyError, TypeError):
         raise CompileError(
-            f"hipRTC ended abnormally ({done.returncode}) compiling for {arch}: "
-            f"{last_line(done.stderr)}",
+            Reason(
+                "hiprtc-ended",
+                exit_code=done.returncode,
+                arch=arch,
+                error=last_line(done.stderr),
+            ),
             hint=f"this hipRTC may not know {arch}",
         ) from None
     if error or not code:
-        raise CompileError(error or f"hipRTC gave no code for {arch}")
+        raise CompileError(error or Reason("hiprtc-no-code", arch=arch))
     return code, log
 
 

@@ -22,6 +22,7 @@ from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.complaint import explain
 from kernelmark.kernels import rtc
 
@@ -88,7 +89,7 @@ def library(file: str) -> HostLibrary:
     start = time.perf_counter()
     found = list(_commands())
     if not found:
-        raise Unsupported(f"there is no C++ compiler here; {_HINT}")
+        raise Unsupported(Reason("no-host-compiler"))
     complaint = ""
     for command in found:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.kernels import rtc
 
 _TYPES: dict[str, Any] = {
@@ -60,14 +61,16 @@ def parameters(file: str, kernel: str) -> tuple[Parameter, ...]:
     for pattern, found in known.items():
         if re.fullmatch(pattern, kernel):
             return found
-    raise UsageError(f"{file} has no kernel {kernel!r}")
+    raise UsageError(Reason("kernel-unknown", file=file, kernel=kernel))
 
 
 def pack(file: str, kernel: str, values: Sequence[Any], types: dict[str, str]) -> list[Any]:
     """`values` as C values of the declared types; `types` says what a type parameter T is."""
     wanted = parameters(file, kernel)
     if len(wanted) != len(values):
-        raise UsageError(f"{kernel} takes {len(wanted)} arguments, {len(values)} were given")
+        raise UsageError(
+            Reason("kernel-arguments", kernel=kernel, wanted=len(wanted), given=len(values))
+        )
     return [_packed(kernel, p, v, types) for p, v in zip(wanted, values, strict=True)]
 
 
@@ -76,12 +79,16 @@ def _packed(kernel: str, parameter: Parameter, value: Any, types: dict[str, str]
     if kind.endswith("*"):
         address = getattr(value, "address", value)
         if not isinstance(address, int) or address < 0:
-            raise UsageError(f"{kernel}: {name} is an address, not {value!r}")
+            raise UsageError(Reason("kernel-address", kernel=kernel, name=name, value=repr(value)))
         return ctypes.c_void_p(address)
     made = _TYPES[types.get(kind, kind)]
     if made not in (ctypes.c_float, ctypes.c_double):
         size = 8 * ctypes.sizeof(made)
         if not isinstance(value, int) or not -(2 ** (size - 1)) <= value < 2**size:
-            raise UsageError(f"{kernel}: {name}={value!r} does not fit {kind}")
+            raise UsageError(
+                Reason(
+                    "kernel-argument-range", kernel=kernel, name=name, value=repr(value), type=kind
+                )
+            )
         return made(value)
     return made(float(value))

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Better, Metric, PointColumn, Value
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import bytes_text
 from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
@@ -168,11 +169,14 @@ class Microbenchmark(ABC, Generic[S, R]):
         for name in chosen:
             if name not in self.parameters:
                 known = ", ".join(self.parameters)
-                raise UsageError(f"{self.name} has no parameter {name!r}", hint=f"it has: {known}")
+                raise UsageError(
+                    Reason("micro-parameter-unknown", benchmark=self.name, name=name),
+                    hint=f"it has: {known}",
+                )
         values = {name: p.value(mode) for name, p in self.parameters.items()}
         for name, value in chosen.items():
             given = _as_given(self.name, name, value, values[name])
-            _check(f"{self.name}: {name}", given, self.parameters[name])
+            _check(self.name, name, given, self.parameters[name])
             values[name] = given
         return Settings(values)
 
@@ -226,7 +230,13 @@ def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
     except (TypeError, ValueError):
         wanted = {int: "whole numbers", float: "numbers", str: "words"}[kind]
         raise UsageError(
-            f"{benchmark}: {name}={value!r} is not {wanted if many else wanted.rstrip('s')}",
+            Reason(
+                "micro-type",
+                benchmark=benchmark,
+                name=name,
+                value=value,
+                wanted=wanted if many else wanted.rstrip("s"),
+            ),
             hint=f"for example: {name}={example}",
         ) from None
     # What is asked for twice is measured once.
@@ -234,31 +244,37 @@ def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
     return chosen
 
 
-def _check(name: str, given: Setting, parameter: Parameter) -> None:
+def _check(benchmark: str, name: str, given: Setting, parameter: Parameter) -> None:
     """Refuse what is unknown, and numbers that nothing can be measured with."""
     for value in _every(given):
         if parameter.choices and value not in parameter.choices:
             known = ", ".join(map(str, parameter.choices))
-            raise UsageError(f"{name}={value} is not known", hint=f"known: {known}")
+            raise UsageError(
+                Reason("micro-value-unknown", benchmark=benchmark, name=name, value=value),
+                hint=f"known: {known}",
+            )
         if not isinstance(value, str):
-            _check_number(name, value, parameter)
+            _check_number(benchmark, name, value, parameter)
 
 
-def _check_number(name: str, value: float, parameter: Parameter) -> None:
+def _check_number(benchmark: str, name: str, value: float, parameter: Parameter) -> None:
+    where = {"benchmark": benchmark, "name": name, "value": value}
     usual = [number for mode in MODES for number in _every(parameter.value(mode))]
     least = parameter.least
     if least is None:
         least = 1 if isinstance(usual[0], int) and 0 not in usual else 0
     positive = parameter.least is None and 0 not in usual
-    hint = f"usual is {name.rpartition(' ')[2]}={usual[0]}"
+    hint = f"usual is {name}={usual[0]}"
     if not value >= least or (positive and value == 0):
         limit = f"{least:.15g} is the least" if least or not positive else "it must be above 0"
-        raise UsageError(f"{name}={value} is too small", hint=f"{limit}; {hint}")
+        raise UsageError(Reason("micro-too-small", **where), hint=f"{limit}; {hint}")
     if not math.isfinite(value) or (parameter.most is not None and value > parameter.most):
         limit = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
-        raise UsageError(f"{name}={value} is too large", hint=f"{limit}; {hint}")
+        raise UsageError(Reason("micro-too-large", **where), hint=f"{limit}; {hint}")
     if isinstance(value, int) and value % parameter.multiple:
-        raise UsageError(f"{name}={value} is not a multiple of {parameter.multiple}", hint=hint)
+        raise UsageError(
+            Reason("micro-not-multiple", **where, multiple=parameter.multiple), hint=hint
+        )
 
 
 def _every(setting: Setting) -> tuple[Any, ...]:
@@ -269,9 +285,7 @@ def fitting(sizes: Sequence[int], most: float, share: str) -> tuple[list[int], l
     """Sizes of at most `most` bytes, which is `share` of something, and a note on the others."""
     kept = [size for size in sizes if size <= most]
     if not kept:
-        raise Unsupported(
-            f"{bytes_text(min(sizes))} does not fit: {bytes_text(most)} can be used, {share}"
-        )
+        raise Unsupported(Reason("micro-does-not-fit", size=min(sizes), most=most, share=share))
     large = ", ".join(bytes_text(size) for size in sizes if size > most)
     note = f"left out: {large}; {bytes_text(most)} can be used, {share}"
     return kept, [note] if large else []

@@ -49,7 +49,7 @@ def open_rig(device: str, threads: int = 0) -> Rig:
         assert isinstance(opened, GpuDevice)
         return GpuRig(opened)
     known = ", ".join(name for name in devices.names() if name != "fake")
-    raise UsageError(f"there are no microbenchmarks for {device}", hint=f"they run on: {known}")
+    raise UsageError(Reason("micro-device", device=device), hint=f"they run on: {known}")
 
 
 def serve(server: Server, request: Message) -> Message:

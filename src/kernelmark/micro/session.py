@@ -49,7 +49,7 @@ def named(text: str) -> Microbenchmark[Any, Any]:
     known = [name.replace("_", "-") for name in registry.names()]
     close = difflib.get_close_matches(plain.replace("_", "-"), known, n=1, cutoff=0.7)
     meant = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(f"unknown benchmark {text!r}", hint=f"{meant}known: {', '.join(known)}")
+    raise UsageError(Reason("micro-unknown", name=text), hint=f"{meant}known: {', '.join(known)}")
 
 
 def run(
@@ -66,7 +66,7 @@ def run(
     """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs.
     `parameters` are those of every benchmark, `own_parameters` those of one, by its name."""
     if mode not in MODES:
-        raise UsageError(f"unknown mode {mode!r}", hint=f"known: {', '.join(MODES)}")
+        raise UsageError(Reason("micro-mode-unknown", mode=mode), hint=f"known: {', '.join(MODES)}")
     given = {
         name: {**(parameters or {}), **(own_parameters or {}).get(plain_name(name), {})}
         for name in names
@@ -76,7 +76,7 @@ def run(
     kind, info = find(device)
     if info.kind not in EVERYWHERE:
         raise UsageError(
-            f"there are no microbenchmarks for {device}",
+            Reason("micro-device", device=device),
             hint=f"they run on: {', '.join(EVERYWHERE)}",
         )
     check_threads(info, threads)

@@ -47,7 +47,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         if self.base.problem != self.head.problem:
-            raise UsageError("both sides of a pair compute the same problem")
+            raise UsageError(Reason("pair-differs"))
 
     @property
     def cases(self) -> tuple[Case, Case]:
@@ -64,11 +64,11 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
-            raise UsageError(f"an effect of {self.delta} cannot be the least that counts")
+            raise UsageError(Reason("effect-not-positive", delta=self.delta))
         odd = [rounds for rounds in self.looks.rounds if rounds % 2]
         if odd:
             raise UsageError(
-                f"a look after {odd[0]} rounds would see one order more often than the other",
+                Reason("rounds-odd", rounds=odd[0]),
                 hint="rounds come in twos: use even numbers",
             )
 

@@ -188,6 +188,8 @@ def _with_hint(error: KernelmarkError) -> Reason:
     """Return an error's reason with its hint: a result has one reason for both."""
     if not error.hint:
         return error.message
+    if log := error.message.fields.get("output"):  # a compiler's, which follows the hint
+        return Reason("hinted", cause=error.message.having(output=""), hint=error.hint, output=log)
     # A compiler's log follows the first line.
     head, *rest = error.message.split("\n", 1)
     cause = Reason.of(head) if rest else error.message

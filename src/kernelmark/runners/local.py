@@ -12,6 +12,7 @@ from kernelmark import devices as device_kinds
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
 from kernelmark.runners.dispatch import Dispatch
 from kernelmark.runners.events import Event, Note
@@ -51,12 +52,13 @@ class LocalRunner:
         workers: Workers | None = None,
     ) -> None:
         if not all(0 < s < math.inf for s in (timeout_s, compile_timeout_s, start_timeout_s)):
-            raise UsageError("a time limit must be a positive number of seconds")
+            raise UsageError(Reason("limit-not-positive"))
         if jobs is not None and jobs < 0:
-            raise UsageError("jobs must not be negative")
+            raise UsageError(Reason("jobs-negative"))
         if python is not None and shutil.which(python) is None:
             raise UsageError(
-                f"{python!r} is not a program", hint="give the path of a Python interpreter"
+                Reason("program-missing", program=python),
+                hint="give the path of a Python interpreter",
             )
         self.infos = expand(devices)
         self.limits = Limits(

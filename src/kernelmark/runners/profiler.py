@@ -22,6 +22,7 @@ from pathlib import Path
 
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
 from kernelmark.core.units import duration_text
 from kernelmark.runners.protocol import MARK, MARK_KERNEL
@@ -59,16 +60,17 @@ def find(device: str) -> str:
         found = shutil.which("rocprofv3") or shutil.which(f"{root}/bin/rocprofv3")
         if found is None:
             raise Unsupported(
-                f"rocprofv3 is neither on the PATH nor in {root}/bin",
+                Reason("profiler-missing", profiler="rocprofv3", folder=f"{root}/bin"),
                 hint="install ROCm's profiler, or use another timer",
             )
         return found
     if not device.startswith("cuda"):
-        raise Unsupported(f"the profiler timer needs a GPU, not {device}")
+        raise Unsupported(Reason("timer-unsupported", device=device, timer="profiler"))
     ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
     if ncu is None:
         raise Unsupported(
-            "ncu is not on the PATH", hint="install Nsight Compute, or use another timer"
+            Reason("profiler-missing", profiler="ncu"),
+            hint="install Nsight Compute, or use another timer",
         )
     return ncu
 
@@ -124,7 +126,7 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
     try:
         done = run_child(command, timeout_s=timeout_s)
     except OSError as error:
-        raise CaseError(f"{name} cannot be started: {error}") from None
+        raise CaseError(Reason("not-started", program=name, error=str(error))) from None
     except subprocess.TimeoutExpired:
         raise CaseError(f"{name} took over {duration_text(timeout_s)}") from None
     out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
@@ -186,17 +188,23 @@ def parse(text: str, launches: int) -> list[Profile]:
     counts = [int(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
     rows = list(csv.reader(io.StringIO("\n".join(x for x in lines if x.startswith('"')))))
     if len(rows) < 3:
-        raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
+        raise CaseError(
+            Reason("profiler-no-kernel", profiler="ncu"), hint="does the profiler have permission?"
+        )
     names, units, kernels = rows[0], rows[1], rows[2:]
     for name in (_KERNEL, TIME):
         if name not in names:
-            raise CaseError(f"ncu's table has no column {name}")
+            raise CaseError(Reason("profiler-column", profiler="ncu", column=name))
     for row in rows:
         if len(row) != len(names):
-            raise CaseError(f"ncu's table has a row of {len(row)} cells where {len(names)} belong")
+            raise CaseError(
+                Reason("profiler-row", profiler="ncu", cells=len(row), columns=len(names))
+            )
     started = launches * sum(counts)
     if len(kernels) != started:
-        raise CaseError(f"ncu saw {len(kernels)} kernels where {started} were started")
+        raise CaseError(
+            Reason("profiler-kernels", profiler="ncu", seen=len(kernels), started=started)
+        )
     profiles = []
     for per_launch in counts:
         own, kernels = kernels[: launches * per_launch], kernels[launches * per_launch :]
@@ -228,5 +236,5 @@ def _number(text: str, unit: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise CaseError(f"ncu says {text!r} where a number belongs")
+        raise CaseError(Reason("profiler-cell", profiler="ncu", cell=text))
     return value * _SECONDS.get(unit, 1.0) * _BYTES.get(unit, 1.0)

@@ -14,6 +14,7 @@ import json
 from typing import Any
 
 from kernelmark.core.errors import CodecError
+from kernelmark.core.reason import Reason
 
 PROTOCOL = 2
 OUT_OF_MEMORY_EXIT = 112  # exit code of a worker without memory for a message
@@ -35,9 +36,9 @@ def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise CodecError(f"not a message: {_shown(line)}") from None
+        raise CodecError(Reason("message-unreadable", line=_shown(line))) from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise CodecError(f"a message without a kind: {_shown(line)}")
+        raise CodecError(Reason("message-without-kind", line=_shown(line)))
     return message
 
 

@@ -32,20 +32,19 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     for info in _present(kind, kind_name):
         if info.index == first:
             if info.unusable:
-                raise UsageError(f"{info.name} cannot be used: {info.unusable}")
+                raise UsageError(Reason("device-unusable", device=info.name, cause=info.unusable))
             return kind, info
     hint = f"there are: {', '.join(info.name for info in kind.infos())}"
     if kind_name == "fake":
         hint += f"; set ${COUNT_VARIABLE} to how many there shall be"
-    raise UsageError(f"there is no device {name!r}", hint=hint)
+    raise UsageError(Reason("device-missing", device=name), hint=hint)
 
 
 def check_threads(info: DeviceInfo, threads: int) -> None:
     """Refuse more threads than the CPU has cores for."""
     if info.kind == "cpu" and threads > info.units:
-        usable = "is" if info.units == 1 else "are"
         raise UsageError(
-            f"{threads} threads were asked for and {counted(info.units, 'core')} {usable} usable",
+            Reason("too-many-threads", threads=threads, cores=info.units),
             hint=f"use {counted(info.units, 'thread')}{'' if info.units == 1 else ' or less'}",
         )
 
@@ -61,12 +60,18 @@ def expand(names: Sequence[str]) -> list[DeviceInfo]:
         for info in _all() if name == "all" else _range(name):
             by_name.setdefault(info.name, info)
     if not by_name:
-        raise UsageError("no device was given", hint="for example: -d cpu")
+        raise UsageError(Reason("no-device-given"), hint="for example: -d cpu")
     infos = list(by_name.values())
     other = next((i for i in infos if (i.kind, i.arch) != (infos[0].kind, infos[0].arch)), None)
     if other is not None:
         raise UsageError(
-            f"{infos[0].name} ({infos[0].arch}) and {other.name} ({other.arch}) cannot share a run",
+            Reason(
+                "devices-differ",
+                device=infos[0].name,
+                arch=infos[0].arch,
+                other=other.name,
+                other_arch=other.arch,
+            ),
             hint="start one run for each architecture",
         )
     return infos
@@ -105,13 +110,13 @@ def _parse(name: str) -> tuple[str, int, int]:
     match = _NAME.match(name)
     if match is None:
         raise UsageError(
-            f"{name!r} is not a device", hint="write: cpu, cuda:0, hip:0, cuda:0-7, all"
+            Reason("device-form", device=name), hint="write: cpu, cuda:0, hip:0, cuda:0-7, all"
         )
     first = int(match[2] or 0)
     last = int(match[3] or first)
     if last < first:
         hint = f"write: {match[1]}:{last}-{first}"
-        raise UsageError(f"{name!r} is not a device: its range goes down", hint=hint)
+        raise UsageError(Reason("device-range", device=name), hint=hint)
     return match[1], first, last
 
 

@@ -32,7 +32,6 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
-from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu.pack import holds
 from kernelmark.kernels import mlir
@@ -104,7 +103,7 @@ class Iree(Backend):
             return reason
         goal = target(info)
         if goal is None:
-            return f"iree has no target for {info.kind} {info.arch}"
+            return _no_target(info)
         reason = mlir.registry.get(problem.op).refuses(problem)
         # Which dtypes a GPU has is the compiler's to decide: its diagnostic becomes the reason.
         return reason or (None if goal.gpu else _emulated(problem))
@@ -125,8 +124,12 @@ class Iree(Backend):
         scratch = mlir.registry.get(problem.op).scratch_bytes(problem, choice.form)
         if scratch > device.free_bytes():
             raise OutOfMemory(
-                f"iree needs {bytes_text(scratch)} for intermediate results and "
-                f"{bytes_text(device.free_bytes())} are free"
+                Reason(
+                    "out-of-memory",
+                    needed=scratch,
+                    free=device.free_bytes(),
+                    what="intermediate results",
+                )
             )
         specs = ops.registry.get(problem.op).tensors(problem)
         made = _info(choice, built)
@@ -202,15 +205,19 @@ def _emulated(problem: Problem) -> str | None:
     """
     for name, dtype_name in problem.dtypes.items():
         if dtype(dtype_name).kind == "float" and dtype(dtype_name).bits < 16:
-            return f"iree emulates {dtype_name} ({name}) in software on CPUs"
+            return Reason("dtype-emulated", backend="iree", dtype=dtype_name, name=name)
     return None
 
 
 def _target(info: DeviceInfo) -> Target:
     found = target(info)
     if found is None:
-        raise Unsupported(f"iree has no target for {info.kind} {info.arch}")
+        raise Unsupported(_no_target(info))
     return found
+
+
+def _no_target(info: DeviceInfo) -> Reason:
+    return Reason("iree-no-target", kind=info.kind, arch=info.arch)
 
 
 def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Build]:

@@ -60,6 +60,8 @@ _MAX_THREADS = 1024
 # Rows in shared memory are padded by this against bank conflicts (IREE's GPUReduceBankConflicts).
 _PAD_BYTES = 8
 _LOAD_BYTES = 16
+_SUBGROUPS = Reason("lowering-subgroups")
+_SHARED_MEMORY = Reason("lowering-shared-memory")
 
 _OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
     "stages": (1, 2),
@@ -165,7 +167,7 @@ class AmdTiles:
         if along_m % mma.m or t["tile_n"] % mma.n or t["tile_k"] % mma.k:
             return "the instruction does not divide the tile"
         if (rows // mma.m) % t["subgroups_m"] or (t["tile_n"] // mma.n) % t["subgroups_n"]:
-            return "the subgroups do not divide the tile"
+            return _SUBGROUPS
         if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
             return "the subgroups do not divide tile_p"
         waves = t["subgroups_m"] * t["subgroups_n"]
@@ -174,7 +176,7 @@ class AmdTiles:
         width = _bytes(root)
         pad = _PAD_BYTES if config["pad_lds"] else 0
         if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > self._limits.lds_bytes:
-            return "the tiles exceed shared memory"
+            return _SHARED_MEMORY
         # Tiles are copied by whole loads, of which each thread does as many as any other.
         whole = waves * self._limits.wave * _LOAD_BYTES
         if any(side * t["tile_k"] * width % whole for side in (rows, t["tile_n"])):
@@ -189,7 +191,7 @@ class AmdTiles:
         if reason := self._crowded(rows * (out + keys) * 4, waves):
             return reason
         held = (rows * dim + keys * (dim + out)) * _bytes(root)
-        return "the tiles exceed shared memory" if held > self._limits.lds_bytes else None
+        return _SHARED_MEMORY if held > self._limits.lds_bytes else None
 
     def lowering(self, root: Root, config: Config) -> Lowering:
         mma = _parse_mma(str(config["mma"]))

@@ -84,13 +84,13 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     )
     ukernels = get_flag("iree", config, "ukernels", default=False)
     if tiles and tiled:
-        raise Unsupported("iree cannot use tile sizes together with data_tiling")
+        raise Unsupported(Reason("tiles-with-packing"))
     if ukernels and not tiled:
         raise Unsupported(Reason("ukernels-unpacked"))
     if given and form.dynamic:
         raise Unsupported(Reason("dynamic-with-tiles"))
     if tunable and given and (reason := _misfit(given, tunable, target, left=left)):
-        raise Unsupported(f"iree cannot use this lowering: {reason}")
+        raise Unsupported(reason)
     entries = lowering.entries(problem, form, target, tiles, packed=tiled) if given else ()
     more = [
         flag for name, flag in _SOFTMAX.items() if get_flag("iree", config, name, default=False)
@@ -109,15 +109,22 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     )
 
 
-def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> str | None:
+def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Reason | None:
     """Why these are no tiles, or not all that are `left` to the compiler; a CPU also takes sizes
     that the space does not list."""
     for name, values in tunable.parameters.items():
         if name not in tiles:
-            return f"{name} is missing"
+            return Reason("lowering-refused", cause=Reason("lowering-missing", name=name))
         if target.gpu and tiles[name] not in values:
-            return f"{name}={tiles[name]!r} is none of {', '.join(map(str, values))}"
-    return None if left else tunable.forbids(tiles)
+            return Reason(
+                "config-not-in-space",
+                backend="iree",
+                name=name,
+                known=tuple(map(str, values)),
+                value=str(tiles[name]),
+            )
+    cause = None if left else tunable.forbids(tiles)
+    return None if cause is None else Reason("lowering-refused", cause=cause)
 
 
 def source(problem: Problem, choice: Choice) -> str:

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kernelmark.backends.iree.configs import config_text, dump_flag, load_configs
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
@@ -27,6 +28,7 @@ from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
 
 # In a pack, modules lie in folders of this beginning, with a note on who made them.
@@ -80,9 +82,8 @@ def build(
     with pack.blamed(key, pack_name):
         if compiler_present():
             return compile_now(source, flags, identity, spec)
-        where = f"no pack in KERNELMARK_PACK holds this problem in {pack_name}" if pack_name else ""
         raise Unsupported(
-            f"iree-base-compiler is not installed{' and ' if where else ''}{where}",
+            Reason("iree-compiler-missing", bundle=pack_name),
             hint="where it is installed: python -m kernelmark.backends.iree.pack",
         )
 
@@ -217,7 +218,7 @@ def run_compiler(
             done = run_dumping(command, ".", (dump_flag("."),), input=source.encode(), cwd=dumps)
     except OSError as error:
         raise CompileError(
-            f"iree-compile cannot be started: {error}",
+            Reason("not-started", program="iree-compile", error=str(error)),
             hint='install it again: pip install --force-reinstall "kernelmark[iree]"',
         ) from None
     if done.returncode == 0 and done.stdout:
@@ -248,31 +249,32 @@ def run_dumping(
     return done
 
 
-def explain(code: int, log: str, source: str) -> str:
-    """Return one sentence with the first error and its line, then the beginning of the log.
+def explain(code: int, log: str, source: str) -> Reason:
+    """Return a reason with the first error, its line and the beginning of the log.
 
     The first error causes the others, but often has no line; then the first line of any error is
     named: one of `source`, which the compiler reads from its input, before one of a file. An empty
     `source` is kernelmark's own, whose lines mean nothing to the user."""
     located, first = _DIAGNOSTIC.search(log), _ANY_ERROR.search(log)
     in_file = None if located else _IN_FILE.search(log)
+    error = first[1].rstrip(": ") if first else ""
+    output = log.strip()[:_LOG_CHARACTERS]
+    where: dict[str, Any]
     if source and located and first:
         number = int(located[1])
         lines = source.splitlines()
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        place = f"line {number} of the MLIR{': ' if line else ''}{line[:160]}"
-        sentence = f"iree-compile: {first[1].rstrip(': ')} ({place})"
-    elif in_file and first:
-        sentence = f"iree-compile: {first[1].rstrip(': ')} (line {in_file[2]} of {in_file[1]})"
-    elif code < 0:
-        cause = f": {first[1].rstrip(': ')}; it was then" if first else " was"
-        sentence = f"iree-compile{cause} ended by {signal_name(-code)}"
-    elif first:
-        sentence = f"iree-compile: {first[1].rstrip(': ')}"
-    else:
-        line = next((x.strip() for x in log.splitlines() if x.strip()), "no message")
-        sentence = f"iree-compile failed with exit code {code}: {line}"
-    return f"{sentence}\n{log.strip()[:_LOG_CHARACTERS]}".strip()
+        where = {"line": number, "file": "the MLIR", "source": line[:160]}
+        return Reason("iree-refused", error=error, **where, output=output)
+    if in_file and first:
+        where = {"line": int(in_file[2]), "file": in_file[1]}
+        return Reason("iree-refused", error=error, **where, output=output)
+    if code < 0:
+        return Reason("iree-signalled", signal=signal_name(-code), error=error, output=output)
+    if first:
+        return Reason("iree-refused", error=error, output=output)
+    line = next((x.strip() for x in log.splitlines() if x.strip()), "no message")
+    return Reason("iree-failed", exit_code=code, error=line, output=output)
 
 
 def signal_name(number: int) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,9 @@ _SHORT_CACHE = {"cache_m": 32, "cache_n": 32, "cache_k": 64}
 # along n and in shorter tiles along m and k.
 _TAIL = {"m": 2.0, "n": 8.0, "k": 2.0}
 _SEEDS = 8
+_CACHE_LEVELS = Reason("lowering-cache-levels")
+_LARGE_VECTOR = Reason("lowering-vector", tile="vector_m × vector_n × vector_k")
+_LARGE_CACHE_TILE = Reason("lowering-vector", tile="cache_m × cache_n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,18 +149,18 @@ class CpuTiles:
         for name in (*_TILES, *_VECTOR, *(() if root.prefix else _CACHE)):
             value = config.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                return f"{root.prefix}{name}={value!r} is not a size"
+                return Reason("lowering-not-size", name=f"{root.prefix}{name}", value=value)
             if not value and name not in _CACHE:
-                return f"{root.prefix}{name} must be at least 1"
+                return Reason("lowering-zero", name=f"{root.prefix}{name}")
             t[name] = value
         for dim in "mn":
             tile, cache, vector = (t[f"{level}_{dim}"] for level in ("tile", "cache", "vector"))
             if vector > tile or (cache and (cache % vector or tile % cache)):
-                return f"tile_{dim}={tile} ⊇ cache_{dim}={cache} ⊇ vector_{dim}={vector} must fit"
+                return _unnested(dim, tile, cache, vector)
         if bool(t["cache_m"]) != bool(t["cache_n"]) or (t["cache_k"] and not t["cache_m"]):
-            return "cache_m and cache_n go together, and cache_k goes with them"
+            return _CACHE_LEVELS
         if t["cache_k"] % t["vector_k"]:
-            return f"cache_k={t['cache_k']} is not a multiple of vector_k={t['vector_k']}"
+            return _undivided(t["cache_k"], t["vector_k"])
         width, largest = root.bits("output_type") // 8, _VECTOR_REGISTERS * self.vector_bytes
         vector = t["vector_m"] * t["vector_n"]
         # Twice the register file spills all of the result at every step.
@@ -165,9 +169,9 @@ class CpuTiles:
         if vector * t["vector_k"] > _UNROLLED:
             return f"vector_m × vector_n × vector_k exceeds {_UNROLLED}"
         if vector * t["vector_k"] * width >= largest:
-            return "vector_m × vector_n × vector_k exceeds the compiler's largest vector"
+            return _LARGE_VECTOR
         if t["cache_k"] and t["cache_m"] * t["cache_n"] * width >= largest:
-            return "cache_m × cache_n exceeds the compiler's largest vector"
+            return _LARGE_CACHE_TILE
         return None
 
     def lowering(self, root: Root, config: Config) -> Lowering:
@@ -192,6 +196,17 @@ class CpuTiles:
     def _lanes(self, root: Root) -> int:
         """Elements of the result in a register."""
         return max(1, 8 * self.vector_bytes // root.bits("output_type"))
+
+
+# Cached: every combination of a space is checked, and only a few differ in what is refused.
+@functools.cache
+def _unnested(dim: str, tile: int, cache: int, vector: int) -> Reason:
+    return Reason("lowering-nesting", dim=dim, tile=tile, cache=cache, vector=vector)
+
+
+@functools.cache
+def _undivided(cache_k: int, vector_k: int) -> Reason:
+    return Reason("lowering-cache-k", cache_k=cache_k, vector_k=vector_k)
 
 
 def _along_k(root: Root) -> bool:

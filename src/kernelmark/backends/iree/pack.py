@@ -30,6 +30,7 @@ from kernelmark.backends.iree.targets import target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.gpu import pack
 from kernelmark.gpu.absent import absent
@@ -54,9 +55,7 @@ def fill(
 
     An architecture that is none at all is a usage error before anything is compiled."""
     if not compiler_present():
-        raise UsageError(
-            "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
-        )
+        raise UsageError(Reason("iree-compiler-missing"), hint='pip install "kernelmark[iree]"')
     kinds = {arch: vendor_of(arch) for arch in archs}
     for arch, kind in kinds.items():
         if kind == "cuda":

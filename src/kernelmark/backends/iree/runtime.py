@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream, Tensor
@@ -79,7 +80,7 @@ def reraise(error: Exception) -> NoReturn:
     text = " ".join(str(error).split())
     # IREE's Python binding raises a RuntimeError for this status; only the text has its name.
     if "RESOURCE_EXHAUSTED" in text:
-        raise OutOfMemory(f"iree: not enough memory for intermediate results: {text}") from None
+        raise OutOfMemory(Reason("iree-out-of-memory", error=text)) from None
     raise RuntimeError(f"iree: {text}") from None
 
 

@@ -20,7 +20,7 @@ from kernelmark import ops
 from kernelmark.backends._rules import wrong_dtypes
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
-from kernelmark.core.units import bytes_text
+from kernelmark.core.reason import Reason
 
 Array = NDArray[Any]
 Step = Callable[[], object]
@@ -43,7 +43,7 @@ def workspace(shape: tuple[int, ...], dtype: np.dtype[Any], free_bytes: int) -> 
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > free_bytes:
         raise OutOfMemory(
-            f"numpy needs a workspace of {bytes_text(nbytes)} and {bytes_text(free_bytes)} are free"
+            Reason("out-of-memory", needed=nbytes, free=free_bytes, what="numpy's workspace")
         )
     return np.zeros(shape, dtype)
 

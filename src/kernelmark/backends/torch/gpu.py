@@ -406,7 +406,15 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     }
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
-        raise Unsupported(f"torch has no attention kernel {chosen!r}; it has {', '.join(SDPA)}")
+        raise Unsupported(
+            Reason(
+                "config-not-in-space",
+                backend="torch",
+                name="kernel",
+                known=tuple(SDPA),
+                value=chosen,
+            )
+        )
     calls: list[Call] = []
     outputs = []
     for held in sets:

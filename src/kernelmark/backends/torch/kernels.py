@@ -15,8 +15,8 @@ from kernelmark.backends.torch.moe import experts, one_by_one
 from kernelmark.backends.torch.views import view
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
-from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.ops.attention import scale
 
@@ -112,7 +112,7 @@ def _check_room(nbytes: int, device: Device) -> None:
     free = device.free_bytes()
     if nbytes > free:
         raise OutOfMemory(
-            f"torch's own results need {bytes_text(nbytes)} and {bytes_text(free)} are free"
+            Reason("out-of-memory", needed=nbytes, free=free, what="torch's own results")
         )
 
 

@@ -13,6 +13,7 @@ from kernelmark.backends._rules import get_flag, wrong_bias_type, wrong_dtypes
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 
 # input -> (sums, output)
@@ -106,5 +107,5 @@ def onednn(problem: Problem, config: Config, info: DeviceInfo) -> bool:
     choices = onednn_choices(problem, info)
     wanted = get_flag("torch", config, "onednn", default=choices[0])
     if wanted not in choices:
-        raise Unsupported("oneDNN sums f16 convolutions in f16 on Arm, where the problem says f32")
+        raise Unsupported(Reason("onednn-f16"))
     return wanted

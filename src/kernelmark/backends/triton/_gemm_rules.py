@@ -6,6 +6,7 @@ from kernelmark.backends.triton.plan import ceil_div, has_wide_unit, level, shar
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.gpu.rtc import vendor_of
 
@@ -14,6 +15,9 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Tiles from which on splitting k as well only adds traffic: several for every unit of any GPU.
 _TILES_ENOUGH = 1024
 _MOST_ACCUMULATORS = 128  # registers of a thread
+NO_SLICES, PERSISTENT_SPLIT = Reason("no-slices"), Reason("persistent-split")
+PERSISTENT_SWAP = Reason("persistent-swap")
+_DESCRIPTORS_ALIGNMENT = Reason("descriptors-alignment")
 
 
 def sizes(problem: Problem) -> tuple[int, int, int, int]:
@@ -120,9 +124,9 @@ class Rules:
             return f"{staged} bytes of staged tiles exceed {self._shared} of shared memory"
         if split == 1:
             if config.get("fused_sum"):
-                return "there are no slices of k to sum"
+                return NO_SLICES
         elif config.get("persistent"):
-            return "the persistent kernel does not split k"
+            return PERSISTENT_SPLIT
         elif splits_in_vain(self._problem, block_m, block_n):
             return "there are tiles enough without splitting k"
         if self._repeats(block_m, int(config["group_m"]), block_k, split):
@@ -140,9 +144,9 @@ class Rules:
             return "swapped operands want few rows, at least 64 columns and k innermost"
         if config.get("persistent"):
             if config.get("swap"):
-                return "the persistent kernel does not swap its operands"
+                return PERSISTENT_SWAP
             if not descriptors_fit(self._problem, self._info, config):
-                return "rows are not a multiple of 16 bytes, as descriptors need"
+                return _DESCRIPTORS_ALIGNMENT
         return None
 
     def _repeats(self, block_m: int, group: int, block_k: int, split: int) -> bool:

@@ -24,6 +24,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
@@ -191,14 +192,14 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     split = bool(config.get("split_kv"))
     upcast_values = bool(config.get("widen", _upcast_pays(problem, info) and not split))
     if upcast_values and split:
-        raise Unsupported("values are only upcast first where keys are not split (split_kv=0)")
+        raise Unsupported(Reason("upcast-split"))
     chosen = {**_default(problem, info, upcast_values=upcast_values), **config}
     d = problem.dims
     if config.get("descriptors"):
         if int(chosen["split_kv"]):
-            raise Unsupported("the kernel that splits keys does not read them by descriptors")
+            raise Unsupported(Reason("descriptors-split"))
         if not _descriptors_fit(problem, info):
-            raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
+            raise Unsupported(Reason("descriptors-unfit", arch=info.arch))
     if int(chosen["split_kv"]) == 0:
         one = Plan(calls=(_tiles(kernels, problem, chosen),))
         if not chosen.get("widen"):

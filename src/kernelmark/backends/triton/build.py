@@ -14,6 +14,7 @@ from typing import Any
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.private import private_folder, temporary_folder
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import objects
 from kernelmark.gpu.rtc import vendor_of
@@ -112,8 +113,9 @@ def _build(
         source = _source(function, arguments, dict(constants))
         compiled = triton.compile(source, target=target(arch), options=_usable(options, arch))
     except Exception as error:
-        told = f"Triton cannot compile {function.__name__} for {arch}: {_first(error)}"
-        raise CompileError(told) from None
+        raise CompileError(
+            Reason("triton-refused", kernel=function.__name__, arch=arch, error=_first(error))
+        ) from None
     seconds = time.perf_counter() - start
     cuda = vendor_of(arch) == "cuda"
     code = compiled.asm["cubin" if cuda else "hsaco"]

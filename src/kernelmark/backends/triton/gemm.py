@@ -14,6 +14,9 @@ from kernelmark.backends.triton._copy import (
 )
 from kernelmark.backends.triton._gemm_rules import (
     GROUPS,
+    NO_SLICES,
+    PERSISTENT_SPLIT,
+    PERSISTENT_SWAP,
     SPLITS,
     Rules,
     descriptors_fit,
@@ -44,6 +47,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
@@ -274,12 +278,12 @@ def _refuse_ignored(problem: Problem, config: Config) -> None:
     """Refuse what is asked for and has no effect: it would be measured as another kernel."""
     if config.get("persistent"):
         if int(config.get("split_k", 1)) > 1:
-            raise Unsupported("the persistent kernel does not split k")
+            raise Unsupported(PERSISTENT_SPLIT)
         if config.get("swap"):
-            raise Unsupported("the persistent kernel does not swap its operands")
+            raise Unsupported(PERSISTENT_SWAP)
     split, k = int(config.get("split_k", 1)), problem.dims["k"]
     if "block_k" in config and split > 1 and slices(k, split, int(config["block_k"]))[0] == 1:
-        raise Unsupported(f"k={k} is a single block of {config['block_k']}: it cannot be split")
+        raise Unsupported(Reason("one-slice", k=k, block_k=int(config["block_k"])))
 
 
 def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Plan:
@@ -287,16 +291,16 @@ def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Pl
 
     if chosen.get("persistent"):
         if not descriptors_fit(problem, info, chosen):
-            raise Unsupported("the persistent kernel cannot address these operands by descriptors")
+            raise Unsupported(Reason("descriptors-unfit", arch=info.arch))
         if chosen.get("fused_sum"):
-            raise Unsupported("there are no slices of k to sum")
+            raise Unsupported(NO_SLICES)
         return Plan(calls=(_persistent(kernels, problem, chosen, info),))
     if chosen.get("specialize"):
-        raise Unsupported("only the persistent kernel gives its warps different work")
+        raise Unsupported(Reason("not-persistent"))
     _, _, _, k = sizes(problem)
     split, per_part = slices(k, int(chosen["split_k"]), int(chosen["block_k"]))
     if split == 1 and chosen.get("fused_sum"):
-        raise Unsupported("there are no slices of k to sum")
+        raise Unsupported(NO_SLICES)
     main = _tiles(kernels, problem, chosen, split, per_part)
     if split == 1:
         return Plan(calls=(main,))

@@ -20,6 +20,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
@@ -133,7 +134,15 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     k = problem.dims["k"]
     block_k = problem.dims["group"] if _is_group(problem) else int(chosen["block_k"])
     if _is_fp4(problem) and block_k % _MX_GROUP:
-        raise Unsupported(f"triton: block_k={block_k} is not a multiple of {_MX_GROUP}")
+        raise Unsupported(
+            Reason(
+                "config-not-multiple",
+                backend="triton",
+                name="block_k",
+                value=block_k,
+                multiple=_MX_GROUP,
+            )
+        )
     per_part = ceil_div(ceil_div(k, int(chosen["split_k"])), block_k) * block_k
     split = ceil_div(k, per_part)
     main = _tiles(kernels, problem, chosen, info, block_k, split, per_part)

@@ -217,9 +217,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
                 hint="0 minutes are no limit; a ratio of 1 and a gain of 0 keep all that is faster",
             )
     if reason := planfile.too_few(asked.rounds):
-        raise UsageError(
-            f"{asked.rounds} rounds are {reason}", hint=f"ask for {planfile.LEAST_ROUNDS}, or more"
-        )
+        raise UsageError(reason, hint=f"ask for {planfile.LEAST_ROUNDS}, or more")
     _check_backend(chosen.backend, info, here=here)
     if chosen.reference != chosen.backend:
         with _naming("the reference" if named else "the reference that summary.csv names"):

@@ -117,6 +117,8 @@ TEMPLATES = {
         "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"
         " between calls"
     ),
+    "not-gpu-arch": "{arch!r} is not a GPU architecture",
+    "arch-unknown": "the architecture {arch} is unknown",
     "iree-target-unknown": "IREE's compiler has no target {target}: {cause}",
     "compiled-not-run": "compiled, not run: {cause}",
     "variant-diverges": (
@@ -190,6 +192,11 @@ TEMPLATES = {
     "no-call": "is not a call in a known form",
     "file-cut": "the compressed file is truncated here",
     "file-damaged": "the compressed file is damaged from here on",
+    "file-unreadable": "{file}: cannot be read: {error}",
+    "file-unwritable": "{file} cannot be written: {error}",
+    "file-not-utf8": "{file}: is not UTF-8 text",
+    "file-not-toml": "{file}: is not valid TOML: {error}",
+    "file-not-json-object": "{file} is no JSON object",
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
@@ -504,4 +511,72 @@ TEMPLATES = {
         "none of {evaluations} candidates succeeded{last:if ; the last one is {status}: {cause}}"
         "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
     ),
+    # Tuning folders, and the files in them
+    "not-tuning-folder": "{folder} is no tuning folder: {cause}",
+    "folder-missing": "there is no such folder",
+    "folder-is-file": "it is a file",
+    "folder-lacks": "it has no {name}",
+    "folder-not-made": "{folder} cannot be made: {error}",
+    "state-unknown": "{file}: is not what kmark wrote",
+    "column-missing": "{file}: there is no column {column}",
+    "line-not-csv": "{file}: line {line} is no CSV: {error}",
+    "cell-not-number": "{file}: line {line}: {column} is {given!r}, not a number",
+    "cell-not-whole": "{file}: line {line}: {column} is {given!r}, not a whole number",
+    "cell-not-yes-or-no": "{file}: line {line}: {column} is {given!r}, not yes or no",
+    "cell-unknown": "{file}: line {line}: {column} is {given!r}, not one of {known:list}",
+    "cell-refused": "{file}: line {line}: {column}: {cause}",
+    "key-unknown": "{file}: {key} is unknown",
+    "key-missing": "{file}: {key} is missing",
+    "value-unknown": "{file}: {key} = {given} is unknown",
+    "value-refused": "{file}: {key}: {cause}",
+    "value-not-table": "{file}: {key} is not a table",
+    "value-not-text": "{file}: {key} = {given} is not text",
+    "value-not-whole": "{file}: {key} = {given} is not a whole number of at least {least}",
+    "value-not-number": "{file}: {key} = {given} is not a number of at least {least}",
+    "value-out-of-range": "{file}: {key} = {given} is not a number from {least} to {most:g}",
+    "value-not-list": "{file}: {key} = {given} is not a list of values",
+    "value-not-simple": "{file}: {key}: {given} is not a word, number or truth value",
+    "value-not-in-space": "{file}: {key}: {given} is not in the space",
+    "value-of-another-type": "{file}: {key} cannot be {given}",
+    "not-in-space": "{file}: {key} is no parameter of this space",
+    "not-a-parameter": "{file}: {key} is no parameter of {backend} for this problem",
+    "space-empty": "{file}: space: every combination of these values is forbidden",
+    "plan-name-differs": "{file}: name = {given!r} is not the name of the file",
+    "final-too-few-rounds": (
+        "{rounds} rounds are too few: with less than {least} nothing can be concluded at"
+        " {level:level}"
+    ),
+    "journal-in-use": "{file} is being written by another kmark tune run",
+    "journal-differs": (
+        "{file} was made for another {what}{shown:if : {there} there, {here} here}"
+    ),
+    "journal-without-header": "{file}: line 1 is not a journal's header",
+    "line-not-json": "line {line} is not JSON",
+    "line-not-of-journal": "line {line} is no line of a journal",
+    "line-impossible-time": "line {line}: a time of {seconds:g} s is not possible",
+    "plans-of-backend": "{folder} has plans for {planned}, not for {backend}",
+    "plans-of-arch": "{folder} has plans for {backend} on {planned}, not on {arch}",
+    "plan-of-arch": "{plan} was planned for {planned}, and {device} is {arch}",
+    "plan-not-for-gpu": (
+        "{plan} is planned for {arch}{no_arch:if no architecture}, which is no GPU's"
+    ),
+    "plan-refused": "{plan}: {cause}",
+    "compiles-nothing-ahead": ("{plan}: {backend} compiles nothing ahead that could be looked at"),
+    "candidates-none": "{given} candidates cannot be checked",
+    "jobs-none": "{given} jobs compile nothing",
+    "no-compile-worker": "no compile worker can be started: {cause}",
+    "trials-of-another": (
+        "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
+    ),
+    "no-tuning-results": "{folder} has no results yet",
+    # Measured spaces, which a search is simulated on
+    "search-budget-or-seed": (
+        "a search needs a budget above 0 and a seed that is not negative: {budget} and {seed} were"
+        " given"
+    ),
+    "not-measured-space": "it is no measured space",
+    "measured-space-unreadable": "{file} cannot be read as a measured space: {error}",
+    "measured-space-without-time": "{file} has no configuration that worked",
+    "table-does-not-fit": "{table} does not fit the parameters",
+    "objective-not-time": "its objective is {objective!r}, which is no time",
 }

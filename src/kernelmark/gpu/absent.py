@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.rtc import vendor_of
 
 _KIB = 1024
@@ -52,7 +53,7 @@ def absent(arch: str) -> DeviceInfo:
     # A GPU calls itself sm_90, also where kernels for it are built as sm_90a.
     name = arch.rstrip("af") if kind == "cuda" else arch
     if name not in _SHARED_KIB_UNITS:
-        raise UsageError(f"the architecture {arch} is unknown", hint=known_names())
+        raise UsageError(Reason("arch-unknown", arch=arch), hint=known_names())
     shared, units = _SHARED_KIB_UNITS[name]
     return DeviceInfo(
         name=f"{kind}:0",

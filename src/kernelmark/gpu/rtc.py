@@ -26,6 +26,7 @@ from pathlib import Path
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
@@ -64,7 +65,7 @@ def vendor_of(arch: str) -> str:
         return "cuda"
     if re.fullmatch(r"gfx[0-9a-f]+", arch):
         return "hip"
-    raise UsageError(f"{arch!r} is not a GPU architecture", hint="write sm_90 or gfx942")
+    raise UsageError(Reason("not-gpu-arch", arch=arch), hint="write sm_90 or gfx942")
 
 
 def compile_source(

@@ -197,6 +197,10 @@ TEMPLATES = {
     "file-not-utf8": "{file}: is not UTF-8 text",
     "file-not-toml": "{file}: is not valid TOML: {error}",
     "file-not-json-object": "{file} is no JSON object",
+    "file-is-folder": "{file} is a folder, not a file",
+    "not-a-folder": "{path} is not a folder{of:if  of {of}}",
+    "unreadable": "cannot be read: {error}",
+    "not-json": "is not JSON: {error}",
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
@@ -569,6 +573,80 @@ TEMPLATES = {
         "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
     ),
     "no-tuning-results": "{folder} has no results yet",
+    # Files of libraries that winners are written to
+    "option-not-name-value": "{given!r} is not NAME=VALUE",
+    "option-unknown": "{format} has no option {name!r}",
+    "option-not-yes-or-no": "{name}={given} is neither yes nor no",
+    "file-of-another-format": "{file}: is not a {format} file",
+    "file-version": "{file}: version {given} is not known",
+    "file-changed-meanwhile": "{file} has changed meanwhile",
+    "file-exists": "{file} exists",
+    "file-not-read-back": "{file} does not read back as it was written",
+    "proof-failed": (
+        "{format}: reading it back does not give what was tuned: {cause}"
+        "{more:if  (and {more} more)}"
+    ),
+    "winner-not-found": "{name}: {lookup} finds {found}, not {wanted}",
+    "lookup-changed": "{lookup} was {before} and would become {after}",
+    "tuned-on-another-arch": "{device} is {arch} here, and {tuned} was tuned",
+    "hipblaslt-own-cache": (
+        "hipblaslt: the file is a tuning cache of the library's own, with a longer key"
+    ),
+    "archs-mixed": "{format}: winners and rows of the file are of {archs:and}",
+    "revisions-differ": "the git revisions of hipBLASLt differ: {revisions:list}",
+    "revision-unknown": "{format}: the library's git revision is not known",
+    "library-versions-mixed": "algorithms of cuBLASLt {versions:and} do not go into one file",
+    "library-version-unknown": "{format}: the library's version is not known",
+    "params-unknown": "params={given} is neither ld nor short",
+    "validators-unknown": "tunableop: {names:list} not known, and PyTorch would refuse the file",
+    "validators-missing": (
+        "tunableop: the file has no validators, and PyTorch would refuse the file"
+    ),
+    "validator-arch": "tunableop: GCN_ARCH_NAME is {arch}, and {tuned} was tuned",
+    "algo-missing": "its config names no algorithm",
+    "algo-unreadable": "its algorithm {algo!r} is not name=number …",
+    "file-without-entries": "{file}: has no entries or no cublaslt version",
+    "entry-not-object": "{file}: entry {entry} is not an object",
+    "entry-lacks": "{file}: entry {entry} has no {name}",
+    "entry-algo": "{file}: entry {entry} has no algo of whole numbers",
+    "file-not-python": "{file}: is not Python: {error}",
+    "configs-missing": "{file}: has no CONFIGS",
+    "configs-unreadable": "{file}: CONFIGS cannot be read: {error}",
+    "configs-not-dict": "{file}: CONFIGS is not a dict of configs",
+    "configs-share-line": "{file}: CONFIGS shares line {line} with other code",
+    "bucket-missing": "no bucket for m={m}",
+    "buckets-not-object": "is not an object of buckets",
+    "bucket-not-object": "{name} is {given} and not an object of settings",
+    "aiter-config-missing": "{folder} has no config of {family} for {arch}",
+    "aiter-not-persistent": "aiter's kernels have no persistent form",
+    "aiter-no-setting": "aiter's configs have no {name}",
+    "aiter-no-split-k": "aiter's kernel for {family} does not split k",
+    "aiter-split-k-strides": (
+        "aiter's kernel for {family} adds up its parts with strides in wrong order"
+    ),
+    "aiter-bucket-changes": "no bucket for it leaves m={m} as it is",
+    "config-lacks": "its config has no {name}",
+    # Tensile's logic files
+    "file-not-yaml": "{file}: is not YAML: {error}",
+    "not-logic": "{file}: is no logic file",
+    "no-logic-files": "{folder}: there are no logic files (*.yaml) in it",
+    "logic-parts": "{file}: a logic file has 12 parts, this one {parts}",
+    "logic-without-problem-type": "{file}: has no problem type",
+    "logic-without-solutions": "{file}: has no solutions or no table of sizes",
+    "solution-without-index": "{file}: a solution has no SolutionIndex",
+    "solution-without-name": "{file}: solution {index} has no SolutionNameMin",
+    "logic-row": "{file}: {row} is no [size, [solution, efficiency]]",
+    "logic-form-differs": "{file}: is of another form than {base}",
+    "logic-problem-differs": (
+        "{file}: its problem type has {name}={given}, that of {base} {there}"
+    ),
+    "logic-default-differs": "{file}: its DefaultSolution is another than that of {base}",
+    "logic-type-differs": "{file}: is of type {given}, {base} of {there}",
+    "logic-folder": "{file}: is of type {given} and does not belong into {folder}",
+    "logic-target-ambiguous": "{file} may go into {first} or {second}",
+    "winner-without-efficiency": (
+        "no_eff=no is not possible: a winner has a time, not an efficiency, and 0 is written"
+    ),
     # Measured spaces, which a search is simulated on
     "search-budget-or-seed": (
         "a search needs a budget above 0 and a seed that is not negative: {budget} and {seed} were"

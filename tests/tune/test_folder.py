@@ -9,6 +9,7 @@ import pytest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
+from kernelmark_dev.raising import raises_code
 
 
 def test_a_folder_with_a_workload_is_one(tmp_path):
@@ -19,21 +20,24 @@ def test_a_folder_with_a_workload_is_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("absent", "there is no such folder"), ("file", "it is a file"), ("empty", "no workload.csv")],
+    ("name", "code"),
+    [("absent", "folder-missing"), ("file", "folder-is-file"), ("empty", "folder-lacks")],
 )
-def test_any_other_path_is_refused_with_what_to_do(tmp_path, name, why):
+def test_any_other_path_is_refused_with_what_to_do(tmp_path, name, code):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=why) as refused:
+    with raises_code(UsageError, code) as refused:
         TuningFolder.open(tmp_path / name)
+    assert refused.value.message.code == "not-tuning-folder"
+    assert refused.value.message.fields["folder"] == str(tmp_path / name)
     assert refused.value.hint == f"kmark import LOG --workload {tmp_path / name}"
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be made"):
-        TuningFolder.make(tmp_path / "file" / "below")
+    below = tmp_path / "file" / "below"
+    with raises_code(UsageError, "folder-not-made", folder=str(below)):
+        TuningFolder.make(below)
 
 
 def test_plans_are_in_natural_order(tmp_path):
@@ -55,7 +59,7 @@ def test_the_state_is_remembered(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"names": 1, "written": {}}', '{"names"'])
 def test_a_state_that_is_none_is_told(tmp_path, text):
     (tmp_path / "state.json").write_text(text)
-    with pytest.raises(UsageError, match=r"state\.json: is not what kmark wrote"):
+    with raises_code(UsageError, "state-unknown", file=str(tmp_path / "state.json")):
         TuningFolder(tmp_path).read_state()
 
 
@@ -67,7 +71,8 @@ def test_a_file_appears_whole_or_stays_as_it_was(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UsageError, match="file cannot be written: No space left") as refused:
+    error = "No space left on device"
+    with raises_code(UsageError, "file-unwritable", file=str(path), error=error) as refused:
         write_whole(path, "after")
     assert refused.value.hint
     assert path.read_text() == "before"

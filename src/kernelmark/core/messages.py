@@ -234,7 +234,6 @@ TEMPLATES = {
     "run-without-store": "{name!r} is not a file, and there is no store to look in",
     "workload-empty": "{file} has no problems",
     "threshold-not-percent": "a threshold is from 0 to 100 percent, not {given:g}",
-    "final-too-few-rounds": "{rounds} rounds are {why}",
     "figure-no-points": "{name} has no points to draw",
     "figure-not-shared": "{names:list} cannot share one figure",
     # Commits, builds and nights
@@ -389,6 +388,10 @@ TEMPLATES = {
     "no-call": "is not a call in a known form",
     "file-cut": "the compressed file is truncated here",
     "file-damaged": "the compressed file is damaged from here on",
+    "file-not-json-object": "{file} is no JSON object",
+    "not-a-folder": "{path} is not a folder{of:if  of {of}}",
+    "unreadable": "cannot be read: {error}",
+    "not-json": "is not JSON: {error}",
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
@@ -759,4 +762,145 @@ TEMPLATES = {
         "none of {evaluations} candidates succeeded{last:if ; the last one is {status}: {cause}}"
         "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
     ),
+    # Tuning folders, and the files in them
+    "not-tuning-folder": "{folder} is no tuning folder: {cause}",
+    "folder-missing": "there is no such folder",
+    "folder-is-file": "it is a file",
+    "folder-lacks": "it has no {name}",
+    "folder-not-made": "{folder} cannot be made: {error}",
+    "state-unknown": "{file}: is not what kmark wrote",
+    "line-not-csv": "{file}: line {line} is no CSV: {error}",
+    "cell-not-number": "{file}: line {line}: {column} is {given!r}, not a number",
+    "cell-not-whole": "{file}: line {line}: {column} is {given!r}, not a whole number",
+    "cell-not-yes-or-no": "{file}: line {line}: {column} is {given!r}, not yes or no",
+    "cell-unknown": "{file}: line {line}: {column} is {given!r}, not one of {known:list}",
+    "cell-refused": "{file}: line {line}: {column}: {cause}",
+    "key-unknown": "{file}: {key} is unknown",
+    "key-missing": "{file}: {key} is missing",
+    "value-unknown": "{file}: {key} = {given} is unknown",
+    "value-refused": "{file}: {key}: {cause}",
+    "value-not-table": "{file}: {key} is not a table",
+    "value-not-text": "{file}: {key} = {given} is not text",
+    "value-not-whole": "{file}: {key} = {given} is not a whole number of at least {least}",
+    "value-not-number": "{file}: {key} = {given} is not a number of at least {least}",
+    "value-out-of-range": "{file}: {key} = {given} is not a number from {least} to {most:g}",
+    "value-not-list": "{file}: {key} = {given} is not a list of values",
+    "value-not-simple": "{file}: {key}: {given} is not a word, number or truth value",
+    "value-not-in-space": "{file}: {key}: {given} is not in the space",
+    "value-of-another-type": "{file}: {key} cannot be {given}",
+    "not-in-space": "{file}: {key} is no parameter of this space",
+    "not-a-parameter": "{file}: {key} is no parameter of {backend} for this problem",
+    "space-empty": "{file}: space: every combination of these values is forbidden",
+    "plan-name-differs": "{file}: name = {given!r} is not the name of the file",
+    "final-too-few-rounds": (
+        "{rounds} rounds are too few: with less than {least} nothing can be concluded at"
+        " {level:level}"
+    ),
+    "journal-in-use": "{file} is being written by another kmark tune run",
+    "journal-differs": (
+        "{file} was made for another {what}{shown:if : {there} there, {here} here}"
+    ),
+    "journal-without-header": "{file}: line 1 is not a journal's header",
+    "line-not-json": "line {line} is not JSON",
+    "line-not-of-journal": "line {line} is no line of a journal",
+    "line-impossible-time": "line {line}: a time of {seconds:g} s is not possible",
+    "plans-of-backend": "{folder} has plans for {planned}, not for {backend}",
+    "plans-of-arch": "{folder} has plans for {backend} on {planned}, not on {arch}",
+    "plan-of-arch": "{plan} was planned for {planned}, and {device} is {arch}",
+    "plan-not-for-gpu": (
+        "{plan} is planned for {arch}{no_arch:if no architecture}, which is no GPU's"
+    ),
+    "plan-refused": "{plan}: {cause}",
+    "compiles-nothing-ahead": ("{plan}: {backend} compiles nothing ahead that could be looked at"),
+    "candidates-none": "{given} candidates cannot be checked",
+    "jobs-none": "{given} jobs compile nothing",
+    "no-compile-worker": "no compile worker can be started: {cause}",
+    "trials-of-another": (
+        "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
+    ),
+    "no-tuning-results": "{folder} has no results yet",
+    # Files of libraries that winners are written to
+    "option-not-name-value": "{given!r} is not NAME=VALUE",
+    "option-unknown": "{format} has no option {name!r}",
+    "option-not-yes-or-no": "{name}={given} is neither yes nor no",
+    "file-of-another-format": "{file}: is not a {format} file",
+    "file-version": "{file}: version {given} is not known",
+    "file-changed-meanwhile": "{file} has changed meanwhile",
+    "file-exists": "{file} exists",
+    "file-not-read-back": "{file} does not read back as it was written",
+    "proof-failed": (
+        "{format}: reading it back does not give what was tuned: {cause}"
+        "{more:if  (and {more} more)}"
+    ),
+    "winner-not-found": "{name}: {lookup} finds {found}, not {wanted}",
+    "lookup-changed": "{lookup} was {before} and would become {after}",
+    "tuned-on-another-arch": "{device} is {arch} here, and {tuned} was tuned",
+    "hipblaslt-own-cache": (
+        "hipblaslt: the file is a tuning cache of the library's own, with a longer key"
+    ),
+    "archs-mixed": "{format}: winners and rows of the file are of {archs:and}",
+    "revisions-differ": "the git revisions of hipBLASLt differ: {revisions:list}",
+    "revision-unknown": "{format}: the library's git revision is not known",
+    "library-versions-mixed": "algorithms of cuBLASLt {versions:and} do not go into one file",
+    "library-version-unknown": "{format}: the library's version is not known",
+    "params-unknown": "params={given} is neither ld nor short",
+    "validators-unknown": "tunableop: {names:list} not known, and PyTorch would refuse the file",
+    "validators-missing": (
+        "tunableop: the file has no validators, and PyTorch would refuse the file"
+    ),
+    "validator-arch": "tunableop: GCN_ARCH_NAME is {arch}, and {tuned} was tuned",
+    "algo-missing": "its config names no algorithm",
+    "algo-unreadable": "its algorithm {algo!r} is not name=number …",
+    "file-without-entries": "{file}: has no entries or no cublaslt version",
+    "entry-not-object": "{file}: entry {entry} is not an object",
+    "entry-lacks": "{file}: entry {entry} has no {name}",
+    "entry-algo": "{file}: entry {entry} has no algo of whole numbers",
+    "file-not-python": "{file}: is not Python: {error}",
+    "configs-missing": "{file}: has no CONFIGS",
+    "configs-unreadable": "{file}: CONFIGS cannot be read: {error}",
+    "configs-not-dict": "{file}: CONFIGS is not a dict of configs",
+    "configs-share-line": "{file}: CONFIGS shares line {line} with other code",
+    "bucket-missing": "no bucket for m={m}",
+    "buckets-not-object": "is not an object of buckets",
+    "bucket-not-object": "{name} is {given} and not an object of settings",
+    "aiter-config-missing": "{folder} has no config of {family} for {arch}",
+    "aiter-not-persistent": "aiter's kernels have no persistent form",
+    "aiter-no-setting": "aiter's configs have no {name}",
+    "aiter-no-split-k": "aiter's kernel for {family} does not split k",
+    "aiter-split-k-strides": (
+        "aiter's kernel for {family} adds up its parts with strides in wrong order"
+    ),
+    "aiter-bucket-changes": "no bucket for it leaves m={m} as it is",
+    "config-lacks": "its config has no {name}",
+    # Tensile's logic files
+    "file-not-yaml": "{file}: is not YAML: {error}",
+    "not-logic": "{file}: is no logic file",
+    "no-logic-files": "{folder}: there are no logic files (*.yaml) in it",
+    "logic-parts": "{file}: a logic file has 12 parts, this one {parts}",
+    "logic-without-problem-type": "{file}: has no problem type",
+    "logic-without-solutions": "{file}: has no solutions or no table of sizes",
+    "solution-without-index": "{file}: a solution has no SolutionIndex",
+    "solution-without-name": "{file}: solution {index} has no SolutionNameMin",
+    "logic-row": "{file}: {row} is no [size, [solution, efficiency]]",
+    "logic-form-differs": "{file}: is of another form than {base}",
+    "logic-problem-differs": (
+        "{file}: its problem type has {name}={given}, that of {base} {there}"
+    ),
+    "logic-default-differs": "{file}: its DefaultSolution is another than that of {base}",
+    "logic-type-differs": "{file}: is of type {given}, {base} of {there}",
+    "logic-folder": "{file}: is of type {given} and does not belong into {folder}",
+    "logic-target-ambiguous": "{file} may go into {first} or {second}",
+    "winner-without-efficiency": (
+        "no_eff=no is not possible: a winner has a time, not an efficiency, and 0 is written"
+    ),
+    # Measured spaces, which a search is simulated on
+    "search-budget-or-seed": (
+        "a search needs a budget above 0 and a seed that is not negative: {budget} and {seed} were"
+        " given"
+    ),
+    "not-measured-space": "it is no measured space",
+    "measured-space-unreadable": "{file} cannot be read as a measured space: {error}",
+    "measured-space-without-time": "{file} has no configuration that worked",
+    "table-does-not-fit": "{table} does not fit the parameters",
+    "objective-not-time": "its objective is {objective!r}, which is no time",
 }

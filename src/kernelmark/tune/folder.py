@@ -23,6 +23,7 @@ from pathlib import Path
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 
 _VERSION = 1
 _DIGITS = re.compile(r"(\d+)")
@@ -50,13 +51,14 @@ class TuningFolder:
         if folder.workload.is_file():
             return folder
         if not folder.path.exists():
-            reason = "there is no such folder"
+            cause = Reason("folder-missing")
         elif not folder.path.is_dir():
-            reason = "it is a file"
+            cause = Reason("folder-is-file")
         else:
-            reason = "it has no workload.csv"
+            cause = Reason("folder-lacks", name=folder.workload.name)
         raise UsageError(
-            f"{place} is no tuning folder: {reason}", hint=f"kmark import LOG --workload {place}"
+            Reason("not-tuning-folder", folder=str(place), cause=cause),
+            hint=f"kmark import LOG --workload {place}",
         )
 
     @classmethod
@@ -67,7 +69,8 @@ class TuningFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{place} cannot be made: {error.strerror}", hint="name another folder"
+                Reason("folder-not-made", folder=str(place), error=str(error.strerror)),
+                hint="name another folder",
             ) from None
         return folder
 
@@ -118,7 +121,7 @@ class TuningFolder:
             raise unreadable(self.state, error) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError(
-                f"{self.state}: is not what kmark wrote",
+                Reason("state-unknown", file=str(self.state)),
                 hint="delete it: names are then taken from the plans, which all count as edited",
             ) from None
         return State(names=FrozenDict(names), written=FrozenDict(written))
@@ -154,14 +157,14 @@ def check_writable(path: Path) -> None:
 def unwritable(path: Path, error: OSError) -> UsageError:
     """An error that names the file, which a full disk's own does not."""
     return UsageError(
-        f"{path} cannot be written: {error.strerror or error}",
+        Reason("file-unwritable", file=str(path), error=error.strerror or str(error)),
         hint="make room or allow writing there, then give the same command again",
     )
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"{path}: cannot be read: {error.strerror or error}",
+        Reason("file-unreadable", file=str(path), error=error.strerror or str(error)),
         hint="allow reading it, then give the same command again",
     )
 

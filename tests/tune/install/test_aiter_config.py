@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
 from kernelmark.tune.install.aiter_config import FAMILIES, STANDARD, bounds, bucket_of, lint, lookup
+from kernelmark_dev.raising import raises_code
 
 GOOD = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_warps": 4}
 
@@ -80,10 +81,10 @@ def test_greater_or_equal_comes_after_less_or_equal(root):
 
 
 def test_what_is_missing_is_told(root):
-    with pytest.raises(UsageError, match="no config of GEMM-NO for gfx950"):
+    with raises_code(UsageError, "aiter-config-missing", family="GEMM-NO", arch="gfx950"):
         found(root, "GEMM-NO")
     root("gemm/gfx950-Y.json", {"M_LEQ_4": GOOD})
-    with pytest.raises(UsageError, match="no bucket for m=5"):
+    with raises_code(UsageError, "bucket-missing", m=5):
         found(root, "Y", m=5)
 
 

@@ -16,6 +16,7 @@ from kernelmark.tune.install.emitters.python import emitter
 from kernelmark.tune.install.recompare import recompare
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.tune.records.outcome import Choice, Outcome
+from kernelmark_dev.raising import raises_code
 
 QUICK = Acceptance(rounds=6, neighbours=0, min_gain_us=0.1)
 
@@ -133,7 +134,7 @@ def test_a_device_that_is_not_here_gives_its_turn_to_one_like_it():
     (again,) = recompare([elsewhere], acceptance=lambda _: QUICK)
     assert again.kept, again.reason
     other = dataclasses.replace(elsewhere, arch="of another kind")
-    with pytest.raises(UsageError, match="there is no device 'fake:3'"):
+    with pytest.raises(UsageError, match="'fake:3'"):
         recompare([other], acceptance=lambda _: QUICK)
 
 
@@ -164,7 +165,7 @@ def test_a_kernel_of_another_name_is_told():
 
 
 def test_another_device_is_refused():
-    with pytest.raises(UsageError, match="here, and sm_90 was tuned"):
+    with raises_code(UsageError, "tuned-on-another-arch", tuned="sm_90", device="fake"):
         recompare([dataclasses.replace(outcome(), arch="sm_90")])
     with pytest.raises(KernelmarkError):
         recompare([dataclasses.replace(outcome(), device="hip:7")])

@@ -15,6 +15,7 @@ from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import tensile
 from kernelmark.tune.install.emitters.tensile import emitter
 from kernelmark.tune.install.tensile import Fate
+from kernelmark_dev.raising import raises_code
 
 TYPE = {"DataType": 7, "TransposeA": 1, "TransposeB": 0, "UseBias": 0}
 
@@ -123,16 +124,18 @@ def test_the_newer_version_is_required():
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "code", "name", "given"),
     [
-        ({"problem": {**TYPE, "TransposeA": 0}}, "TransposeA=0"),
-        ({"problem": {**TYPE, "UseScaleAB": 1}}, "UseScaleAB=1"),
-        ({"kind": "GridBased"}, "of type GridBased"),
+        *(
+            ({"problem": {**TYPE, "TransposeA": 0}}, "logic-problem-differs", "TransposeA", "0"),
+            ({"problem": {**TYPE, "UseScaleAB": 1}}, "logic-problem-differs", "UseScaleAB", "1"),
+        ),
+        ({"kind": "GridBased"}, "logic-type-differs", None, "GridBased"),
     ],
 )
-def test_what_does_not_go_together_is_refused(more, message):
+def test_what_does_not_go_together_is_refused(more, code, name, given):
     extra = logic([solution(0, "new")], [[[7, 8, 1, 9], [0, 0.1]]], **more)
-    with pytest.raises(UsageError, match=message):
+    with raises_code(UsageError, code, name=name, given=given):
         tensile.merge(logic(*BASE), extra)
 
 
@@ -155,9 +158,9 @@ def test_a_file_by_names():
     result, _ = tensile.merge(base, tensile.parse(yaml.safe_dump(extra), "extra"))
     assert (7, 8, 1, 9) in tensile.answers(result)
     extra["DefaultSolution"] = {"GlobalSplitU": 2}
-    with pytest.raises(UsageError, match="DefaultSolution"):
+    with raises_code(UsageError, "logic-default-differs", file="extra", base="base"):
         tensile.merge(base, tensile.parse(yaml.safe_dump(extra), "extra"))
-    with pytest.raises(UsageError, match="another form"):
+    with raises_code(UsageError, "logic-form-differs", base="base"):
         tensile.merge(base, logic(*BASE))
 
 
@@ -171,19 +174,28 @@ def test_the_table_counts_solutions_by_their_order():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "fields"),
     [
-        ("{", "is not YAML"),
-        ("7", "is no logic file"),
-        ("[1, 2]", "has 12 parts, this one 2"),
-        (yaml.safe_dump(document([{"SolutionIndex": 0}], [])), "no SolutionNameMin"),
-        (yaml.safe_dump(document([{"SolutionNameMin": "x"}], [])), "no SolutionIndex"),
-        (yaml.safe_dump(document([], [[[1, 1, 1, 1], [0, 1]]])), "is no"),
-        (yaml.safe_dump(document([], [[1, 2]])), "is no"),
+        ("{", "file-not-yaml", {}),
+        ("7", "not-logic", {}),
+        ("[1, 2]", "logic-parts", {"parts": 2}),
+        (
+            yaml.safe_dump(document([{"SolutionIndex": 0}], [])),
+            *("solution-without-name", {"index": 0}),
+        ),
+        (
+            yaml.safe_dump(document([{"SolutionNameMin": "x"}], [])),
+            *("solution-without-index", {}),
+        ),
+        (
+            yaml.safe_dump(document([], [[[1, 1, 1, 1], [0, 1]]])),
+            *("logic-row", {"row": "[[1, 1, 1, 1], [0, 1]]"}),
+        ),
+        (yaml.safe_dump(document([], [[1, 2]])), "logic-row", {"row": "[1, 2]"}),
     ],
 )
-def test_what_is_no_logic_is_told(text, message):
-    with pytest.raises(UsageError, match=message):
+def test_what_is_no_logic_is_told(text, code, fields):
+    with raises_code(UsageError, code, file="x.yaml", **fields):
         tensile.parse(text, "x.yaml")
 
 
@@ -295,8 +307,11 @@ def test_an_incremental_file_goes_into_the_one_of_its_name_wherever_it_is(folder
 
 def test_an_incremental_file_that_may_go_into_several_is_refused(folders):
     deeper(folders, "asm/one/Equality", "asm/two/Equality")
-    with pytest.raises(UsageError, match=r"may go into .*one/Equality.* or .*two/Equality"):
+    with raises_code(UsageError, "logic-target-ambiguous") as refused:
         prepared(folders)
+    fields = refused.value.message.fields
+    assert "one/Equality" in fields["first"]
+    assert "two/Equality" in fields["second"]
     (folders / "inc/asm/two/Equality").mkdir(parents=True)
     (folders / "inc/gfx950_BBS.yaml").rename(folders / "inc/asm/two/Equality/gfx950_BBS.yaml")
     (edit,) = prepared(folders).edits
@@ -306,7 +321,7 @@ def test_an_incremental_file_that_may_go_into_several_is_refused(folders):
 def test_a_type_in_the_wrong_folder_is_refused(folders):
     (folders / "inc/GridBased").mkdir()
     (folders / "inc/gfx950_BBS.yaml").rename(folders / "inc/GridBased/gfx950_BBS.yaml")
-    with pytest.raises(UsageError, match="is of type Equality and does not belong into"):
+    with raises_code(UsageError, "logic-folder", given="Equality"):
         prepared(folders)
 
 
@@ -329,7 +344,7 @@ def test_options_reach_the_merge(folders):
 
 @pytest.mark.parametrize("name", ["force", "no_eff"])
 def test_a_word_that_is_neither_yes_nor_no_is_refused(folders, name):
-    with pytest.raises(UsageError, match=f"{name}=maybe is neither yes nor no"):
+    with raises_code(UsageError, "option-not-yes-or-no", name=name, given="maybe"):
         prepared(folders, **{name: "maybe"})
     assert prepared(folders, **{name: "False"}).edits == prepared(folders).edits
 

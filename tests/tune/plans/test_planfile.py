@@ -17,6 +17,7 @@ from kernelmark.runners.targets import find
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.narrow import narrowed, space_of
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+from kernelmark_dev.raising import raises_code
 
 PROBLEM = ops.parse("gemm m=8 n=16 k=32 dtype=f32")
 PLAN = TunePlan(
@@ -120,48 +121,58 @@ def test_a_short_file_is_a_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "code", "key", "given"),
     [
-        ("seed = 1", "sead = 1", "sead is unknown"),
-        ("seed = 1", 'seed = "1"', "seed = '1' is not a whole number"),
-        ("seed = 1", "seed = true", "seed = True is not a whole number"),
-        ("seed = 1", "seed = ", "is not valid TOML"),
-        ("evaluations = 100", "evaluations = 0", "budget.evaluations = 0 is not a whole number"),
-        ("evaluations = 100", "evaluation = 9", "budget.evaluation is unknown"),
-        ("minutes = 0.0", "minutes = -1", "budget.minutes = -1 is not a number of at least 0"),
-        ("minutes = 0.0", "minutes = inf", "budget.minutes = inf is not a number"),
-        ("minutes = 0.0", "minutes = nan", "budget.minutes = nan is not a number"),
-        ("minutes = 0.0", f"minutes = {10**400}", "budget.minutes = 1000"),
-        ("rounds = 6", "rounds = 0", "acceptance.rounds = 0 is not a whole number"),
+        ("seed = 1", "sead = 1", "key-unknown", "sead", None),
+        ("seed = 1", 'seed = "1"', "value-not-whole", "seed", "'1'"),
+        ("seed = 1", "seed = true", "value-not-whole", "seed", "True"),
+        ("seed = 1", "seed = ", "file-not-toml", None, None),
+        (*("evaluations = 100", "evaluations = 0"), "value-not-whole", "budget.evaluations", "0"),
+        (*("evaluations = 100", "evaluation = 9"), "key-unknown", "budget.evaluation", None),
+        ("minutes = 0.0", "minutes = -1", "value-not-number", "budget.minutes", "-1"),
+        ("minutes = 0.0", "minutes = inf", "value-not-number", "budget.minutes", "inf"),
+        ("minutes = 0.0", "minutes = nan", "value-not-number", "budget.minutes", "nan"),
         (
-            *("rounds = 6", "rounds = 3"),
-            "acceptance.rounds = 3 is too few: with less than 6 nothing can be concluded at 95 %",
+            *("minutes = 0.0", f"minutes = {10**400}"),
+            *("value-not-number", "budget.minutes", f"{10**39}"),
         ),
-        ("min_ratio = 1.03", 'min_ratio = "3 %"', "acceptance.min_ratio = '3 %' is not a number"),
-        ('strategy = "random"', 'strategy = "rando"', "strategy = 'rando' is unknown"),
-        ('backend = "fake"', 'backend = "fak"', "backend = 'fak' is unknown"),
-        ('backend = "numpy"', "backend = 3", "reference.backend = 3 is not text"),
-        ('"gemm m=8', '"gemm m=-8', "problem: "),
-        ('name = "SSS_NN_0"', 'name = "other"', "name = 'other' is not the name of the file"),
-        ("warps = [1, 2, 4, 8]", "warps = 0.0", "space.warps = 0.0 is not a list of values"),
-        ("warps = [1, 2, 4, 8]", "warps = []", "space.warps = [] is not a list of values"),
-        ("warps = [1, 2, 4, 8]", "warps = [[1]]", "space.warps: [1] is not a word"),
-        ("[reference.config]", "[reference.config]\na = [1]", "reference.config.a: [1] is not"),
-        ("[budget]", "[budgets]", "budgets is unknown"),
-        ("\n[space]\n", "\n[blas]\nm = 3\n[space]\n", "blas.m = 3 is not text"),
-        ("share = 0.0", "share = 12.5", "share = 12.5 is not a number from 0 to 1"),
+        ("rounds = 6", "rounds = 0", "value-not-whole", "acceptance.rounds", "0"),
+        ("rounds = 6", "rounds = 3", "value-refused", "acceptance.rounds", None),
+        (
+            *("min_ratio = 1.03", 'min_ratio = "3 %"'),
+            *("value-not-number", "acceptance.min_ratio", "'3 %'"),
+        ),
+        ('strategy = "random"', 'strategy = "rando"', "value-unknown", "strategy", "'rando'"),
+        ('backend = "fake"', 'backend = "fak"', "value-unknown", "backend", "'fak'"),
+        ('backend = "numpy"', "backend = 3", "value-not-text", "reference.backend", "3"),
+        ('"gemm m=8', '"gemm m=-8', "value-refused", "problem", None),
+        ('name = "SSS_NN_0"', 'name = "other"', "plan-name-differs", None, "other"),
+        ("warps = [1, 2, 4, 8]", "warps = 0.0", "value-not-list", "space.warps", "0.0"),
+        ("warps = [1, 2, 4, 8]", "warps = []", "value-not-list", "space.warps", "[]"),
+        ("warps = [1, 2, 4, 8]", "warps = [[1]]", "value-not-simple", "space.warps", "[1]"),
+        (
+            *("[reference.config]", "[reference.config]\na = [1]"),
+            *("value-not-simple", "reference.config.a", "[1]"),
+        ),
+        ("[budget]", "[budgets]", "key-unknown", "budgets", None),
+        ("\n[space]\n", "\n[blas]\nm = 3\n[space]\n", "value-not-text", "blas.m", "3"),
+        ("share = 0.0", "share = 12.5", "value-out-of-range", "share", "12.5"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_key(place, old, new, told):
+def test_what_is_wrong_is_told_with_file_and_key(place, old, new, code, key, given):
     text = place.read_text()
     assert old in text
     place.write_text(text.replace(old, new))
-    with pytest.raises(UsageError) as refused:
+    with raises_code(UsageError, code, file=str(place), key=key, given=given) as refused:
         planfile.read(place)
-    assert refused.value.message.startswith(f"{place}: ")
-    assert told in refused.value.message
     assert "\n" not in refused.value.message
     assert refused.value.hint
+
+
+def test_too_few_rounds_are_refused_with_how_many_it_takes(place):
+    place.write_text(place.read_text().replace("rounds = 6", "rounds = 3"))
+    with raises_code(UsageError, "final-too-few-rounds", rounds=3, least=6, level=0.95):
+        planfile.read(place)
 
 
 @given(st.text() | st.binary().map(lambda b: b.decode("latin-1")))
@@ -208,23 +219,23 @@ def test_a_parameter_that_is_not_named_has_all_its_values(place):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("new", "code", "key", "given"),
     [
-        ("warps = [1,", "warps = [5,", "space.warps: 5 is not in the space"),
-        ("warps = [1,", "warp = [1,", "space.warp is no parameter of this space"),
+        ("warps = [5,", "value-not-in-space", "space.warps", "5"),
+        ("warp = [1,", "not-in-space", "space.warp", None),
     ],
 )
-def test_values_outside_of_the_space_are_told(place, old, new, told):
-    place.write_text(place.read_text().replace(old, new))
-    with pytest.raises(UsageError, match=re.escape(f"{place}: {told}")):
+def test_values_outside_of_the_space_are_told(place, new, code, key, given):
+    place.write_text(place.read_text().replace("warps = [1,", new))
+    with raises_code(UsageError, code, file=str(place), key=key, given=given):
         space_of(planfile.read(place), FAKE, str(place))
 
 
 def test_true_is_not_one():
     space = Space(parameters={"persistent": (False, True), "stages": (1, 2)})
-    with pytest.raises(UsageError, match="stages: true is not in the space"):
+    with raises_code(UsageError, "value-not-in-space", key="space.stages", given="true"):
         narrowed(space, {"stages": (True,)})
-    with pytest.raises(UsageError, match="persistent: 1 is not in the space"):
+    with raises_code(UsageError, "value-not-in-space", key="space.persistent", given="1"):
         narrowed(space, {"persistent": (1,)})
 
 
@@ -232,13 +243,14 @@ def test_a_space_that_nothing_is_left_of_is_refused():
     space = Space(
         parameters={"a": (1, 2)}, forbids=lambda config: "no" if config["a"] == 1 else None
     )
-    with pytest.raises(UsageError, match="every combination of these values is forbidden"):
+    with raises_code(UsageError, "space-empty"):
         narrowed(space, {"a": (1,)})
 
 
 def test_a_backend_with_nothing_to_tune_is_told(tmp_path):
     plan = TunePlan(name="x", problem=PROBLEM, backend="numpy", reference_backend="numpy")
-    with pytest.raises(UsageError, match="x: numpy has nothing to tune for this problem on cpu"):
+    where = {"place": "x", "backend": "numpy", "device": "cpu"}
+    with raises_code(UsageError, "plan-nothing-to-tune", **where):
         space_of(plan, find("cpu")[1])
 
 

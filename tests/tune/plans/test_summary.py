@@ -24,6 +24,7 @@ from kernelmark.tune.plans.summary import (
     write,
 )
 from kernelmark.workloads.workload import Call, Workload
+from kernelmark_dev.raising import raises_code
 
 BASIS = Basis(
     backend="torch", version="2.9", model="H200", arch="sm_90", timing="quick", device="cuda:0"
@@ -177,7 +178,8 @@ def test_the_file_says_by_which_threshold_it_was_selected(tmp_path, thr, cell):
     assert again is not None
     assert again.thr == thr
     path.write_text(path.read_text().replace(f",yes,{cell},", ",yes,many,"))
-    with pytest.raises(UsageError, match="line 2: threshold_pct is 'many', not a number"):
+    where = {"file": str(path), "line": 2, "column": "threshold_pct"}
+    with raises_code(UsageError, "cell-not-number", **where, given="many"):
         read(path)
 
 
@@ -206,36 +208,36 @@ def test_no_file_is_no_summary(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("column", "given", "code"),
     [
-        ({"selected": "maybe"}, "line 2: selected is 'maybe', not yes or no"),
-        ({"count": "many"}, "line 2: count is 'many', not a whole number"),
-        ({"count": "-1"}, "line 2: count is '-1', not a whole number"),
-        ({"time_us": "soon"}, "line 2: time_us is 'soon', not a number"),
-        ({"low_us": "inf"}, "line 2: low_us is 'inf', not a number"),
-        ({"pct_of_total": ""}, "line 2: pct_of_total is '', not a number"),
-        ({"status": "fine"}, "line 2: status is 'fine', not one of ok, "),
-        ({"problem": "gemm m=0"}, "line 2: "),
+        ("selected", "maybe", "cell-not-yes-or-no"),
+        ("count", "many", "cell-not-whole"),
+        ("count", "-1", "cell-not-whole"),
+        ("time_us", "soon", "cell-not-number"),
+        ("low_us", "inf", "cell-not-number"),
+        ("pct_of_total", "", "cell-not-number"),
+        ("status", "fine", "cell-unknown"),
+        ("problem", "gemm m=0", "cell-refused"),
     ],
 )
-def test_a_row_that_is_none_is_told_with_its_line(tmp_path, change, told):
+def test_a_row_that_is_none_is_told_with_its_line(tmp_path, column, given, code):
     path = tmp_path / "summary.csv"
     (record,) = records(summary(BASIS, [cost(1, 10, 2e-6)]))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(record))
         writer.writeheader()
-        writer.writerow(record | change)
-    with pytest.raises(UsageError) as refused:
+        writer.writerow(record | {column: given})
+    with raises_code(UsageError, code, file=str(path), line=2, column=column) as refused:
         read(path)
-    assert told in refused.value.message
-    assert str(path) in refused.value.message
+    if code != "cell-refused":
+        assert refused.value.message.fields["given"] == given
     assert refused.value.hint
     assert "DIR" not in refused.value.hint
 
 
 def test_a_table_of_something_else_is_told(tmp_path):
     (tmp_path / "summary.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="there is no column problem"):
+    with raises_code(UsageError, "column-missing", column="problem"):
         read(tmp_path / "summary.csv")
 
 

@@ -7,12 +7,14 @@ import dataclasses
 import pytest
 
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.plans.plan import Acceptance, Budget, decision_digest, plan_digest
 from kernelmark.tune.records import ownership
 from kernelmark.tune.records.journal import Finished, Journal
 from kernelmark.tune.search.finals import nothing_found
 from kernelmark.tune.search.session import Session
+from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 PLAN = fake_plans(1)[0]
@@ -75,7 +77,8 @@ def test_plans_of_another_architecture_are_refused_before_there_are_trials(tmp_p
         path = folder.plan(NAME)
         path.write_text(path.read_text().replace("seed = 1", "seed = 'x'"))
     ownership.check(folder, "fake", "fake")
-    with pytest.raises(UsageError, match="has plans for fake on fake, not on gfx950") as refused:
+    where = {"backend": "fake", "planned": "fake", "arch": "gfx950"}
+    with raises_code(UsageError, "plans-of-arch", **where) as refused:
         ownership.check(folder, "fake", "gfx950")
     assert "give -d or --arch as before, or take another folder" in refused.value.hint
 
@@ -97,10 +100,12 @@ def test_a_journal_that_cannot_be_read_is_not_one_that_is_not_there(ended):
     path = folder.journal(NAME)
     path.write_text("garbage\n" + path.read_text())
     found = ownership.current(folder)
-    assert found.unreadable == found.stale == {NAME: f"{path}: line 1 is not JSON"}
+    assert found.unreadable == found.stale
+    assert found.unreadable[NAME].root == Reason("line-not-json", line=1)
     path.unlink()
     path.mkdir()
-    assert ownership.current(folder).unreadable == {NAME: f"{path}: cannot be read: Is a directory"}
+    why = Reason("file-unreadable", file=str(path), error="Is a directory")
+    assert ownership.current(folder).unreadable == {NAME: why}
     path.rmdir()
     assert ownership.outcomes(folder, [PLAN]).unreadable == {}
 
@@ -110,7 +115,7 @@ def test_a_search_that_came_to_nothing_yet_is_no_result(tmp_path):
     journal = Journal(folder.journal(NAME))
     Session(PLAN, INFO, journal)
     journal.close()
-    with pytest.raises(NothingToDo, match="has no results yet"):
+    with raises_code(NothingToDo, "no-tuning-results", folder=str(folder.path)):
         ownership.current(folder)
 
 

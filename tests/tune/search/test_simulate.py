@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import kernelmark as km
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.tune.search.simulate import Simulated, folder, quality, read, simulate
 from kernelmark.tune.strategies import registry
+from kernelmark_dev.raising import raises_code
 
 CACHE: dict[str, Any] = {
     "device_name": "a GPU",
@@ -214,7 +216,7 @@ def test_what_is_no_measured_space_is_refused(tmp_path: Path, text: str) -> None
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.json"):
         read(str(tmp_path / "none.json"))
-    with pytest.raises(UsageError, match="folder"):
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
         read(tmp_path)
 
 
@@ -238,12 +240,12 @@ def test_a_packed_cache_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(json.dumps(CACHE).encode()))
     data[12] ^= 0xFF
     (tmp_path / "k.json.gz").write_bytes(data)
-    with pytest.raises(CodecError, match=r"k\.json\.gz cannot be read") as refused:
+    with raises_code(CodecError, "file-unreadable", file="k.json.gz") as refused:
         read(tmp_path / "k.json.gz")
     assert "write or copy it again" in (refused.value.hint or "")
     failed = {"cache": {"32,a": {"block": 32, "mode": "a", "time": "Failed"}}}
     (tmp_path / "failed.json").write_text(json.dumps(CACHE | failed))
-    with pytest.raises(CodecError, match="has no configuration that worked") as refused:
+    with raises_code(CodecError, "measured-space-without-time", file="failed.json") as refused:
         read(tmp_path / "failed.json")
     assert "at least one configuration has a time" in (refused.value.hint or "")
 
@@ -252,10 +254,10 @@ def test_a_packed_cache_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
 def test_a_table_that_does_not_fit_its_parameters_is_refused(tmp_path: Path, codes: Any) -> None:
     file = write_pair(tmp_path)
     np.savez(tmp_path / "pair.npz", idx=np.array(codes), time_ms=np.array([1.0, 2.0]))
-    with pytest.raises(CodecError, match=r"pair\.npz does not fit"):
+    with raises_code(CodecError, "table-does-not-fit", table="pair.npz"):
         read(file)
     (tmp_path / "pair.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(CodecError, match=r"pair\.json"):
+    with raises_code(CodecError, "measured-space-unreadable", file="pair.json"):
         read(file)
 
 
@@ -267,9 +269,9 @@ def test_strategies_are_tried_from_python(tmp_path: Path) -> None:
         assert km.tuning.quality(space, points) == 1.0
         assert points == km.tuning.try_strategy(space, name, budget=9)
     assert len(km.tuning.try_strategy(space, "random", budget=2, seed=3)) == 2
-    with pytest.raises(UsageError, match="unknown strategy 'nonsense'"):
+    with pytest.raises(UsageError, match="'nonsense'"):
         km.tuning.try_strategy(space, "nonsense", budget=2)
-    with pytest.raises(UsageError, match="a budget above 0") as refused:
+    with raises_code(UsageError, "search-budget-or-seed", budget=0) as refused:
         km.tuning.try_strategy(space, "random", budget=0)
     assert refused.value.hint == "for example: budget=100, seed=1"
 

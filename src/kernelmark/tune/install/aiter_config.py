@@ -138,7 +138,7 @@ def lookup(
     buckets = read(file)
     name = bucket_of(buckets, m, bounds(family))
     if name is None:
-        raise UsageError(f"{file}: no bucket for m={m}", hint="add an 'any' bucket")
+        raise _wrong(file, Reason("bucket-missing", m=m), hint="add an 'any' bucket")
     return Found(
         config=buckets[name], file=file, bucket=name, tuned=file != default and name != "any"
     )
@@ -149,9 +149,9 @@ def read(file: Path) -> dict[str, Bucket]:
     try:
         text = read_whole(file).decode()
     except OSError as error:
-        raise _wrong(file, f"cannot be read: {error.strerror}") from None
+        raise _wrong(file, Reason("unreadable", error=str(error.strerror))) from None
     except ValueError as error:
-        raise _wrong(file, f"is not JSON: {error}", hint="is it cut short?") from None
+        raise _wrong(file, Reason("not-json", error=str(error)), hint="is it truncated?") from None
     return parse(text, file)
 
 
@@ -160,16 +160,16 @@ def parse(text: str, file: Path) -> dict[str, Bucket]:
     try:
         document = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise _wrong(file, f"is not JSON: {error}", hint="is it cut short?") from None
+        raise _wrong(file, Reason("not-json", error=str(error)), hint="is it truncated?") from None
     if not isinstance(document, dict):
-        raise _wrong(file, "is not an object of buckets")
+        raise _wrong(file, Reason("buckets-not-object"))
     for name, value in document.items():
         if (name == "any" or _BUCKET.match(name)) and not isinstance(value, dict):
-            raise _wrong(file, f"{name} is {value!r} and not an object of settings")
+            raise _wrong(file, Reason("bucket-not-object", name=name, given=repr(value)))
     return {name: value for name, value in document.items() if isinstance(value, dict)}
 
 
-def _wrong(file: Path, fault: str, hint: str | None = None) -> UsageError:
+def _wrong(file: Path, fault: Reason, hint: str | None = None) -> UsageError:
     return UsageError(Reason("in-file", file=str(file), cause=fault), hint=hint)
 
 
@@ -197,7 +197,7 @@ def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[
         if (folder / default).is_file():
             return folder, prefix, folder / default
     raise UsageError(
-        f"{root} has no config of {family} for {arch}",
+        Reason("aiter-config-missing", folder=str(root), family=family, arch=arch),
         hint=f"it would be gemm/{arch}-{family}.json",
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from kernelmark import backends, devices
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import write_whole
 from kernelmark.tune.install.emitters.base import Change, Emitter, Fields, Held, text_at
 from kernelmark.tune.records.outcome import Outcome
@@ -99,7 +100,8 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
     for edit in change.edits:
         if text_at(into / edit.path) != edit.before:
             raise UsageError(
-                f"{into / edit.path} has changed meanwhile", hint="run the command again"
+                Reason("file-changed-meanwhile", file=str(into / edit.path)),
+                hint="run the command again",
             )
     backups = [
         _backup(into / edit.path, edit.before)
@@ -126,7 +128,7 @@ def export(emitter: Emitter, change: Change, to: Path) -> tuple[Path, ...]:
     for edit in change.edits:
         if (to / edit.path).exists():
             raise UsageError(
-                f"{to / edit.path} exists",
+                Reason("file-exists", file=str(to / edit.path)),
                 hint=f"kmark tune apply … --as {emitter.name} --to PATH merges into what is there",
             )
     files = []
@@ -134,16 +136,15 @@ def export(emitter: Emitter, change: Change, to: Path) -> tuple[Path, ...]:
         write_whole(to / edit.path, edit.after)
         files.append(to / edit.path)
         if text_at(to / edit.path) != edit.after:
-            raise KernelmarkError(f"{to / edit.path} does not read back as it was written")
+            raise KernelmarkError(Reason("file-not-read-back", file=str(to / edit.path)))
     return tuple(files)
 
 
 def _prove(emitter: Emitter, change: Change, path: Path) -> None:
     faults = emitter.check(change, path)
     if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise KernelmarkError(
-            f"{emitter.name}: reading it back does not give what was tuned: {faults[0]}{more}",
+            Reason("proof-failed", format=emitter.name, cause=faults[0], more=len(faults) - 1),
             hint="nothing was changed; please report it",
         )
 

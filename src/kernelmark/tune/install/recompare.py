@@ -65,7 +65,9 @@ def device_of(outcome: Outcome) -> str:
 
 def _check_one(outcome: Outcome, info: DeviceInfo) -> None:
     if info.arch != outcome.arch:
-        raise UsageError(f"{info.name} is {info.arch} here, and {outcome.arch} was tuned")
+        raise UsageError(
+            Reason("tuned-on-another-arch", device=info.name, arch=info.arch, tuned=outcome.arch)
+        )
     for choice in (outcome.tuned, outcome.reference):
         backend = backends.find(choice.backend)
         reason = backend.available() or backend.supports(outcome.problem, info)

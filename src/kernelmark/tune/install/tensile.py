@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 _PLACES = {
     "MinimumRequiredVersion": 0,
@@ -94,27 +95,27 @@ def parse(text: str, place: str) -> Logic:
         document = yaml.load(text, Loader=_loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
-        raise UsageError(f"{place}: is not YAML: {first}") from None
+        raise UsageError(Reason("file-not-yaml", file=place, error=first)) from None
     if isinstance(document, list) and len(document) < max(_PLACES.values()) + 1:
-        raise UsageError(f"{place}: a logic file has 12 parts, this one {len(document)}")
+        raise UsageError(Reason("logic-parts", file=place, parts=len(document)))
     if not isinstance(document, list | dict):
-        raise UsageError(f"{place}: is no logic file")
+        raise UsageError(Reason("not-logic", file=place))
     logic = Logic(document, place, text)
     if not isinstance(logic.get("ProblemType"), dict):
-        raise UsageError(f"{place}: has no problem type")
+        raise UsageError(Reason("logic-without-problem-type", file=place))
     if not isinstance(logic.get("Solutions"), list) or not isinstance(logic.table, list):
-        raise UsageError(f"{place}: has no solutions or no table of sizes")
+        raise UsageError(Reason("logic-without-solutions", file=place))
     for solution in logic.solutions:
         if not isinstance(solution, dict) or not isinstance(solution.get("SolutionIndex"), int):
-            raise UsageError(f"{place}: a solution has no SolutionIndex")
+            raise UsageError(Reason("solution-without-index", file=place))
         if not isinstance(solution.get("SolutionNameMin"), str):
             raise UsageError(
-                f"{place}: solution {solution['SolutionIndex']} has no SolutionNameMin",
+                Reason("solution-without-name", file=place, index=solution["SolutionIndex"]),
                 hint="run TensileMergeLibrary once: it names them",
             )
     for row in logic.table:
         if not _is_row(row) or row[1][0] not in range(len(logic.solutions)):
-            raise UsageError(f"{place}: {str(row)[:60]} is no [size, [solution, efficiency]]")
+            raise UsageError(Reason("logic-row", file=place, row=str(row)[:60]))
     return logic
 
 
@@ -213,27 +214,38 @@ def _trimmed(size: Sequence[int]) -> Size:
 
 def _check_alike(base: Logic, extra: Logic) -> None:
     if isinstance(base.document, dict) != isinstance(extra.document, dict):
-        raise UsageError(f"{extra.place}: is of another form than {base.place}")
+        raise UsageError(Reason("logic-form-differs", file=extra.place, base=base.place))
     mine, theirs = base.get("ProblemType"), extra.get("ProblemType")
     for name in {**mine, **theirs}:
         # What a file of an earlier Tensile does not name is off, which is also written '' or [].
         if (mine.get(name) or 0) != (theirs.get(name) or 0):
             raise UsageError(
-                f"{extra.place}: its problem type has {name}={theirs.get(name)}, "
-                f"that of {base.place} {mine.get(name)}",
+                Reason(
+                    "logic-problem-differs",
+                    file=extra.place,
+                    base=base.place,
+                    name=name,
+                    given=str(theirs.get(name)),
+                    there=str(mine.get(name)),
+                ),
                 hint="only logic of one problem type can be merged",
             )
     if isinstance(base.document, dict):
         default = [logic.document.get("DefaultSolution") for logic in (base, extra)]
         if default[0] != default[1]:
             raise UsageError(
-                f"{extra.place}: its DefaultSolution is another than that of {base.place}",
+                Reason("logic-default-differs", file=extra.place, base=base.place),
                 hint="run TensileMergeLibrary: it knows what the defaults mean",
             )
     if base.get("LibraryType") != extra.get("LibraryType"):
         raise UsageError(
-            f"{extra.place}: is of type {extra.get('LibraryType')}, "
-            f"{base.place} of {base.get('LibraryType')}"
+            Reason(
+                "logic-type-differs",
+                file=extra.place,
+                base=base.place,
+                given=str(extra.get("LibraryType")),
+                there=str(base.get("LibraryType")),
+            )
         )
 
 
@@ -250,7 +262,9 @@ def check_folder(folder: Path, logic: Logic) -> None:
     """Refuse logic that does not belong into a folder called Equality or GridBased."""
     kind = logic.get("LibraryType")
     if folder.name in ("Equality", "GridBased") and folder.name != kind:
-        raise UsageError(f"{logic.place}: is of type {kind} and does not belong into {folder}")
+        raise UsageError(
+            Reason("logic-folder", file=logic.place, given=str(kind), folder=str(folder))
+        )
 
 
 def text_of(logic: Logic, like: str | None) -> str:

@@ -49,14 +49,23 @@ def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
         known = whole.parameters.get(name)
         if known is None:
             raise UsageError(
-                f"{place}: reference.config.{name} is no parameter of {plan.reference_backend} "
-                "for this problem",
+                Reason(
+                    "not-a-parameter",
+                    file=place,
+                    key=f"reference.config.{name}",
+                    backend=plan.reference_backend,
+                ),
                 hint=f"it has: {', '.join(whole.parameters)}",
             )
         if not any(_kind(value) is _kind(other) for other in known):
             shown = ", ".join(value_text(other) for other in known[:_SHOWN])
             raise UsageError(
-                f"{place}: reference.config.{name} cannot be {value_text(value)}",
+                Reason(
+                    "value-of-another-type",
+                    file=place,
+                    key=f"reference.config.{name}",
+                    given=value_text(value),
+                ),
                 hint=f"for example: {shown}",
             )
 
@@ -76,21 +85,21 @@ def narrowed(
     for name, values in allowed.items():
         if name not in parameters:
             raise UsageError(
-                f"{place}: space.{name} is no parameter of this space",
+                Reason("not-in-space", file=place, key=f"space.{name}"),
                 hint=f"it has: {', '.join(parameters)}",
             )
-        wanted = [_own(value, parameters[name], f"{place}: space.{name}") for value in values]
+        wanted = [_own(value, parameters[name], place, f"space.{name}") for value in values]
         parameters[name] = tuple(dict.fromkeys(wanted))
     narrow = dataclasses.replace(space, parameters=FrozenDict(parameters))
     if next(iter(narrow), None) is None:
         raise UsageError(
-            f"{place}: space: every combination of these values is forbidden",
+            Reason("space-empty", file=place),
             hint="allow more values of a parameter",
         )
     return narrow
 
 
-def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str) -> ConfigValue:
+def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str, key: str) -> ConfigValue:
     """The space's own value that `value` means: 10 is also 10.0, but 1 is not true."""
     for candidate in known:
         if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
@@ -98,5 +107,6 @@ def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str) -> Conf
     shown = ", ".join(value_text(candidate) for candidate in known[:_SHOWN])
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     raise UsageError(
-        f"{place}: {value_text(value)} is not in the space", hint=f"it has: {shown}{more}"
+        Reason("value-not-in-space", file=place, key=key, given=value_text(value)),
+        hint=f"it has: {shown}{more}",
     )

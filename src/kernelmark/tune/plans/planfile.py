@@ -18,6 +18,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.units import time_text
 from kernelmark.stats.paired import least_rounds
@@ -157,14 +158,17 @@ def read(path: Path) -> TunePlan:
     name = _text(document, "name", place, path.stem)
     if name != path.stem:
         raise UsageError(
-            f"{place}: name = {name!r} is not the name of the file",
+            Reason("plan-name-differs", file=place, given=name),
             hint=f'write name = "{path.stem}", or rename the file',
         )
     backend = _backend(document, "backend", place, "")
     strategy = _text(document, "strategy", place, "kmark")
     if strategy not in strategies.registry:
         known = ", ".join(strategies.registry.names())
-        raise UsageError(f"{place}: strategy = {strategy!r} is unknown", hint=f"known: {known}")
+        raise UsageError(
+            Reason("value-unknown", file=place, key="strategy", given=repr(strategy)),
+            hint=f"known: {known}",
+        )
     return TunePlan(
         name=name,
         problem=_problem(document, place, backend),
@@ -199,27 +203,28 @@ def learn_ops(folder: TuningFolder) -> None:
                 backends.find(target(path)[0])
 
 
-def too_few(rounds: int) -> str:
-    """Why a final of so many rounds is refused, "" if it is not."""
+def too_few(rounds: int) -> Reason | None:
+    """Return why a final of so many rounds is refused, None if it is not."""
     if rounds >= LEAST_ROUNDS:
-        return ""
-    sure = f"{100 * (1 - ALPHA):g} %"
-    return f"too few: with less than {LEAST_ROUNDS} nothing can be concluded at {sure}"
+        return None
+    return Reason("final-too-few-rounds", rounds=rounds, least=LEAST_ROUNDS, level=1 - ALPHA)
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_whole(path).decode())
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file", hint=_anew(path)) from None
+        raise UsageError(Reason("file-missing", file=str(path)), hint=_anew(path)) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text", hint=f"delete it: {_anew(path)}") from None
+        raise UsageError(
+            Reason("file-not-utf8", file=str(path)), hint=f"delete it: {_anew(path)}"
+        ) from None
     except ValueError as error:
         raise UsageError(
-            f"{path}: is not valid TOML: {error}",
-            hint=f"mend that line, or delete the file: {_anew(path)}",
+            Reason("file-not-toml", file=str(path), error=str(error)),
+            hint=f"fix that line, or delete the file: {_anew(path)}",
         ) from None
 
 
@@ -231,7 +236,8 @@ def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str, prefix:
     for key in table:
         if key not in names:
             raise UsageError(
-                f"{place}: {prefix}{key} is unknown", hint=f"known: {', '.join(names)}"
+                Reason("key-unknown", file=place, key=f"{prefix}{key}"),
+                hint=f"known: {', '.join(names)}",
             )
 
 
@@ -239,7 +245,8 @@ def _table(table: Mapping[str, Any], key: str, place: str, prefix: str = "") -> 
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise UsageError(
-            f"{place}: {prefix}{key} is not a table", hint=f"begin it with [{prefix}{key}]"
+            Reason("value-not-table", file=place, key=f"{prefix}{key}"),
+            hint=f"begin it with [{prefix}{key}]",
         )
     return value
 
@@ -250,12 +257,13 @@ def _text(
     value = table.get(key, default)
     if value is None:
         raise UsageError(
-            f"{place}: {prefix}{key} is missing",
+            Reason("key-missing", file=place, key=f"{prefix}{key}"),
             hint=f"write it there, or delete the file: {_anew(Path(place))}",
         )
     if not isinstance(value, str):
         raise UsageError(
-            f"{place}: {prefix}{key} = {value!r} is not text", hint=f'write {key} = "{value}"'
+            Reason("value-not-text", file=place, key=f"{prefix}{key}", given=repr(value)),
+            hint=f'write {key} = "{value}"',
         )
     return value
 
@@ -267,7 +275,7 @@ def _backend(
     if name not in backends.registry and not backends.is_file(name):
         known = ", ".join(backends.registry.names())
         raise UsageError(
-            f"{place}: {prefix}{key} = {name!r} is unknown",
+            Reason("value-unknown", file=place, key=f"{prefix}{key}", given=repr(name)),
             hint=f"known: {known}, or a .py file of your own",
         )
     return name
@@ -281,7 +289,7 @@ def _problem(document: Mapping[str, Any], place: str, backend: str) -> Problem:
         return ops.parse(key)
     except KernelmarkError as error:
         raise UsageError(
-            f"{place}: problem: {error.message}",
+            Reason("value-refused", file=place, key="problem", cause=error.message),
             hint=error.hint or "kmark list ops says what a problem may be",
         ) from None
 
@@ -292,7 +300,13 @@ def _whole(
     value = table.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(
-            f"{place}: {prefix}{key} = {value!r} is not a whole number of at least {least}",
+            Reason(
+                "value-not-whole",
+                file=place,
+                key=f"{prefix}{key}",
+                given=repr(value),
+                least=least,
+            ),
             hint=f"usual is {key} = {default}",
         )
     return value
@@ -311,9 +325,11 @@ def _real(
     number = isinstance(value, int | float) and not isinstance(value, bool)
     # A whole number of 400 digits is no float; neither are inf and nan within these bounds.
     if not number or not 0 <= value <= min(most, sys.float_info.max):
-        between = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
+        where = {"file": place, "key": f"{prefix}{key}", "given": repr(value)[:40]}
         raise UsageError(
-            f"{place}: {prefix}{key} = {repr(value)[:40]} is not a number {between}",
+            Reason("value-not-number", **where, least=0)
+            if math.isinf(most)
+            else Reason("value-out-of-range", **where, least=0, most=most),
             hint=f"usual is {key} = {default!r}",
         )
     return float(value)
@@ -334,7 +350,7 @@ def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: 
             numbers[key] = _real(table, key, place, default, prefix=prefix)
     if reason := too_few(numbers.get("rounds", LEAST_ROUNDS)):
         raise UsageError(
-            f"{place}: {prefix}rounds = {numbers['rounds']} is {reason}",
+            Reason("value-refused", file=place, key=f"{prefix}rounds", cause=reason),
             hint=f"write rounds = {LEAST_ROUNDS}, or more",
         )
     return kind(**numbers)
@@ -342,7 +358,7 @@ def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: 
 
 def _config(table: Mapping[str, Any], place: str) -> Config:
     for key, value in table.items():
-        _simple(value, f"{place}: reference.config.{key}")
+        _simple(value, place, f"reference.config.{key}")
     return FrozenDict(table)
 
 
@@ -350,20 +366,20 @@ def _values(table: Mapping[str, Any], place: str) -> Mapping[str, tuple[ConfigVa
     for key, values in table.items():
         if not isinstance(values, list) or not values:
             raise UsageError(
-                f"{place}: space.{key} = {values!r} is not a list of values",
+                Reason("value-not-list", file=place, key=f"space.{key}", given=repr(values)),
                 hint=f"write {key} = [16, 32]; without the line all values may be tried",
             )
         for value in values:
-            _simple(value, f"{place}: space.{key}")
+            _simple(value, place, f"space.{key}")
     return FrozenDict({key: tuple(values) for key, values in table.items()})
 
 
-def _simple(value: object, place: str) -> None:
+def _simple(value: object, place: str, key: str) -> None:
     if not isinstance(value, str | int | float) or (
         isinstance(value, float) and not math.isfinite(value)
     ):
         raise UsageError(
-            f"{place}: {value!r} is not a word, number or truth value",
+            Reason("value-not-simple", file=place, key=key, given=repr(value)),
             hint='write 16, "wide" or true',
         )
 
@@ -372,6 +388,7 @@ def _words(table: Mapping[str, Any], place: str) -> Mapping[str, str]:
     for key, value in table.items():
         if not isinstance(value, str):
             raise UsageError(
-                f"{place}: blas.{key} = {value!r} is not text", hint=f'write {key} = "{value}"'
+                Reason("value-not-text", file=place, key=f"blas.{key}", given=repr(value)),
+                hint=f'write {key} = "{value}"',
             )
     return FrozenDict(table)

@@ -12,11 +12,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.stats.interval import Interval
 from kernelmark.tune.folder import hinted, unreadable, write_whole
@@ -29,6 +31,7 @@ COLUMNS = (
     *("pct_of_total", "cumulative_pct", "selected", "threshold_pct", "status", "reason"),
     *("backend", "version", "device", "model", "arch", "timing", "run"),
 )
+_Line = Mapping[str, Any]  # file and line, as fields of a reason
 _LATER = ("threshold_pct",)  # what files of old do not have
 
 
@@ -213,24 +216,27 @@ def _read(path: Path) -> Summary | None:
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text") from None
+        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
     except csv.Error as error:
-        raise UsageError(f"{path}: line {reader.line_num} is no CSV: {error}") from None
+        reason = Reason("line-not-csv", file=str(path), line=reader.line_num, error=str(error))
+        raise UsageError(reason) from None
     if not rows:
         return None
     number, first = rows[0]
     if missing := [name for name in COLUMNS if name not in first and name not in _LATER]:
-        raise UsageError(f"{path}: there is no column {missing[0]}")
-    costs = [_cost(row, f"{path}: line {number}") for number, row in rows]
+        raise UsageError(Reason("column-missing", file=str(path), column=missing[0]))
+    costs = [_cost(row, {"file": str(path), "line": number}) for number, row in rows]
     basis = Basis(**{name: first[name] or "" for name in _BASIS})
-    thr = _real(first.get("threshold_pct") or "", "threshold_pct", f"{path}: line {number}")
+    thr = _real(
+        first.get("threshold_pct") or "", "threshold_pct", {"file": str(path), "line": number}
+    )
     return Summary(basis=basis, costs=tuple(costs), thr=None if math.isnan(thr) else thr)
 
 
 _BASIS = ("backend", "version", "device", "model", "arch", "timing")
 
 
-def _cost(row: Mapping[str, str | None], place: str) -> Cost:
+def _cost(row: Mapping[str, str | None], place: _Line) -> Cost:
     cells = {name: row.get(name) or "" for name in COLUMNS}
 
     def seconds(name: str) -> float:
@@ -241,12 +247,15 @@ def _cost(row: Mapping[str, str | None], place: str) -> Cost:
 
     if cells["selected"] not in ("yes", "no"):
         raise UsageError(
-            f"{place}: selected is {cells['selected']!r}, not yes or no", hint="write yes or no"
+            Reason("cell-not-yes-or-no", **place, column="selected", given=cells["selected"]),
+            hint="write yes or no",
         )
     try:
         problem = ops.parse(cells["problem"])
     except KernelmarkError as error:
-        raise UsageError(f"{place}: problem: {error.message}", hint=error.hint) from None
+        raise UsageError(
+            Reason("cell-refused", **place, column="problem", cause=error.message), hint=error.hint
+        ) from None
     return Cost(
         problem=problem,
         count=_whole(cells["count"], "count", place),
@@ -262,13 +271,13 @@ def _cost(row: Mapping[str, str | None], place: str) -> Cost:
     )
 
 
-def _whole(text: str, name: str, place: str) -> int:
+def _whole(text: str, name: str, place: _Line) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{place}: {name} is {text!r}, not a whole number")
+        raise UsageError(Reason("cell-not-whole", **place, column=name, given=text))
     return int(text)
 
 
-def _real(text: str, name: str, place: str, *, needed: bool = False) -> float:
+def _real(text: str, name: str, place: _Line, *, needed: bool = False) -> float:
     """A number; an empty cell is one that is not known."""
     if not text and not needed:
         return math.nan
@@ -277,14 +286,14 @@ def _real(text: str, name: str, place: str, *, needed: bool = False) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UsageError(f"{place}: {name} is {text!r}, not a number")
+        raise UsageError(Reason("cell-not-number", **place, column=name, given=text))
     return value
 
 
-def _status(text: str, place: str) -> Status | None:
-    known = [status.value for status in Status]
+def _status(text: str, place: _Line) -> Status | None:
+    known = tuple(status.value for status in Status)
     if text and text not in known:
-        raise UsageError(f"{place}: status is {text!r}, not one of {', '.join(known)}")
+        raise UsageError(Reason("cell-unknown", **place, column="status", given=text, known=known))
     return Status(text) if text else None
 
 

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.plausible import is_time
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.outcome import Outcome
@@ -153,7 +154,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
-                f"{self.path} is being written by another kmark tune run",
+                Reason("journal-in-use", file=str(self.path)),
                 hint="wait for it, or stop it: it can be continued",
             ) from None
 
@@ -198,9 +199,16 @@ class Journal:
         for name, what in _SAME.items():
             mine, asked = getattr(self.header, name), getattr(header, name)
             if mine != asked:
-                difference = "" if name in _DIGESTS else f": {mine} there, {asked} here"
                 raise UsageError(
-                    f"{self.path} was made for another {what}{difference}",
+                    Reason(
+                        "journal-differs",
+                        file=str(self.path),
+                        name=name,
+                        what=what,
+                        there=mine,
+                        here=asked,
+                        shown=name not in _DIGESTS,
+                    ),
                     hint="go back to what it was, or move the file away to tune from the start",
                 )
         return self.header
@@ -325,9 +333,10 @@ def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
         except CodecError as error:
             if data.find(b"\n", end + 1) < 0:  # a machine that lost power may end a file like this
                 break
-            raise UsageError(f"{path}: {error.message}", hint=_mending(len(lines))) from None
+            reason = Reason("in-file", file=str(path), cause=error.message)
+            raise UsageError(reason, hint=_mending(len(lines))) from None
         if not isinstance(lines[0], Header):
-            raise UsageError(f"{path}: line 1 is not a journal's header", hint=_mending(0))
+            raise UsageError(Reason("journal-without-header", file=str(path)), hint=_mending(0))
         at = end + 1
     return lines, at
 
@@ -343,11 +352,11 @@ def _line(data: bytes, number: int) -> Line:
         document = codec.parse(data)
     except CodecError:
         # The parser counts lines too, and its count begins at this one.
-        raise CodecError(f"line {number} is not JSON") from None
+        raise CodecError(Reason("line-not-json", line=number)) from None
     kind = _TYPES.get(str(document.pop("line", ""))) if isinstance(document, dict) else None
     if kind is None:
-        raise CodecError(f"line {number} is no line of a journal")
+        raise CodecError(Reason("line-not-of-journal", line=number))
     line: Line = codec.read(document, kind, f"line {number}")
     if isinstance(line, Trial) and line.seconds is not None and not is_time(line.seconds):
-        raise CodecError(f"line {number}: a time of {line.seconds:g} s is not possible")
+        raise CodecError(Reason("line-impossible-time", line=number, seconds=line.seconds))
     return line

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import TunePlan, decision_digest, plan_digest, search_digest
@@ -22,19 +23,36 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
     away = f"{elsewhere}; or move its plans, trials and results away"
     for theirs, listed_for in planned(folder):
         if theirs != backend:
-            raise UsageError(f"{folder.path} has plans for {theirs}, not for {backend}", hint=away)
+            raise UsageError(
+                Reason(
+                    "plans-of-backend", folder=str(folder.path), planned=theirs, backend=backend
+                ),
+                hint=away,
+            )
         if listed_for not in ("", arch):
             raise UsageError(
-                f"{folder.path} has plans for {theirs} on {listed_for}, not on {arch}",
+                Reason(
+                    "plans-of-arch",
+                    folder=str(folder.path),
+                    backend=theirs,
+                    planned=listed_for,
+                    arch=arch,
+                ),
                 hint=f"give -d or --arch as before, or {away}",
             )
     for path in sorted(folder.trials.glob("*.jsonl")):
         header = journal.header(path)
         if header is not None and (header.backend, header.arch) != (backend, arch):
-            there = f"{header.backend} on {header.arch}"
             before = "give -d or --arch as before, or " if header.backend == backend else ""
             raise UsageError(
-                f"{path} has trials of {there}, not of {backend} on {arch}",
+                Reason(
+                    "trials-of-another",
+                    file=str(path),
+                    tried_backend=header.backend,
+                    tried_arch=header.arch,
+                    backend=backend,
+                    arch=arch,
+                ),
                 hint=f"{before}{elsewhere}; or move its trials and results away",
             )
 
@@ -68,7 +86,9 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes
         except FileNotFoundError:
             continue
         except OSError as error:
-            held.unreadable[plan.name] = f"{path}: cannot be read: {error.strerror}"
+            held.unreadable[plan.name] = Reason(
+                "file-unreadable", file=str(path), error=error.strerror or str(error)
+            )
             continue
         except KernelmarkError as error:
             held.unreadable[plan.name] = error.message
@@ -108,7 +128,10 @@ def current(folder: TuningFolder) -> CurrentOutcomes:
     plans, broken = readable(folder)
     held = outcomes(folder, plans)
     if not (held.outcomes or held.stale or broken):
-        raise NothingToDo(f"{folder.path} has no results yet", hint=f"kmark tune run {folder.path}")
+        raise NothingToDo(
+            Reason("no-tuning-results", folder=str(folder.path)),
+            hint=f"kmark tune run {folder.path}",
+        )
     return CurrentOutcomes(
         outcomes=held.outcomes,
         stale=held.stale | broken,

@@ -19,6 +19,7 @@ from kernelmark import ops
 from kernelmark.core import codec, files
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import config_key
 from kernelmark.ops.base import Parameter
 from kernelmark.tune.folder import TuningFolder, unreadable, write_whole
@@ -198,10 +199,13 @@ def read(folder: TuningFolder) -> tuple[Outcome, ...]:
     try:
         return loads(path.read_bytes())
     except FileNotFoundError:
-        raise NothingToDo(f"{folder.path} has no results yet", hint=again) from None
+        raise NothingToDo(
+            Reason("no-tuning-results", folder=str(folder.path)), hint=again
+        ) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except CodecError as error:
         raise UsageError(
-            f"{path}: {error.message}", hint=f"{again} writes it anew from {folder.trials}"
+            Reason("in-file", file=str(path), cause=error.message),
+            hint=f"{again} writes it anew from {folder.trials}",
         ) from None

@@ -66,9 +66,9 @@ def check(
     """Each plan with up to `candidates` of its space: the backend's own choice, then a random
     sample by the plan's seed. A plan that is not for a GPU is refused before anything starts."""
     if candidates < 1:
-        raise UsageError(f"{candidates} candidates cannot be checked", hint="ask for at least 1")
+        raise UsageError(Reason("candidates-none", given=candidates), hint="ask for at least 1")
     if jobs is not None and jobs < 1:
-        raise UsageError(f"{jobs} jobs compile nothing", hint="ask for at least 1")
+        raise UsageError(Reason("jobs-none", given=jobs), hint="ask for at least 1")
     infos = [_target(plan) for plan in plans]
     count = jobs or len(os.sched_getaffinity(0))
     return _checked(list(zip(plans, infos, strict=True)), candidates, count, compile_timeout_s)
@@ -76,17 +76,17 @@ def check(
 
 def _target(plan: TunePlan) -> DeviceInfo:
     if reason := backends.find(plan.backend).available():
-        raise UsageError(f"{plan.name}: {reason}")
+        raise UsageError(Reason("plan-refused", plan=plan.name, cause=reason))
     if not compiles(plan.backend):
         raise UsageError(
-            f"{plan.name}: {plan.backend} compiles nothing ahead that could be looked at",
+            Reason("compiles-nothing-ahead", plan=plan.name, backend=plan.backend),
             hint="kmark tune run times it instead",
         )
     try:
         vendor_of(plan.arch)
     except UsageError:
         raise UsageError(
-            f"{plan.name} is planned for {plan.arch or 'no architecture'}, which is no GPU's",
+            Reason("plan-not-for-gpu", plan=plan.name, arch=plan.arch, no_arch=not plan.arch),
             hint="kmark tune plan DIR -b triton --arch gfx942 plans for one",
         ) from None
     return absent(plan.arch)
@@ -130,7 +130,7 @@ def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Com
     results = dict(pool.run_all(jobs, pool.compilers))
     if len(results) < len(jobs):
         raise KernelmarkError(
-            f"no compile worker can be started: {pool.compilers[-1].lost}",
+            Reason("no-compile-worker", cause=pool.compilers[-1].lost),
             hint="kmark doctor says what is wrong here",
         )
     return [results[job] for job in jobs]

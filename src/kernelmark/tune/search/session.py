@@ -17,6 +17,7 @@ from kernelmark import backends
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.runners.capture import kernelmark_version
 from kernelmark.tune import strategies
@@ -77,7 +78,13 @@ class Session:
         self._costs: dict[tuple[str, str, str, str], float] = {}
         if plan.arch and plan.arch != info.arch:
             raise UsageError(
-                f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
+                Reason(
+                    "plan-of-arch",
+                    plan=plan.name,
+                    planned=plan.arch,
+                    device=info.name,
+                    arch=info.arch,
+                ),
                 hint="run it on such a device, or plan for this one in another folder",
             )
         self._space = space = space_of(plan, info)

@@ -14,6 +14,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import hipblaslt, rocblas, tunableop
 from kernelmark.tune.install.emitters.base import Entry
+from kernelmark_dev.raising import raises_code
 
 # A file as the library writes it: a header before every row, more columns than are read.
 TUNED = """Git Version: 5b515cf1bc
@@ -163,10 +164,10 @@ def test_hipblaslt_s_bias_has_its_type(w, tmp_path):
 
 def test_hipblaslt_refuses_another_build(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-aaaa")
-    with pytest.raises(UsageError, match="revisions of hipBLASLt differ: 5b515cf1bc, aaaa"):
+    with raises_code(UsageError, "revisions-differ", revisions=("5b515cf1bc", "aaaa")):
         after(hipblaslt.emitter, [outcome], tmp_path, TUNED)
     unknown = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1.2.3")
-    with pytest.raises(UsageError, match="git revision is not known"):
+    with raises_code(UsageError, "revision-unknown"):
         after(hipblaslt.emitter, [unknown], tmp_path / "new")
     made = after(hipblaslt.emitter, [unknown], tmp_path / "new", git_version="cafe")
     assert made.edits[0].after.startswith("Git Version: cafe\n")
@@ -401,7 +402,8 @@ def test_the_older_parameters_go_with_an_older_file(w, tmp_path):
 
 def test_pytorch_s_validators_are_all_needed(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
-    with pytest.raises(UsageError, match="PT_VERSION, HIP_VERSION, GCN_ARCH_NAME, ROCBLAS_VERSION"):
+    missing = ("PT_VERSION", "HIP_VERSION", "GCN_ARCH_NAME", "ROCBLAS_VERSION")
+    with raises_code(UsageError, "validators-unknown", names=missing):
         after(tunableop.emitter, [outcome], tmp_path)
     given = {name: "x" for name in w.VALIDATORS if name != "HIP_VERSION"}
     given["GCN_ARCH_NAME"] = "gfx950:sramecc+:xnack-"
@@ -489,7 +491,8 @@ def test_a_call_with_another_output_gets_no_kernel(w, tmp_path, problem, types, 
 
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
-    with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):
+    versions = {"known": "100201-5b515cf1bc", "found": "2-cafe"}
+    with raises_code(UsageError, "validator-differs", name="HIPBLASLT_VERSION", **versions):
         after(tunableop.emitter, [outcome], tmp_path, RESULTS)
 
 
@@ -499,13 +502,14 @@ def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
     )
     assert outcome.arch == "gfx950"
     other = RESULTS.replace("gfx950", "gfx942")
-    with pytest.raises(UsageError, match=r"GCN_ARCH_NAME is gfx942:.*, and gfx950 was tuned"):
+    with raises_code(UsageError, "validator-arch", tuned="gfx950") as refused:
         after(tunableop.emitter, [outcome], tmp_path, other)
+    assert refused.value.message.fields["arch"].startswith("gfx942:")
     given = {name: "x" for name in w.VALIDATORS if name != "HIPBLASLT_VERSION"}
-    with pytest.raises(UsageError, match="GCN_ARCH_NAME is x, and gfx950 was tuned"):
+    with raises_code(UsageError, "validator-arch", arch="x", tuned="gfx950"):
         after(tunableop.emitter, [outcome], tmp_path / "new", **given)
     other = TUNED.replace("gfx950", "gfx938")
-    with pytest.raises(UsageError, match="are of gfx938 and gfx950"):
+    with raises_code(UsageError, "archs-mixed", archs=("gfx938", "gfx950")):
         after(hipblaslt.emitter, [outcome], tmp_path, other)
 
 

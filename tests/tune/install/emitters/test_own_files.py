@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import cublaslt
 from kernelmark.tune.install.emitters import python as python_format
+from kernelmark_dev.raising import raises_code
 
 NOTHING = FrozenDict()
 ALGO = "id=66 tile=20 split_k=2 reduction=1"
@@ -42,9 +44,9 @@ def test_the_file_says_what_it_is(w, tmp_path):
 def test_versions_are_not_mixed(w, tmp_path):
     file = tmp_path / "a.json"
     applying.write(cublaslt.emitter, applying.prepare(cublaslt.emitter, [algo(w)], file), file)
-    with pytest.raises(UsageError, match=r"of cuBLASLt 12.8.0 and 13.1.0 do not go into one file"):
+    with raises_code(UsageError, "library-versions-mixed", versions=("12.8.0", "13.1.0")):
         cublaslt.emitter.emit([algo(w, "BBS_TN_1", "12.8.0")], file, NOTHING)
-    with pytest.raises(UsageError, match="version is not known"):
+    with raises_code(UsageError, "library-version-unknown"):
         cublaslt.emitter.emit([algo(w, version="")], tmp_path / "b.json", NOTHING)
 
 
@@ -52,27 +54,28 @@ def test_versions_are_not_mixed(w, tmp_path):
 def test_no_algorithm(w, tmp_path, text):
     change = cublaslt.emitter.emit([algo(w, text=text)], tmp_path / "a.json", NOTHING)
     assert not change.edits
-    assert "is not name=number" in change.held[0].reason
+    assert change.held[0].reason == Reason("algo-unreadable", algo=text)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "code", "fields"),
     [
-        ({"version": 2}, "version 2 is not known"),
-        ({"format": "other"}, "no file of the format"),
-        ({"entries": {}}, "has no entries"),
-        ({"entries": [{"problem": "gemm"}]}, "entry 1 has no arch"),
+        ({"version": 2}, "file-version", {"given": "2"}),
+        ({"format": "other"}, "file-of-another-format", {}),
+        ({"entries": {}}, "file-without-entries", {}),
+        ({"entries": [3]}, "entry-not-object", {"entry": 1}),
+        ({"entries": [{"problem": "gemm"}]}, "entry-lacks", {"entry": 1, "name": "arch"}),
         (
             {"entries": [{"problem": "", "arch": "", "kernel": "", "algo": {"id": "1"}}]},
-            "entry 1 has no algo of whole numbers",
+            *("entry-algo", {"entry": 1}),
         ),
     ],
 )
-def test_a_file_that_is_not_ours_is_told(w, tmp_path, change, message):
+def test_a_file_that_is_not_ours_is_told(w, tmp_path, change, code, fields):
     file = tmp_path / "a.json"
     good = applying.prepare(cublaslt.emitter, [algo(w)], file).edits[0].after
     file.write_text(json.dumps(json.loads(good) | change))
-    with pytest.raises(UsageError, match=message):
+    with raises_code(UsageError, code, file=str(file), **fields):
         cublaslt.emitter.read(file)
 
 
@@ -148,24 +151,24 @@ def test_a_user_s_own_code_stays(w, tmp_path):
 def test_a_line_that_holds_other_code_too_is_refused(w, tmp_path, text):
     file = tmp_path / "tuned.py"
     file.write_text(text)
-    with pytest.raises(UsageError, match="shares line 1 with other code"):
+    with raises_code(UsageError, "configs-share-line", file=str(file), line=1):
         applying.prepare(python_format.emitter, [w.outcome()], file)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code"),
     [
-        ("x = 1\n", "has no CONFIGS"),
-        ("CONFIGS = make()\n", "cannot be read"),
-        ("CONFIGS = {1: 2}\n", "not a dict of configs"),
-        ("CONFIGS = {('a', 'b', ('c',), 'd', (1,)): {}}\n", "not a dict of configs"),
-        ("CONFIGS = (\n", "is not Python"),
+        ("x = 1\n", "configs-missing"),
+        ("CONFIGS = make()\n", "configs-unreadable"),
+        ("CONFIGS = {1: 2}\n", "configs-not-dict"),
+        ("CONFIGS = {('a', 'b', ('c',), 'd', (1,)): {}}\n", "configs-not-dict"),
+        ("CONFIGS = (\n", "file-not-python"),
     ],
 )
-def test_a_file_that_is_not_ours_is_not_run(tmp_path, text, message):
+def test_a_file_that_is_not_ours_is_not_run(tmp_path, text, code):
     file = tmp_path / "t.py"
     file.write_text("raise SystemExit\n" + text)
-    with pytest.raises(UsageError, match=message):
+    with raises_code(UsageError, code, file=str(file)):
         python_format.emitter.read(file)
 
 

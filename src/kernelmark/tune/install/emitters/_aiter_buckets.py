@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install.aiter_config import FAMILIES, Bucket, bucket_of
 from kernelmark.tune.install.emitters.base import Unfit
@@ -55,20 +56,20 @@ def to_bucket(config: Config, old: Bucket, family: str) -> dict[str, Any]:
 def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
     settings = dict(config)
     if settings.pop("persistent", False):
-        raise Unfit("aiter's kernels have no persistent form")
+        raise Unfit(Reason("aiter-not-persistent"))
     settings.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
     unknown = sorted(settings.keys() - _OURS.keys())
     if unknown:
-        raise Unfit(f"aiter's configs have no {unknown[0]}")
+        raise Unfit(Reason("aiter-no-setting", name=unknown[0]))
     missing = [name for name in _NEEDED if name not in settings]
     if missing:
-        raise Unfit(f"its config does not say {missing[0]}")
+        raise Unfit(Reason("config-lacks", name=missing[0]))
     if family == _GROUPED:
         settings.pop("block_k", None)
     if family in _UNSPLIT and settings.pop("split_k", 1) != 1:
-        raise Unfit(f"aiter's kernel for {family} does not split k")
+        raise Unfit(Reason("aiter-no-split-k", family=family))
     if family == _MISREDUCED and settings.get("split_k", 1) != 1:
-        raise Unfit(f"aiter's kernel for {family} adds up its parts with strides in wrong order")
+        raise Unfit(Reason("aiter-split-k-strides", family=family))
     return settings
 
 
@@ -123,7 +124,7 @@ def contained(
         m for m, config in wanted.items() if config is not None and answer(changed, m) != config
     ]
     if wrong:
-        raise Unfit(f"no bucket for it leaves m={wrong[0]} as it is")
+        raise Unfit(Reason("aiter-bucket-changes", m=wrong[0]))
     return changed
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     Change,
@@ -68,7 +69,7 @@ class LineEmitter(Emitter):
         # Readers skip what they do not know: a merge into another file would be read back, too.
         if content and not rows and not any(map(self.is_head, content)):
             raise UsageError(
-                f"{into}: is not a {self.name} file",
+                Reason("file-of-another-format", file=str(into), format=self.name),
                 hint=f"kmark export DIR --as {self.name} -o PATH writes a new one",
             )
         given = self.generation(rows, given)

@@ -85,7 +85,9 @@ class Aiter(Emitter):
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
-            raise UsageError(f"{into} is not a folder", hint="give aiter/ops/triton/configs")
+            raise UsageError(
+                Reason("not-a-folder", path=str(into)), hint="give aiter/ops/triton/configs"
+            )
         settled = settle(self, outcomes, lambda outcome: self._question(outcome, given))
         work = _Work(into)
         held = list(settled.held)

@@ -133,13 +133,13 @@ class Emitter(ABC):
         """Whether it can write a backend's configs."""
         return backend in self.backends
 
-    def check(self, change: Change, path: Path) -> list[str]:
-        """A sentence for every winner that is not found and every other answer that changed."""
+    def check(self, change: Change, path: Path) -> list[Reason]:
+        """Return a reason for every winner that is not found and other answer that changed."""
         return [
             fault for wanted in change.wanted if (fault := self._fault(wanted, path)) is not None
         ]
 
-    def _fault(self, wanted: Wanted, path: Path) -> str | None:
+    def _fault(self, wanted: Wanted, path: Path) -> Reason | None:
         entry = self.find(path, wanted.fields)
         config = None if entry is None else entry.config
         if config == wanted.config:
@@ -148,8 +148,10 @@ class Emitter(ABC):
         answer = "nothing" if config is None else config_key(config)
         expected = "nothing" if wanted.config is None else config_key(wanted.config)
         if wanted.name:
-            return f"{wanted.name}: {shown} finds {answer}, not {expected}"
-        return f"{shown} was {expected} and would become {answer}"
+            return Reason(
+                "winner-not-found", name=wanted.name, lookup=shown, found=answer, wanted=expected
+            )
+        return Reason("lookup-changed", lookup=shown, before=expected, after=answer)
 
 
 def option(emitter: Emitter, given: Fields, name: str, default: str = "") -> str:
@@ -165,10 +167,13 @@ def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not value:
-            raise UsageError(f"{word!r} is not NAME=VALUE", hint=f"{emitter.name} knows: {known}")
+            raise UsageError(
+                Reason("option-not-name-value", given=word), hint=f"{emitter.name} knows: {known}"
+            )
         if name not in emitter.options:
             raise UsageError(
-                f"{emitter.name} has no option {name!r}", hint=f"{emitter.name} knows: {known}"
+                Reason("option-unknown", format=emitter.name, name=name),
+                hint=f"{emitter.name} knows: {known}",
             )
         options[name] = value
     return FrozenDict(options)
@@ -268,18 +273,20 @@ def text_at(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except IsADirectoryError:
-        raise UsageError(f"{path} is a folder, not a file", hint="name a file") from None
+        raise UsageError(Reason("file-is-folder", file=str(path)), hint="name a file") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text") from None
+        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UsageError(
+            Reason("file-unreadable", file=str(path), error=error.strerror or str(error))
+        ) from None
 
 
 def required_text(path: Path) -> str:
     """A file's text; an error where there is none."""
     text = text_at(path)
     if text is None:
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(Reason("file-missing", file=str(path)))
     return text
 
 
@@ -289,9 +296,12 @@ def read_json(path: Path, kind: str) -> dict[str, object]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is not JSON: {error}", hint="is it cut short?") from None
+        cause = Reason("not-json", error=str(error))
+        raise UsageError(
+            Reason("in-file", file=str(path), cause=cause), hint="is it truncated?"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != kind:
-        raise UsageError(f"{path}: is no file of the format {kind}")
+        raise UsageError(Reason("file-of-another-format", file=str(path), format=kind))
     return document
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     Change,
@@ -87,11 +88,11 @@ def _question(outcome: Outcome) -> Fields:
 def _row(outcome: Outcome) -> dict[str, Any]:
     text = outcome.tuned.config.get("algo")
     if not isinstance(text, str):
-        raise Unfit("its config names no algorithm")
+        raise Unfit(Reason("algo-missing"))
     try:
         algo = {name: int(value) for name, value in (word.split("=") for word in text.split())}
     except ValueError:
-        raise Unfit(f"its algorithm {text!r} is not name=number …") from None
+        raise Unfit(Reason("algo-unreadable", algo=text)) from None
     row: dict[str, Any] = {**_question(outcome), "algo": algo}
     row["kernel"] = outcome.tuned.kernel.name
     row["us"] = round(outcome.tuned.median_s * 1e6, 4)
@@ -114,11 +115,11 @@ def _version(winners: Sequence[Outcome], document: dict[str, Any] | None) -> str
         versions.add(document["cublaslt"])
     if len(versions) > 1:
         raise UsageError(
-            f"algorithms of cuBLASLt {' and '.join(sorted(versions))} do not go into one file",
+            Reason("library-versions-mixed", versions=tuple(sorted(versions))),
             hint="write another file, or tune again",
         )
     if versions == {""}:
-        raise UsageError("cublaslt: the library's version is not known", hint="tune again")
+        raise UsageError(Reason("library-version-unknown", format="cublaslt"), hint="tune again")
     return versions.pop() if versions else ""
 
 
@@ -126,26 +127,26 @@ def _document(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = read_json(path, FORMAT)
     if document.get("version") != VERSION:
         raise UsageError(
-            f"{path}: version {document.get('version')!r} is not known",
+            Reason("file-version", file=str(path), given=repr(document.get("version"))),
             hint="upgrade kernelmark, or write the file again",
         )
     entries = document.get("entries")
     if not isinstance(entries, list) or not isinstance(document.get("cublaslt"), str):
-        raise UsageError(f"{path}: has no entries or no cublaslt version")
+        raise UsageError(Reason("file-without-entries", file=str(path)))
     for i, row in enumerate(entries):
-        _check_row(row, f"{path}: entry {i + 1}")
+        _check_row(row, str(path), i + 1)
     return document
 
 
-def _check_row(row: object, place: str) -> None:
+def _check_row(row: object, file: str, number: int) -> None:
     if not isinstance(row, dict):
-        raise UsageError(f"{place} is not an object")
+        raise UsageError(Reason("entry-not-object", file=file, entry=number))
     for name in ("problem", "arch", "kernel"):
         if not isinstance(row.get(name), str):
-            raise UsageError(f"{place} has no {name}")
+            raise UsageError(Reason("entry-lacks", file=file, entry=number, name=name))
     algo = row.get("algo")
     if not isinstance(algo, dict) or not all(type(value) is int for value in algo.values()):
-        raise UsageError(f"{place} has no algo of whole numbers")
+        raise UsageError(Reason("entry-algo", file=file, entry=number))
 
 
 def _text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:

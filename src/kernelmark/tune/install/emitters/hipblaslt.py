@@ -24,6 +24,7 @@ from pathlib import Path
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters._blas import base_arch, blas_call
 from kernelmark.tune.install.emitters._lines import LineEmitter, Row
@@ -99,7 +100,7 @@ class Hipblaslt(LineEmitter):
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
         if any(_SCHEMA in _cells(line) for line in lines):
             raise UsageError(
-                "hipblaslt: the file is a tuning cache of the library's own, with a longer key",
+                Reason("hipblaslt-own-cache"),
                 hint="write to another file, and unset HIPBLASLT_TUNING_MODE to use it",
             )
         revisions = {_revision(outcome.tuned.version) for outcome in winners}
@@ -113,17 +114,17 @@ class Hipblaslt(LineEmitter):
         archs = sorted({base_arch(o.arch) for o in winners} | _archs(lines))
         if len(archs) > 1:
             raise UsageError(
-                f"hipblaslt: winners and rows of the file are of {' and '.join(archs)}",
+                Reason("archs-mixed", format=self.name, archs=tuple(archs)),
                 hint="an entry does not say of which architecture it is: keep a file for each",
             )
         if len(revisions) > 1:
             raise UsageError(
-                f"the git revisions of hipBLASLt differ: {', '.join(sorted(revisions))}",
+                Reason("revisions-differ", revisions=tuple(sorted(revisions))),
                 hint="solution indices belong to one build: tune again with this one",
             )
         if not revisions:
             raise UsageError(
-                "hipblaslt: the library's git revision is not known",
+                Reason("revision-unknown", format=self.name),
                 hint="give it: --with git_version=…",
             )
         return [f"{_VERSION} {revisions.pop()}"]

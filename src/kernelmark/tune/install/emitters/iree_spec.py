@@ -76,7 +76,8 @@ class IreeSpec(Emitter):
         verify = option(self, given, "verify", "yes")
         if verify not in ("yes", "no"):
             raise UsageError(
-                f"verify={verify} is neither yes nor no", hint="for example: --with verify=no"
+                Reason("option-not-yes-or-no", name="verify", given=verify),
+                hint="for example: --with verify=no",
             )
         if verify == "no" or not compiler_present():
             notes.append("not verified: no winner was compiled with the spec")

@@ -19,6 +19,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     Change,
@@ -137,10 +138,11 @@ def _table(text: str, path: Path) -> dict[Key, dict[str, Any]]:
         table = ast.literal_eval(_assignment(text, path).value)
     except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(
-            f"{path}: CONFIGS cannot be read: {error}", hint="compare a fresh export"
+            Reason("configs-unreadable", file=str(path), error=str(error)),
+            hint="compare a fresh export",
         ) from None
     if not isinstance(table, dict) or not all(map(_is_entry, table.items())):
-        raise UsageError(f"{path}: CONFIGS is not a dict of configs", hint="compare a fresh export")
+        raise UsageError(Reason("configs-not-dict", file=str(path)), hint="compare a fresh export")
     return table
 
 
@@ -148,13 +150,15 @@ def _assignment(text: str, path: Path) -> ast.Assign:
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"{path}: is not Python: {error}", hint="is it cut short?") from None
+        raise UsageError(
+            Reason("file-not-python", file=str(path), error=str(error)), hint="is it truncated?"
+        ) from None
     for node in body:
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [
             "CONFIGS"
         ]:
             return node
-    raise UsageError(f"{path}: has no CONFIGS", hint="name a file that kmark wrote")
+    raise UsageError(Reason("configs-missing", file=str(path)), hint="name a file that kmark wrote")
 
 
 def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> str:
@@ -165,7 +169,7 @@ def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> 
     rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
     if node.col_offset or (rest and not rest.startswith("#")):
         raise UsageError(
-            f"{path}: CONFIGS shares line {node.end_lineno} with other code",
+            Reason("configs-share-line", file=str(path), line=node.end_lineno),
             hint="put it on lines of its own",
         )
     return "".join([*lines[: node.lineno - 1], _block(table), *lines[node.end_lineno :]])

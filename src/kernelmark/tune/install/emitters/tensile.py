@@ -15,6 +15,7 @@ from typing import Any
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import tensile
 from kernelmark.tune.install.emitters._blas import blas_call
@@ -72,7 +73,9 @@ class Tensile(Emitter):
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
-            raise UsageError(f"{into} is not a folder", hint="give a folder of logic YAML files")
+            raise UsageError(
+                Reason("not-a-folder", path=str(into)), hint="give a folder of logic YAML files"
+            )
         folder = option(self, given, "logic")
         # Of winners a final has decided already, in a unit that the table's efficiencies lack.
         force = self._says(given, "force", default=True)
@@ -83,7 +86,7 @@ class Tensile(Emitter):
             return self._merged(into, pairs, force=chosen, no_eff=no_eff)
         if not no_eff:
             raise UsageError(
-                "no_eff=no cannot be: a winner has a time, not an efficiency, and 0 is written",
+                Reason("winner-without-efficiency"),
                 hint="leave it out",
             )
         settled = settle(self, outcomes, _question)
@@ -108,7 +111,8 @@ class Tensile(Emitter):
         word = option(self, given, name, "yes" if default else "no")
         if word.lower() not in _WORDS:
             raise UsageError(
-                f"{name}={word} is neither yes nor no", hint=f"give {name}=yes or {name}=no"
+                Reason("option-not-yes-or-no", name=name, given=word),
+                hint=f"give {name}=yes or {name}=no",
             )
         return _WORDS[word.lower()]
 
@@ -267,10 +271,10 @@ def _incremental(folder: Path, into: Path) -> Iterator[tuple[Path, tensile.Logic
     """Incremental files with the files they go into: of the same relative path, else the one of
     the same name, else a new one."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder of logic files")
+        raise UsageError(Reason("not-a-folder", path=str(folder), of="logic files"))
     files = _files(folder)
     if not files:
-        raise NothingToDo(f"{folder}: there are no logic files (*.yaml) in it")
+        raise NothingToDo(Reason("no-logic-files", folder=str(folder)))
     named: dict[str, list[Path]] = {}
     for there in _files(into):
         named.setdefault(there.name, []).append(there)
@@ -286,7 +290,9 @@ def _target(file: Path, folder: Path, into: Path, namesakes: Sequence[Path]) -> 
     meant = [path for path in namesakes if str(_logic(path).get("LibraryType")) == kind]
     if len(meant) > 1:
         raise UsageError(
-            f"{file} may go into {meant[0]} or {meant[1]}",
+            Reason(
+                "logic-target-ambiguous", file=str(file), first=str(meant[0]), second=str(meant[1])
+            ),
             hint="put it into a folder of the same name below, or give --to one of theirs",
         )
     if meant:

@@ -104,7 +104,7 @@ class TunableOp(LineEmitter):
     def question(self, outcome: Outcome, given: Fields) -> Fields:
         form = option(self, given, "params", "ld")
         if form not in ("ld", "short"):
-            raise UsageError(f"params={form} is neither ld nor short")
+            raise UsageError(Reason("params-unknown", given=form))
         call, types = blas_call(outcome), outcome.problem.dtypes
         unknown = next((types[x] for x in "abc" if types[x] not in _TYPES), None)
         if unknown:
@@ -139,9 +139,10 @@ class TunableOp(LineEmitter):
         needed = _needed(known)
         missing = [name for name in needed if name not in known]
         if missing or lines:
-            what = ", ".join(missing) + " not known" if missing else "the file has no validators"
             raise UsageError(
-                f"tunableop: {what}, and PyTorch would refuse the file",
+                Reason("validators-unknown", names=tuple(missing))
+                if missing
+                else Reason("validators-missing"),
                 hint=f"give --with {(missing or needed)[0]}=…, or merge into a file of PyTorch's",
             )
         return [f"Validator,{name},{known[name]}" for name in needed]
@@ -164,7 +165,7 @@ def _check_arch(name: str, winners: Sequence[Outcome]) -> None:
     tuned = next((o.arch for o in winners if name and base_arch(o.arch) != base_arch(name)), None)
     if tuned is not None:
         raise UsageError(
-            f"tunableop: GCN_ARCH_NAME is {name}, and {base_arch(tuned)} was tuned",
+            Reason("validator-arch", arch=name, tuned=base_arch(tuned)),
             hint="solution indices belong to one architecture: tune on this one",
         )
 

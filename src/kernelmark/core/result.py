@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
@@ -64,9 +65,9 @@ class Case(_CaseMemory):
             raise UsageError(
                 f"config={self.config!r} is not a mapping", hint='write: config={"tile": 64}'
             )
-        plain = {name: plain_number(value) for name, value in self.config.items()}
+        plain: dict[str, Any] = {n: plain_number(value) for n, value in self.config.items()}
         object.__setattr__(self, "config", FrozenDict(plain))
-        for name, value in self.config.items():
+        for name, value in plain.items():
             if not isinstance(value, str | int | float):
                 cause = Reason("not-a-value", name=name, given=repr(value))
                 raise UsageError(Reason("at", where="config", cause=cause))

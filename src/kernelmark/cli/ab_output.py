@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def lone(plan: AbPlan) -> str:
-    """What a change of one pair alone would take, where the rounds are too few for it."""
+    """Return what a change of one pair alone would take, where the rounds are too few for it."""
     from kernelmark.stats.suite import rounds_for_one
 
     looks, pairs = plan.rule.looks, len(plan.pairs)
@@ -57,7 +57,7 @@ def preview(plan: AbPlan) -> int:
 
 
 def expected(plan: AbPlan) -> str:
-    """What is compared and how long that takes, in one line."""
+    """Return what is compared and how long that takes, in one line."""
     from kernelmark.api.rounds import Rounds
     from kernelmark.core.units import duration_text
 
@@ -100,7 +100,7 @@ def refuse_short(plan: AbPlan) -> None:
 def reporter(
     plan: AbPlan, *, quiet: bool, budget: Budget | None = None
 ) -> Iterator[Callable[[Event], None]]:
-    """What a comparison reports its events to: a bar with the time left on a terminal, else a
+    """Yield what a comparison reports its events to: a bar with the time left on a terminal, else a
     line a round. Quiet, it still learns how long rounds take."""
     from kernelmark.api.rounds import Rounds
 
@@ -125,7 +125,7 @@ def _ignored(event: Event) -> None:
 
 
 def left(rounds: Rounds) -> str:
-    """How long the rest takes, for a bar or a line."""
+    """Return how long the rest takes, for a bar or a line."""
     from kernelmark.core.units import duration_text
 
     near, far = rounds.left_s

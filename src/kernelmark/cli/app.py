@@ -113,7 +113,7 @@ _MOST = 2**53
 
 
 def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that refuses what no option can mean: 1e999, 10 to the 20th."""
+    """Return a command that refuses what no option can mean: 1e999, 10 to the 20th."""
 
     @functools.wraps(call)
     def checked(*given: Any, **named: Any) -> Any:
@@ -127,8 +127,8 @@ def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _help(call: Callable[..., Any]) -> str:
-    """The docstring with one line per paragraph: the parser keeps line breaks, so that lines as
-    long as those in the code would be broken again on a narrower terminal."""
+    """Return the docstring with one line per paragraph: the parser keeps line breaks, so that lines
+    as long as those in the code would be broken again on a narrower terminal."""
     paragraphs = (inspect.getdoc(call) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -172,5 +172,5 @@ def _options(
 
 @functools.cache
 def command() -> Any:
-    """The parser, made once."""
+    """Return the parser, made once."""
     return get_command(app)

@@ -139,7 +139,7 @@ def _candidates(
     stored: o.StoredOptions,
     tell: Callable[[str], None],
 ) -> Iterator[tuple[Source, AbPlan]]:
-    """The candidates that the options name, and what is measured on each."""
+    """Yield the candidates that the options name, and what is measured on each."""
     from kernelmark.api import candidates as known
 
     kinds = [kind for kind in (asked.good, asked.wheels, asked.configs) if kind is not None]

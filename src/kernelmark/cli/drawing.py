@@ -14,7 +14,7 @@ def check_drawable(figure: str) -> Path: ...
 @overload
 def check_drawable(figure: str | None) -> Path | None: ...
 def check_drawable(figure: str | None) -> Path | None:
-    """The path, if it can be drawn into; None where no figure is asked for."""
+    """Return the path, if it can be drawn into; None where no figure is asked for."""
     if figure is None:
         return None
     from kernelmark.report.vega import check_ready

@@ -29,7 +29,7 @@ class Folder:
 
 
 def examined() -> Iterator[Folder]:
-    """The cache, the packs and a cache that Triton was given."""
+    """Yield the cache, the packs and a cache that Triton was given."""
     yield _folder("cache", chosen_cache_root(), checked=True)
     for name, what in (("KERNELMARK_PACK", "pack"), ("TRITON_CACHE_DIR", "Triton's cache")):
         for path in filter(None, os.environ.get(name, "").split(os.pathsep)):

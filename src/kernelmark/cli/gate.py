@@ -213,7 +213,7 @@ def _sides(
 
 
 def _pinned(words: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line with commits in place of refs, which mean others tomorrow."""
+    """Return the command line with commits in place of refs, which mean others tomorrow."""
     from kernelmark.api.checkouts import WORKING_TREE_TEXT
 
     pinned = list(words)
@@ -234,7 +234,7 @@ def checkouts_of(
     tell: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Checkouts:
-    """Where the commits that the options name are checked out; all have these variables."""
+    """Return where the commits that the options name are checked out; all have these variables."""
     from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
     if asked.build_timeout <= 0:
@@ -249,7 +249,8 @@ def checkouts_of(
 
 
 def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
-    """The variables of a side from `[SIDE:]VARIABLE=VALUE` words, those of both sides first."""
+    """Return the variables of a side from `[SIDE:]VARIABLE=VALUE` words, those of both sides
+    first."""
     from kernelmark.runners.environments import VARIABLE
 
     variables: dict[str, dict[str, str]] = {"": {}, side: {}}

@@ -42,7 +42,8 @@ def examine(place: str | None) -> list[Table]:
 
 
 def document(place: str | None) -> dict[str, Any]:
-    """The same for programs: keys that stay, numbers in base units, null for what is not known."""
+    """Return the same for programs: keys that stay, numbers in base units, null for what is not
+    known."""
     from kernelmark.core import codec
     from kernelmark.runners.capture import container
 
@@ -129,7 +130,7 @@ def _cache_document() -> dict[str, Any]:
 
 
 def _cache_sizes(root: Path) -> list[tuple[str, list[int]]]:
-    """The sizes of files by the folders of the cache that they are in."""
+    """Return the sizes of files by the folders of the cache that they are in."""
     if not root.is_dir():
         return []
     return [
@@ -299,7 +300,7 @@ def _cache() -> list[tuple[str, ...]]:
 
 
 def _folders(place: str | None) -> list[tuple[str, ...]]:
-    """Whether other users could put code or results where they are taken from."""
+    """Return whether other users could put code or results where they are taken from."""
     from kernelmark.core.private import find_unsafe
 
     rows: list[tuple[str, ...]] = [

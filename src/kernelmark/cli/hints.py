@@ -27,7 +27,7 @@ _ABOUT = {
 
 
 def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
-    """The hint for an error of the command that `words` are."""
+    """Return the hint for an error of the command that `words` are."""
     if isinstance(error, ProblemError):
         return "'kmark list ops -o OP' explains the parameters of an op"
     if not isinstance(error, UsageError):
@@ -36,7 +36,8 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
 
 
 def style_of(words: Sequence[str]) -> Style:
-    """How sentences are written for a command: with its options, and the store it was given."""
+    """Return how sentences are written for a command: with its options, and the store it was
+    given."""
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--store"), None)
     if at is None:
         return OPTIONS

@@ -283,7 +283,7 @@ def _excluded(store: Store, out: Sequence[str], back: Sequence[str]) -> int:
 
 
 def _meant(store: Store, name: str) -> str | None:
-    """The run that a word names without being pinned."""
+    """Return the run that a word names without being pinned."""
     try:
         return store.run(name).id
     except KernelmarkError:
@@ -296,7 +296,7 @@ def chosen(
     backends: tuple[str, ...],
     regex: str | None,
 ) -> list[Story]:
-    """The series that a user asked for."""
+    """Return the series that a user asked for."""
     from kernelmark.api.plan import own_kernels
     from kernelmark.backends import canonical
 

@@ -101,7 +101,7 @@ def _put_op(name: str, json: str | None) -> None:
 
 
 def all_as_json(tables: Sequence[Table]) -> str:
-    """An object of lists, by the titles of the tables."""
+    """Return an object of lists, by the titles of the tables."""
     from json import dumps
 
     body = ",\n".join(f"{dumps(table.title)}: {as_json(table).strip()}" for table in tables)
@@ -109,7 +109,7 @@ def all_as_json(tables: Sequence[Table]) -> str:
 
 
 def as_json(table: Table) -> str:
-    """A list of objects, one a row."""
+    """Return a list of objects, one a row."""
     from kernelmark.core.files import json_text
 
     names = [column.name for column in table.columns]

@@ -148,7 +148,7 @@ def _open_streams() -> None:
 
 
 def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
-    """The words for the parser, and which of the flags that work anywhere were among them.
+    """Return the words for the parser, and which of the flags that work anywhere were among them.
 
     `kmark` or `kmark tune` alone asks for its help. A bare `--resume` is given its value here,
     since an option's value is not optional to the parser."""
@@ -207,8 +207,8 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
 
 
 def _unread(error: BaseException) -> bool:
-    """Whether whoever read our output has gone. The parser turns that into an exit of its own,
-    with the code that means a regression here."""
+    """Return whether whoever read our output has gone. The parser turns that into an exit of its
+    own, with the code that means a regression here."""
     return isinstance(error, BrokenPipeError) or (
         isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
     )

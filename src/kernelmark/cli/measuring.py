@@ -128,7 +128,7 @@ def _plan(asked: RunChoice, *, canaries: bool) -> Plan:
 
 @contextlib.contextmanager
 def _opened(asked: RunOptions, resume: str | None) -> Iterator[tuple[Store | None, Run | None]]:
-    """The store, opened before anything runs, and the run to go on with."""
+    """Yield the store, opened before anything runs, and the run to go on with."""
     if resume is None and (asked.no_store or asked.dry_run):
         yield None, None
         return
@@ -158,8 +158,8 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
 
 
 def _newest(store: Store, *, failed_too: bool) -> Run:
-    """The newest unfinished one of the runs that `kmark run` made, not one that still goes on;
-    `failed_too`: else the newest of all, for what failed in it."""
+    """Return the newest unfinished one of the runs that `kmark run` made, not one that still goes
+    on; `failed_too`: else the newest of all, for what failed in it."""
     from kernelmark.core.result import RunState
     from kernelmark.runners import alive
 
@@ -197,7 +197,8 @@ def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
 
 
 def _from_folder(word: str, folder: Path | None, run: Run) -> str:
-    """A file that a run named, from whatever folder it was started in; other words as they are."""
+    """Return a file that a run named, from whatever folder it was started in; other words as they
+    are."""
     from kernelmark.backends import FILES, registry
 
     if not word.endswith((*FILES, ".toml")) or word in registry:
@@ -228,7 +229,7 @@ def _measured(
     argv: tuple[str, ...],
     resumed: Run | None,
 ) -> tuple[Results, float]:
-    """The results, and the seconds of their cases."""
+    """Return the results, and the seconds of their cases."""
     from kernelmark.api.running import Conduct, measure
     from kernelmark.cli.progress import CaseClock, reporter
 
@@ -293,7 +294,7 @@ def _finish(
 def _preview(
     plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions, outputs: o.Outputs
 ) -> int:
-    """The cases and how long they would take."""
+    """Return the cases and how long they would take."""
     from kernelmark.cli.run_output import plan_table
     from kernelmark.core.units import duration_text
 

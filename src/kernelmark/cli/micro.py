@@ -216,7 +216,7 @@ def _compare(
 
 
 def _loaded(ref: str, store: str | None) -> Results:
-    """A run of microbenchmarks in the store, or in a file."""
+    """Return a run of microbenchmarks in the store, or in a file."""
     from kernelmark.api.micro import find_run
     from kernelmark.api.reading import is_file, read_file
     from kernelmark.api.results import Results
@@ -228,7 +228,8 @@ def _loaded(ref: str, store: str | None) -> Results:
 
 
 def opened_for_micro(place: str | None) -> Store:
-    """The store to read from; one that is missing is made by this command, not by `kmark run`."""
+    """Return the store to read from; one that is missing is made by this command, not by `kmark
+    run`."""
     from kernelmark.stores import open_store
 
     try:
@@ -256,7 +257,7 @@ def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
 
 
 def _listing(names: Sequence[str]) -> Table:
-    """The benchmarks, or the parameters of one."""
+    """Return the benchmarks, or the parameters of one."""
     from kernelmark.micro import registry
     from kernelmark.micro.session import named
     from kernelmark.report.tables import Column, Table
@@ -298,7 +299,7 @@ def _measure(
     argv: tuple[str, ...],
     quiet: bool,
 ) -> Results:
-    """The run. Results are printed as they come; `place` is None where nothing is to be
+    """Return the run. Results are printed as they come; `place` is None where nothing is to be
     stored."""
     from kernelmark.api import micro as api
     from kernelmark.cli.places import redacted
@@ -356,7 +357,7 @@ def _measure(
 
 
 def _again(*words: str) -> tuple[str, ...]:
-    """The command that writes what these words show into a file."""
+    """Return the command that writes what these words show into a file."""
     return "micro", *words, "--csv", "FILE"
 
 

@@ -55,7 +55,7 @@ def make_pack(
 
 
 def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
-    """Every kernel file for every architecture, a line each; the exit code."""
+    """Return every kernel file for every architecture, a line each; the exit code."""
     from kernelmark.core.units import bytes_text
     from kernelmark.gpu.ahead import check, precompile
     from kernelmark.kernels import rtc

@@ -73,7 +73,7 @@ def _choices(parameter: Any) -> Sequence[Any]:
 
 
 def _wrong_value(cause: BaseException | None) -> str | None:
-    """What is wrong with a value; None where the parser itself says it."""
+    """Return what is wrong with a value; None where the parser itself says it."""
     errors = getattr(cause, "errors", None)
     if errors is None:
         return None

@@ -88,7 +88,7 @@ def flush() -> None:
 
 
 def _unwritable(place: str, error: OSError) -> UsageError:
-    """An error that names what was asked for, not a temporary file beside it."""
+    """Return an error that names what was asked for, not a temporary file beside it."""
     return UsageError(
         f"{place} cannot be written: {error.strerror or error}",
         hint="make room or name another file; 'kmark export' writes a stored run again",
@@ -195,13 +195,13 @@ def put_tables(tables: Iterable[Table]) -> None:
 
 
 def fancy(stream: object) -> bool:
-    """Whether to draw: a terminal that can move its cursor."""
+    """Return whether to draw: a terminal that can move its cursor."""
     terminal = getattr(stream, "isatty", lambda: False)()
     return bool(terminal) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where things are drawn. NO_COLOR means no bold and no dim either."""
+    """Return where things are drawn. NO_COLOR means no bold and no dim either."""
     from rich.console import Console
 
     return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")

@@ -15,7 +15,8 @@ _CONDUCT = ("--timeout", "--roofs")
 
 
 def without_password(place: str) -> str:
-    """A store as it may be printed: whoever reads along must not learn the password of its URL."""
+    """Return a store as it may be printed: whoever reads along must not learn the password of its
+    URL."""
     if "://" not in place:
         return place
     whole, _, query = _PASSWORD.sub(r"\1@", place).partition("?")
@@ -29,7 +30,7 @@ def store_words(place: str | None) -> tuple[str, ...]:
 
 
 def redacted(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line as it may be stored and printed."""
+    """Return a command line as it may be stored and printed."""
     made = []
     for before, word in zip(("", *words), words, strict=False):
         name, equals, place = word.partition("=")
@@ -43,7 +44,8 @@ def redacted(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
-    """What a command that repeats a case of this `kmark run` needs beside the case itself."""
+    """Return what a command that repeats a case of this `kmark run` needs beside the case
+    itself."""
     if tuple(argv[:1]) != ("run",):
         return ()
     given: dict[str, str] = {}
@@ -56,7 +58,7 @@ def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def extended(command: str, words: Sequence[str]) -> str:
-    """A command with words after it."""
+    """Return a command with words after it."""
     return f"{command} {shlex.join(words)}" if words else command
 
 

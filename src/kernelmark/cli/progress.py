@@ -25,7 +25,7 @@ OnEvent = Callable[[e.Event], None]
 
 @contextlib.contextmanager
 def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
-    """What a run tells its events to. Quiet, it still tells of lost devices and of waiting.
+    """Yield what a run tells its events to. Quiet, it still tells of lost devices and of waiting.
 
     Without a plan the number of cases is what the first event says."""
     if quiet:

@@ -95,7 +95,7 @@ def report(
 
 
 def _changes(parts: Sequence[Part]) -> list[Change]:
-    """What changed from the first run to the last; nothing where they share no case."""
+    """Return what changed from the first run to the last; nothing where they share no case."""
     from kernelmark.api.comparing import compare
     from kernelmark.core.errors import NothingToDo
     from kernelmark.report.changes import of_comparison

@@ -139,7 +139,8 @@ def _others(store: Store, name: str) -> str:
 
 
 def _is_away(name: str) -> bool:
-    """Whether this may be a GPU that is not here, or not now; what is stored of it needs none."""
+    """Return whether this may be a GPU that is not here, or not now; what is stored of it needs
+    none."""
     from kernelmark.devices import registry
     from kernelmark.runners import targets
 
@@ -156,7 +157,8 @@ def _is_away(name: str) -> bool:
 def _known_away(
     name: str, store: Store, place: str | None
 ) -> tuple[DeviceInfo | None, tuple[Roof, ...]]:
-    """The roofs of a device that cannot be asked what it is, and what a stored run says of it."""
+    """Return the roofs of a device that cannot be asked what it is, and what a stored run says of
+    it."""
     host = platform.node()
     device = name if ":" in name else f"{name}:0"
     found = store.roofs(host=host, device=device)

@@ -83,7 +83,7 @@ def chosen(
     case: str | None,
     place: tuple[str, ...],
 ) -> Results:
-    """The results that a user asked for; none is nothing to show."""
+    """Return the results that a user asked for; none is nothing to show."""
     from kernelmark.api.results import Results
     from kernelmark.core.result import ResultSet, Status
     from kernelmark.ops import registry as known_ops

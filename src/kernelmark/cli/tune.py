@@ -310,7 +310,7 @@ def _print_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -
 
 
 def _next(folder: str, backend: str, arch: str | None) -> str:
-    """What to do with plans; without their GPU, only compilers have anything to do."""
+    """Return what to do with plans; without their GPU, only compilers have anything to do."""
     from kernelmark import backends
     from kernelmark.runners.jobs import compiles
 
@@ -332,7 +332,7 @@ def _planned(done: Planned) -> str:
 
 
 def _not_timed(done: Planned) -> list[str]:
-    """What is left out and has no time that could be below a threshold."""
+    """Return what is left out and has no time that could be below a threshold."""
     failed = sum(cost.no_time for cost in done.left_out)
     later = sum(cost.status is None for cost in done.left_out)
     counts = ((failed, "that could not be timed"), (later, "not timed yet"))

@@ -152,7 +152,8 @@ def export_winners(
 def load_winners(
     folder: str, form: str, words: Sequence[str]
 ) -> tuple[Emitter, Sequence[Outcome], Fields, int]:
-    """The last is the exit code at best: winners of files that cannot be read are missing."""
+    """Return the last is the exit code at best: winners of files that cannot be read are
+    missing."""
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.install.emitters import registry
     from kernelmark.tune.install.emitters.base import checked_options
@@ -270,7 +271,7 @@ def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
 
 
 def _asked(folder: str) -> Any:
-    """What each plan asks of its winner; the usual where there is no plan any more."""
+    """Return what each plan asks of its winner; the usual where there is no plan any more."""
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.plans import planfile
     from kernelmark.tune.plans.plan import Acceptance

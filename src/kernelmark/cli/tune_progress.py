@@ -25,7 +25,8 @@ _EVERY_S = 10.0
 
 @contextlib.contextmanager
 def reporter(*, quiet: bool) -> Iterator[OnEvent]:
-    """What a run tells its events to. Quiet, it still tells of devices and plans that are lost."""
+    """Yield what a run tells its events to. Quiet, it still tells of devices and plans that are
+    lost."""
     if quiet:
         yield _trouble
     elif fancy(sys.stderr):
@@ -96,14 +97,15 @@ class Drawn:
 
 
 def _known(event: e.Began) -> str:
-    """What is there of a plan that was begun before; its budget may have been lowered since."""
+    """Return what is there of a plan that was begun before; its budget may have been lowered
+    since."""
     if event.known < event.limit:
         return f"goes on with {event.known} of {event.limit} candidates"
     return f"has {event.known} candidates, and goes on with its final"
 
 
 def far(progress: e.Progress) -> str:
-    """How far a run is, in words."""
+    """Return how far a run is, in words."""
     text = f"{progress.plans_done} of {progress.plans} plans, {far_candidates(progress)}"
     if progress.per_minute:
         text += f", {progress.per_minute:.0f} a minute, about {duration_text(progress.left_s)} left"
@@ -116,7 +118,7 @@ def far_candidates(progress: e.Progress) -> str:
 
 
 def best(event: e.Tried) -> str:
-    """What the plan at hand is at: the best so far, or its final."""
+    """Return what the plan at hand is at: the best so far, or its final."""
     if event.trial.step.startswith(("final", "near")):
         screened = is_screening(event.trial.step)
         part = "screening of the best" if screened else "final against the reference"

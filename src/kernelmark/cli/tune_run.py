@@ -99,7 +99,7 @@ def run(
 
 @contextlib.contextmanager
 def _for_roofs(place: str | None) -> Iterator[Store | None]:
-    """The store to read roofs from; None if there is none and none was named."""
+    """Yield the store to read roofs from; None if there is none and none was named."""
     from kernelmark.stores import open_store
 
     with contextlib.ExitStack() as stack:
@@ -170,7 +170,7 @@ def _some(each: Sequence[str], of: str = "") -> str:
 
 
 def _left(done: Tuned) -> str:
-    """What the clock left undone."""
+    """Return what the clock left undone."""
     parts = []
     if done.cut:
         searches = "search" if len(done.cut) == 1 else "searches"

@@ -65,7 +65,7 @@ class AbReport:
 
 
 def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
-    """What differs between the environments; one row that says so where nothing does."""
+    """Return what differs between the environments; one row that says so where nothing does."""
     made = _named(changes, names)
     return made if made.rows else replace(made, rows=(("nothing differs", NONE, NONE),))
 
@@ -78,7 +78,7 @@ def _named(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> T
 
 
 def rows_table(report: AbReport) -> Table:
-    """One line a pair, alarms first."""
+    """Return one line a pair, alarms first."""
     several = any(
         (row.pair.base.backend, row.pair.base.config)
         != (row.pair.head.backend, row.pair.head.config)
@@ -114,7 +114,7 @@ def summary(report: AbReport) -> str:
 
 
 def audit(report: AbReport) -> str:
-    """What pairs with the same binary on both sides say of the method; "" without any."""
+    """Return what pairs with the same binary on both sides say of the method; "" without any."""
     same = [row for row in report.rows if row.same_binary and row.paired is not None]
     wrong = [r for r in same if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
     if not same:
@@ -148,7 +148,7 @@ def restless(report: AbReport) -> str:
 
 
 def remarks(report: AbReport) -> list[str]:
-    """What a reader must know of the pairs as a whole."""
+    """Return what a reader must know of the pairs as a whole."""
     return [text for text in (audit(report), two_numbers(report), restless(report)) if text]
 
 
@@ -172,7 +172,7 @@ def two_numbers(report: AbReport) -> str:
 
 
 def clocks(row: Row) -> list[float]:
-    """The core clock in MHz of each block of both sides, where all were measured with it."""
+    """Return the core clock in MHz of each block of both sides, where all were measured with it."""
     measured = [side.measurement for side in (row.base, row.head)]
     blocks = [block for found in measured if found for block in found.blocks]
     found = [block.clock_mhz for block in blocks if block.clock_mhz is not None]
@@ -180,12 +180,13 @@ def clocks(row: Row) -> list[float]:
 
 
 def answer_of(report: AbReport) -> Reason:
-    """The one answer of a comparison."""
+    """Return the one answer of a comparison."""
     return answer(of_pairs(report.rows))
 
 
 def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
-    """The comment for a pull request: the answer, what moved, the environments, all pairs."""
+    """Return the comment for a pull request: the answer, what moved, the environments, all
+    pairs."""
     named = report.names != USUAL_NAMES
     sides = [f"Base is {report.names[0]}, head {report.names[1]}"] if named else []
     made = comment(
@@ -200,7 +201,7 @@ def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()
 
 
 def to_csv(report: AbReport) -> str:
-    """One line a pair, times in microseconds."""
+    """Return one line a pair, times in microseconds."""
     rows = [{k: v for k, v in _values(row).items() if k in _FIELDS} for row in report.rows]
     return csv_text(rows, _FIELDS)
 
@@ -244,7 +245,7 @@ def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
 
 
 def _high_text(paired: Paired) -> str:
-    """The upper bound in percent, capped where the interval is absurdly wide."""
+    """Return the upper bound in percent, capped where the interval is absurdly wide."""
     percent = 100 * (paired.high - 1)
     far = 50 * (paired.high - paired.low) > MOST_PERCENT
     return f"> {MOST_PERCENT} %" if far else f"{percent:+.1f} %"
@@ -263,7 +264,7 @@ def _ratio(row: Row) -> float:
 
 
 def _values(row: Row) -> dict[str, Any]:
-    """A row's plain values; what is infinite is left out."""
+    """Return a row's plain values; what is infinite is left out."""
     paired = row.paired
     times = [s.measurement.median_s * 1e6 if s.measurement else None for s in _sides(row)]
     found: dict[str, float | None] = dict.fromkeys(("ratio", "low", "high", "detectable"))

@@ -20,7 +20,7 @@ _Times = Mapping[str, Mapping[str, Measurement]]  # by backend, then by problem
 
 
 def answer(rows: Sequence[Row]) -> list[str]:
-    """What a person would say of these rows; nothing where there is nothing to compare."""
+    """Return what a person would say of these rows; nothing where there is nothing to compare."""
     asked = [row for row in rows if not row.sentinel]
     ranked = [row for row in asked if row.ranks]
     lines = _versus(_shared(ranked), _left_out(asked, ranked))
@@ -80,7 +80,8 @@ def _versus(times: _Times, left_out: int) -> list[str]:
 
 
 def _fastest(times: _Times, key: str) -> str:
-    """The backend that is fastest in a problem beyond the intervals of the others; "" for none."""
+    """Return the backend that is fastest in a problem beyond the intervals of the others; "" for
+    none."""
     found = sorted((_s(times[name][key]), name) for name in times if key in times[name])
     if len(found) < 2:
         return found[0][1]

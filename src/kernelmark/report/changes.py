@@ -75,7 +75,7 @@ class Change:
 def of_pairs(
     rows: Iterable[PairedRow], argv: Sequence[str] = (), names: tuple[str, str] = ("base", "head")
 ) -> list[Change]:
-    """The rows of `kmark ab` or `kmark gate`, which was called with the words `argv`."""
+    """Return the rows of `kmark ab` or `kmark gate`, which was called with the words `argv`."""
     made = []
     for row in rows:
         found, cases = row.paired, row.pair.cases
@@ -102,12 +102,12 @@ def of_pairs(
 
 
 def of_comparison(comparison: Comparison, more: Sequence[str] = ()) -> list[Change]:
-    """The rows of `kmark compare`; `more` words end each command that repeats one."""
+    """Return the rows of `kmark compare`; `more` words end each command that repeats one."""
     return [_of_compared(row, _level(comparison), more) for row in comparison.rows]
 
 
 def answer(changes: Sequence[Change]) -> Reason:
-    """Whether anything got slower, which kernel, how much and with what confidence.
+    """Return whether anything got slower, which kernel, how much and with what confidence.
 
     Codes: answer-broken, answer-slower, answer-held, answer-new, answer-undecided, answer-same and
     answer-empty.
@@ -135,13 +135,15 @@ def answer(changes: Sequence[Change]) -> Reason:
 
 
 def ranked(changes: Iterable[Change]) -> list[Change]:
-    """What moved: broken, then slower, then the rest; in each the largest cost a call first."""
+    """Return what moved: broken, then slower, then the rest; in each the largest cost a call
+    first."""
     moved = [change for change in changes if change.status in _MOVED]
     return sorted(moved, key=lambda one: (bool(one.held), _MOVED.index(one.status), -one.impact))
 
 
 def movers_table(changes: Sequence[Change]) -> Table:
-    """One line a change: absolute values, the ratio with its interval, and the cost a call."""
+    """Return one line a change: absolute values, the ratio with its interval, and the cost a
+    call."""
     several = len({change.device for change in changes}) > 1
     columns = (
         Column(name="kernel"),
@@ -156,7 +158,7 @@ def movers_table(changes: Sequence[Change]) -> Table:
 
 
 def total_text(changes: Sequence[Change]) -> str:
-    """The sum over all kernels that have a time on both sides; "" for fewer than two."""
+    """Return the sum over all kernels that have a time on both sides; "" for fewer than two."""
     timed = [change for change in changes if change.unit == "s" and change.base and change.head]
     base, head = (sum(getattr(one, side) for one in timed) for side in ("base", "head"))
     if len(timed) < 2:
@@ -244,7 +246,7 @@ def _of_compared(row: ComparedRow, level: float, more: Sequence[str]) -> Change:
 
 
 def _level(comparison: Comparison) -> float:
-    """The confidence of its rule's intervals: 1 - q of robust, 0 for a rule without."""
+    """Return the confidence of its rule's intervals: 1 - q of robust, 0 for a rule without."""
     q = comparison.settings.get("q")
     return 1 - q if isinstance(q, float) else 0.0
 
@@ -288,12 +290,12 @@ def _median(result: Result) -> float | None:
 
 
 def command_text(argv: Sequence[str]) -> str:
-    """The command of `argv`, without the files that it wrote."""
+    """Return the command of `argv`, without the files that it wrote."""
     return shlex.join(["kmark", *_without(argv, _OUTPUT)])
 
 
 def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The words but for these options and their values."""
+    """Return the words but for these options and their values."""
     words: list[str] = []
     skip = False
     for word in argv:
@@ -307,7 +309,7 @@ def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def _narrowed(argv: Sequence[str], cases: tuple[Case, Case], names: tuple[str, str]) -> str:
-    """The command of `argv` for one pair alone."""
+    """Return the command of `argv` for one pair alone."""
     words = _without(argv, (*_CHOOSING, *_OUTPUT))
     words += ["-p", short(cases[0].problem)]
     backends = [case.backend for case in cases]

@@ -16,7 +16,7 @@ _FLOOR = 0.01
 
 
 def explains(row: Row) -> bool:
-    """Whether the row's time changed and the core clock is another one too."""
+    """Return whether the row's time changed and the core clock is another one too."""
     if row.status not in ALARMS or row.judgement.reason.code == "at-equal-clock":
         return False
     clocks = row.pair.clocks_mhz

@@ -32,7 +32,7 @@ _GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone als
 
 
 def table(rows: Sequence[Row], title: str = "") -> Table:
-    """One line a row: both times, the change with its interval, the verdict and why."""
+    """Return one line a row: both times, the change with its interval, the verdict and why."""
     several = len({row.pair.shown.device for row in rows}) > 1
     metrics = any(row.pair.metric for row in rows)
     timings = apart(
@@ -79,8 +79,8 @@ def summary(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
-    """What a reader must know to trust the verdicts. `gone_fails` says whether rows that only base
-    has are failures already."""
+    """Return what a reader must know to trust the verdicts. `gone_fails` says whether rows that
+    only base has are failures already."""
     one = comparison.base.id == comparison.head.id
     twice = [f"base and head are one run, {comparison.base.id}"] if one else []
     held = any(row.held for row in comparison.rows)
@@ -128,8 +128,8 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
 
 
 def change_of_medians(row: Row) -> float | None:
-    """The ratio of the medians of a row, where the rule shows that of other times; None where it
-    does not."""
+    """Return the ratio of the medians of a row, where the rule shows that of other times; None
+    where it does not."""
     sides = [side.measurement for side in (row.pair.base, row.pair.head) if side is not None]
     medians = [found.median_s for found in sides if found is not None]
     if row.judgement.ratio is None or row.pair.metric or len(medians) != 2:
@@ -162,7 +162,7 @@ def _taken(comparison: Comparison) -> list[str]:
 
 
 def unrecorded(comparison: Comparison) -> bool:
-    """Whether nothing is known of both environments, as of files that hold times only."""
+    """Return whether nothing is known of both environments, as of files that hold times only."""
     return all(run.environment == _UNKNOWN for run in comparison.runs)
 
 
@@ -178,8 +178,8 @@ def environment(comparison: Comparison) -> Table:
 
 
 def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
-    """How a row came by its verdict, with the command that measures it again and `more` words
-    after that."""
+    """Return how a row came by its verdict, with the command that measures it again and `more`
+    words after that."""
     shown = row.pair.shown
     what = [
         ("problem", shown.case.problem.key),
@@ -227,7 +227,7 @@ def comment(
 
 
 def records(comparison: Comparison) -> list[dict[str, Cell]]:
-    """One flat record a row, in seconds."""
+    """Return one flat record a row, in seconds."""
     return [_record(comparison, row) for row in comparison.rows]
 
 
@@ -254,7 +254,7 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
 
 
 def _plain(value: Cell) -> Any:
-    """A JSON value; a reason stays one, so that `json_text` finds its code."""
+    """Return a JSON value; a reason stays one, so that `json_text` finds its code."""
     return value if isinstance(value, Reason) else codec.plain(value)
 
 
@@ -334,21 +334,22 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
 
 
 def backends_text(row: Row) -> str:
-    """The backend, or both where the best of each side is compared."""
+    """Return the backend, or both where the best of each side is compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
 
 
 def _timings(row: Row) -> list[str]:
-    """What the timing means; of base and of head where these are two things, which they are only
-    among the best of each side."""
+    """Return what the timing means; of base and of head where these are two things, which they are
+    only among the best of each side."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return list(dict.fromkeys(side.case.timing.identity for side in sides))
 
 
 def _is_timed_otherwise(row: Row) -> bool:
-    """Whether `_timings` are two. Results of a store share their timings, which are compared first:
-    formatting the identities of a thousand rows takes longer than all else that notes need."""
+    """Return whether `_timings` are two. Results of a store share their timings, which are compared
+    first: formatting the identities of a thousand rows takes longer than all else that notes
+    need."""
     base, head = row.pair.base, row.pair.head
     if base is None or head is None or base.case.timing is head.case.timing:
         return False
@@ -360,7 +361,7 @@ def _status(result: Result | None) -> str | None:
 
 
 def values_of(row: Row) -> tuple[float | None, float | None]:
-    """What is compared, of base and of head."""
+    """Return what is compared, of base and of head."""
     if row.pair.metric:
         base, head = row.pair.metrics
         return base.value, head.value
@@ -368,7 +369,7 @@ def values_of(row: Row) -> tuple[float | None, float | None]:
 
 
 def _metric(row: Row) -> str:
-    """What is compared; nothing of a microbenchmark that one side does not have."""
+    """Return what is compared; nothing of a microbenchmark that one side does not have."""
     return row.pair.metric or ("" if is_micro(row.pair.shown.case) else "time")
 
 
@@ -379,7 +380,7 @@ def unit_of(row: Row) -> str:
 
 
 def _doubts(comparison: Comparison) -> list[str]:
-    """What the files say of themselves that were imported."""
+    """Return what the files say of themselves that were imported."""
     found = []
     for side in ("base", "head"):
         results = [getattr(row.pair, side) for row in comparison.rows]
@@ -400,7 +401,7 @@ def _one_process(row: Row) -> bool:
 
 
 def _is_bare(row: Row) -> bool:
-    """Whether it was compared by a bare mean of some side: both sides have a time."""
+    """Return whether it was compared by a bare mean of some side: both sides have a time."""
     base, head = row.pair.base, row.pair.head
     if base is None or head is None or base.measurement is None or head.measurement is None:
         return False

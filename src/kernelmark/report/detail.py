@@ -74,7 +74,8 @@ def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The phases, and what none of them has: evictions, idle gaps and whatever is between them."""
+    """Return the phases, and what none of them has: evictions, idle gaps and whatever is between
+    them."""
     pairs = [(name, time_text(value)) for name, value in cost.items() if name != "total"]
     if "total" not in cost:
         return pairs

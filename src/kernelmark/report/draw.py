@@ -74,8 +74,9 @@ class _Grid:
         return " " * _INDENT if self.above else ""
 
     def without(self, at: int) -> _Grid:
-        """The grid without a column. The first text goes above the rows that share it, and after it
-        the texts before the first number, which name a row too; what remains goes below."""
+        """Return the grid without a column. The first text goes above the rows that share it, and
+        after it the texts before the first number, which name a row too; what remains goes
+        below."""
         inside = tuple(one for one in self.inside if one != at)
         sides = [column.align for column in self.table.columns]
         first = sides.index("left") if "left" in sides else len(sides)
@@ -84,7 +85,7 @@ class _Grid:
         return replace(self, inside=inside, below=tuple(sorted((*self.below, at))))
 
     def with_last_wrapped(self) -> _Grid | None:
-        """The grid with its last column over several lines, where there is room for that."""
+        """Return the grid with its last column over several lines, where there is room for that."""
         last = self.inside[-1]
         room = self.room + self.widths[last]
         cells = [self.table.columns[last].name, *(row[last] for row in self.table.rows)]
@@ -94,7 +95,7 @@ class _Grid:
         return replace(self, widths=(*self.widths[:last], int(room), *self.widths[last + 1 :]))
 
     def line(self, cells: Sequence[str]) -> str:
-        """One line of the grid."""
+        """Return one line of the grid."""
         parts = []
         for at in self.inside:
             right = self.table.columns[at].align == "right"
@@ -102,7 +103,7 @@ class _Grid:
         return f"{self.indent}{'  '.join(parts)}".rstrip()
 
     def row(self, cells: Sequence[str]) -> list[str]:
-        """The lines of a row: as many as its highest cell has, then what is below it."""
+        """Return the lines of a row: as many as its highest cell has, then what is below it."""
         parts = {at: _wrapped(cells[at], self.widths[at], hang=0) for at in self.inside}
         lines = []
         for nth in range(max(map(len, parts.values()), default=0)):
@@ -114,7 +115,7 @@ class _Grid:
 
 
 def _fitting(table: Table, width: float) -> _Grid:
-    """The grid that is at most `width` wide, with as few columns outside as that takes."""
+    """Return the grid that is at most `width` wide, with as few columns outside as that takes."""
     widths = tuple(
         max([len(column.name), *(len(one) for row in table.rows for one in row[at].splitlines())])
         for at, column in enumerate(table.columns)

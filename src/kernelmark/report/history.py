@@ -35,7 +35,7 @@ _VARIABLE = "variable "  # begins what `difference` says of one
 
 
 def table(history: History, shown: Sequence[Story]) -> Table:
-    """One line a series: its trend, its newest time, how that fits, and its last step."""
+    """Return one line a series: its trend, its newest time, how that fits, and its last step."""
     several = len({parts(story)["arch"] for story in shown}) > 1
     metrics = any(story.newest.metric for story in shown)
     timing_of = timings(shown)
@@ -69,7 +69,7 @@ def table(history: History, shown: Sequence[Story]) -> Table:
 
 
 def steps(history: History, shown: Sequence[Story]) -> Table:
-    """Every step with what changed in the environment there, newest first."""
+    """Return every step with what changed in the environment there, newest first."""
     found = [(step, story) for story in shown for step in story.steps]
     found.sort(key=lambda pair: pair[0].started, reverse=True)
     timing_of = timings(shown)
@@ -94,7 +94,7 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
 
 
 def timings(shown: Sequence[Story]) -> dict[str, str]:
-    """What tells series apart that would read the same, by series; empty for the others."""
+    """Return what tells series apart that would read the same, by series; empty for the others."""
     known = [parts(story) for story in shown]
     found = apart(
         [(one["problem"], one["backend"], one["arch"], one["metric"]) for one in known],
@@ -158,7 +158,8 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
 
 
 def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story]) -> list[str]:
-    """A line for each alarm: how far it is from what was expected, and what changed there."""
+    """Return a line for each alarm: how far it is from what was expected, and what changed
+    there."""
     timing_of = timings(shown)
     made = []
     for story in alarms:
@@ -206,8 +207,8 @@ def markdown_page(
 
 
 def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str] = ()) -> list[str]:
-    """The commands that measure flagged series in paired rounds, the largest change first: one for
-    all problems that are measured alike, with `more` words after it."""
+    """Return the commands that measure flagged series in paired rounds, the largest change first:
+    one for all problems that are measured alike, with `more` words after it."""
     flagged = [story for story in alarms if story.screen.flagged and _can_run(story)]
     flagged.sort(key=lambda story: -abs(math.log(story.screen.ratio or 1.0)))
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
@@ -222,7 +223,7 @@ def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str]
 
 
 def unconfirmed(alarms: Sequence[Story]) -> str:
-    """Which flagged series no command can measure again; "" if there are none."""
+    """Return which flagged series no command can measure again; "" if there are none."""
     flagged = [story for story in alarms if story.screen.flagged]
     again = {parts(story)["problem"].split()[0]: None for story in flagged if story.newest.metric}
     others = [story for story in flagged if not story.newest.metric and not _can_run(story)]
@@ -238,7 +239,7 @@ def unconfirmed(alarms: Sequence[Story]) -> str:
 
 
 def records(shown: Sequence[Story]) -> list[dict[str, Cell]]:
-    """One flat record a point of a series, in seconds."""
+    """Return one flat record a point of a series, in seconds."""
     made: list[dict[str, Cell]] = []
     for story in shown:
         starts = {step.run_id: step.ratio for step in story.steps}
@@ -276,7 +277,7 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
 
 
 def parts(story: Story) -> dict[str, str]:
-    """What a series' text is made of, as a reader meets it."""
+    """Return what a series' text is made of, as a reader meets it."""
     key, backend, rest = story.series.split(" | ", 2)
     if story.newest.metric:
         rest = rest.removesuffix(f" | {story.newest.metric}")
@@ -295,7 +296,7 @@ def parts(story: Story) -> dict[str, str]:
 
 
 def trend(points: Sequence[Point]) -> str:
-    """The newest points as bars from the smallest to the largest value, which follow; × is a
+    """Return the newest points as bars from the smallest to the largest value, which follow; × is a
     failure."""
     newest = points[-_SHOWN_POINTS:]
     times = [time_s for p in newest if p.status is Status.OK and (time_s := judged_s(p))]
@@ -362,7 +363,8 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
 
 
 def _can_run(story: Story) -> bool:
-    """Whether it is a case of ours on a device that is known, not what another tool measured."""
+    """Return whether it is a case of ours on a device that is known, not what another tool
+    measured."""
     backend = parts(story)["bare_backend"]
     known = backend in backends.registry or backends.is_file(backend)
     return known and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
@@ -373,8 +375,8 @@ def _device(story: Story) -> str:
 
 
 def _sides(history: History, story: Story) -> tuple[str, ...]:
-    """The beginning of the command: two environments as they were before the series changed and
-    with the first run after. Where more than variables differs, only the user knows the
+    """Return the beginning of the command: two environments as they were before the series changed
+    and with the first run after. Where more than variables differs, only the user knows the
     interpreters."""
     changes = history.changes.get(story.change, ())
     variables = [change for change in changes if change[0].startswith(_VARIABLE)]
@@ -391,7 +393,7 @@ def _sides(history: History, story: Story) -> tuple[str, ...]:
 
 
 def _how(story: Story) -> tuple[str, ...]:
-    """The end of the command: all but the problem."""
+    """Return the end of the command: all but the problem."""
     known = parts(story)
     words = ["-b", known["bare_backend"]]
     if (device := _device(story)) != "cpu":

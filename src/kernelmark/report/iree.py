@@ -28,7 +28,7 @@ _SHORT = {
 
 
 def tables(report: Report) -> list[Table]:
-    """The variants, their times and divergences, and their dispatches."""
+    """Return the variants, their times and divergences, and their dispatches."""
     made = [_variants(report)]
     if any(outcome.end_to_end or outcome.kernels for outcome in report.outcomes):
         made.append(_times(report))
@@ -45,7 +45,7 @@ def tables(report: Report) -> list[Table]:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """All that is known, in seconds."""
+    """Return all that is known, in seconds."""
     plan = report.plan
     return {
         "module": str(plan.module),
@@ -205,7 +205,8 @@ def _dispatches(outcome: Outcome, built: Built) -> Table:
 
 
 def _configs(outcome: Outcome, built: Built) -> Table:
-    """One line for each part of a config: on a single line they are wider than a terminal."""
+    """Return one line for each part of a config: on a single line they are wider than a
+    terminal."""
     rows = [
         (dispatch.name if at == 0 else "", part)
         for dispatch in _by_time(built.dispatches, outcome.dispatch_s)

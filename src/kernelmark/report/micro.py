@@ -21,8 +21,8 @@ from kernelmark.report.tables import NONE, Column, Row, Table, results_table, wi
 
 
 def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
-    """One row a metric: its value, half the spread of its launches, and its share of what physics
-    allows."""
+    """Return one row a metric: its value, half the spread of its launches, and its share of what
+    physics allows."""
     found = [
         {
             "benchmark": short(result.case.problem),
@@ -55,15 +55,15 @@ def status_text(result: Result, metrics: Sequence[Metric]) -> str:
 
 
 def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table]:
-    """A table of the times and one of the metrics among `results`; only those that have rows, and
-    the first if none has."""
+    """Return a table of the times and one of the metrics among `results`; only those that have
+    rows, and the first if none has."""
     micro = [result for result in results if is_micro(result.case)]
     made = [results_table(timed)] if timed or not micro else []
     return [*made, metrics_table(micro)] if micro else made
 
 
 def points_table(result: Result, model: str = "") -> Table:
-    """Every point that was measured, under the benchmark's own columns."""
+    """Return every point that was measured, under the benchmark's own columns."""
     # What a device does not tell, as the power of a CPU, is no column.
     shown = [
         column
@@ -118,7 +118,7 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
 
 
 def point_records(results: ResultSet) -> list[dict[str, Cell]]:
-    """One flat record a point, in SI units, for CSV."""
+    """Return one flat record a point, in SI units, for CSV."""
     models = {info.name: info.model for info in results.run.environment.devices}
     names = dict.fromkeys(c.name for result in results.results for c in result.columns)
     return [

@@ -25,8 +25,8 @@ _PALETTE += ["#a3a635", "#2aa0a4"]
 
 
 def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Spec:
-    """The figure of one result, or of the same benchmark on several devices, whose `models` are
-    given in the same order."""
+    """Return the figure of one result, or of the same benchmark on several devices, whose `models`
+    are given in the same order."""
     every = [results] if isinstance(results, Result) else list(results)
     if not every or not any(result.rows for result in every):
         name = _name(every[0]) if every else "this benchmark"
@@ -61,7 +61,7 @@ def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Sp
 
 
 def fitted(design: Figure, results: Sequence[Result]) -> Figure:
-    """The figure with smaller units where all values would be fractions: a CPU's are."""
+    """Return the figure with smaller units where all values would be fractions: a CPU's are."""
     panels = tuple(_fitted(panel, results) for panel in design.panels)
     return dataclasses.replace(design, panels=panels)
 
@@ -79,7 +79,7 @@ def _fitted(panel: Panel, results: Sequence[Result]) -> Panel:
 
 
 def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> list[dict[str, Any]]:
-    """The points to draw, in the units of the axes."""
+    """Return the points to draw, in the units of the axes."""
     found: list[dict[str, Any]] = []
     for result, who in zip(results, who_of(results, devices), strict=True):
         units = {column.name: column.unit for column in result.columns}
@@ -103,8 +103,8 @@ def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> l
 
 
 def who_of(results: Sequence[Result], devices: Sequence[str]) -> list[str]:
-    """A name for each result, no two alike: the device's model, where they share one with when it
-    was taken, and where they share that too with its place."""
+    """Return a name for each result, no two alike: the device's model, where they share one with
+    when it was taken, and where they share that too with its place."""
     names = list(devices)
     if len(set(names)) == len(names):
         return names
@@ -121,7 +121,7 @@ def who_of(results: Sequence[Result], devices: Sequence[str]) -> list[str]:
 def _facets(
     design: Figure, panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]
 ) -> list[Spec]:
-    """One drawing, or one for each value of the column that the figure is divided by."""
+    """Return one drawing, or one for each value of the column that the figure is divided by."""
     if not design.facet:
         return [_panel(design, panel, results, values)]
     made = []
@@ -203,7 +203,8 @@ def _mark(panel: Panel) -> Spec:
 
 
 def _bound(panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]) -> float | None:
-    """The physical limit, where it is known, the same for all, and near enough to be drawn."""
+    """Return the physical limit, where it is known, the same for all, and near enough to be
+    drawn."""
     limits = {
         column.limit / panel.per
         for result in results

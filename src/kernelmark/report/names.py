@@ -30,7 +30,8 @@ _STOP_RULE = {
 
 
 def short(problem: Problem) -> str:
-    """The key without what follows from the rest; `ops.parse` of it gives the problem back."""
+    """Return the key without what follows from the rest; `ops.parse` of it gives the problem
+    back."""
     return _short(problem.key)
 
 
@@ -54,13 +55,13 @@ def _short(key: str) -> str:
 
 
 def _short_micro(problem: Problem) -> str:
-    """The benchmark, its mode and the parameters that are not the mode's own."""
+    """Return the benchmark, its mode and the parameters that are not the mode's own."""
     given = [f"{name}={_abbreviated(value)}" for name, value in _chosen(problem).items()]
     return " ".join([benchmark_name(problem), mode_of(problem), *given])
 
 
 def _chosen(problem: Problem) -> dict[str, str]:
-    """The parameters of a microbenchmark that its mode does not set so."""
+    """Return the parameters of a microbenchmark that its mode does not set so."""
     from kernelmark.micro.base import MODES  # with numpy, which few tables need
 
     mode = next((one for one in MODES if one == mode_of(problem)), None)
@@ -89,7 +90,8 @@ def _likeness(problem: Problem) -> tuple[object, ...]:
 
 
 def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
-    """The fewest words that still mean the problem, found by leaving out one after the other."""
+    """Return the fewest words that still mean the problem, found by leaving out one after the
+    other."""
     from kernelmark.ops._own import OwnOp
 
     # The sizes of a user's own op are always written: nobody else knows its defaults.
@@ -151,14 +153,14 @@ def config_text(config: Config) -> str:
 
 
 def backend_text(case: Case) -> str:
-    """The backend and, where there is one, its config."""
+    """Return the backend and, where there is one, its config."""
     config = config_text(case.config)
     return f"{case.backend} [{config}]" if config else case.backend
 
 
 def rerun(result: Result, more: Sequence[str] = ()) -> str:
-    """The command line that measures this case again, with `more` words after it; none for what
-    another tool measured."""
+    """Return the command line that measures this case again, with `more` words after it; none for
+    what another tool measured."""
     case = result.case
     if is_micro(case):
         return _micro_again(result, more)
@@ -196,7 +198,8 @@ def _micro_again(result: Result, more: Sequence[str]) -> str:
 
 
 def _timing_words(timing: Timing) -> list[str]:
-    """The preset that is nearest to a timing's stop rule, and options for what differs from it."""
+    """Return the preset that is nearest to a timing's stop rule, and options for what differs from
+    it."""
     found: list[list[str]] = []
     for name, preset in PRESETS.items():
         words = [] if name == "default" else ["--timing", name]

@@ -89,8 +89,8 @@ class Part:
 def html_page(
     parts: Sequence[Part], title: str, *, drawn: bool = True, changes: Sequence[Change] = ()
 ) -> str:
-    """The report as a page; `drawn` adds figures, which take a library. `changes` are those from
-    the first part to the last."""
+    """Return the report as a page; `drawn` adds figures, which take a library. `changes` are those
+    from the first part to the last."""
     body = [f"<h1>{_escaped(title)}</h1>"]
     if changes:
         body.append(f"<h2>{_escaped(_compared(parts))}</h2>")
@@ -157,7 +157,7 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
 
 
 def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] = ()) -> str:
-    """The report as Markdown, without figures."""
+    """Return the report as Markdown, without figures."""
     lines = [f"# {markdown_cell(title)}", ""]
     if changes:
         lines += [f"## {markdown_cell(_compared(parts))}", ""]
@@ -199,7 +199,7 @@ def environment_table(environment: Environment) -> tables.Table:
 
 
 def figure_specs(part: Part, *, inline: bool = False) -> dict[str, vega.Spec]:
-    """The figures of a run that there is something to draw for."""
+    """Return the figures of a run that there is something to draw for."""
     found = {}
     for kind in _KINDS:
         more = {"roofs": [*part.roofs, *part.levels]} if kind == "roofline" else {}
@@ -218,7 +218,7 @@ def _figures(part: Part) -> list[str]:
 
 
 def _inline(spec: vega.Spec) -> str:
-    """A figure in the colours of the page: its dark blue is hard to see on a dark one."""
+    """Return a figure in the colours of the page: its dark blue is hard to see on a dark one."""
     return vega.svg(spec).replace(f'="{figures.PALETTE[0]}"', '="var(--mark)"')
 
 

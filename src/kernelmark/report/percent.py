@@ -46,7 +46,7 @@ def share(
     info: DeviceInfo | None = None,
     known: Known | None = None,
 ) -> Share | None:
-    """The share of the roof that bounds this result; None where no roof that fits is known.
+    """Return the share of the roof that bounds this result; None where no roof that fits is known.
 
     A hot problem that fits the last-level cache is not bound by memory. A float dtype without a
     roof of its own is compared with memory alone, and only where memory is the bound even for
@@ -93,12 +93,12 @@ def _roofs(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, known
 
 
 def _newest(roofs: Iterable[Roof]) -> Roof | None:
-    """The matrix unit's roof where there is one: it is the one a good kernel meets."""
+    """Return the matrix unit's roof where there is one: it is the one a good kernel meets."""
     return max(roofs, key=lambda r: (r.unit == "matrix", r.measured), default=None)
 
 
 def _dtype(result: Result) -> str:
-    """The dtype of the first input: what the multiplications read."""
+    """Return the dtype of the first input: what the multiplications read."""
     return next(iter(result.case.problem.dtypes.values()), "")
 
 

@@ -35,7 +35,7 @@ class ProgressLines:
 
 
 def outcome(result: Result) -> str:
-    """How a case ended, in one line."""
+    """Return how a case ended, in one line."""
     name = f"{backend_text(result.case)}  {short(result.case.problem)}"
     measured = result.measurement
     if measured is None:

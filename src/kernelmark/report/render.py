@@ -24,14 +24,14 @@ def text(table: Table) -> str:
 
 
 def printed(table: Table) -> str:
-    """A table for `print`: folded to the width of the terminal if stdout is one."""
+    """Return a table for `print`: folded to the width of the terminal if stdout is one."""
     terminal = getattr(sys.stdout, "isatty", lambda: False)()
     width = shutil.get_terminal_size().columns if terminal else math.inf
     return "".join(f"{line.text}\n" for line in draw(table, width))
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table."""
+    """Return a GitHub table."""
     rule = ["---:" if column.align == "right" else "---" for column in table.columns]
     lines = [f"### {markdown_cell(table.title)}", ""] if table.title else []
     lines += [_pipes([column.name for column in table.columns]), _pipes(rule)]
@@ -40,7 +40,7 @@ def markdown(table: Table) -> str:
 
 
 def html_table(table: Table) -> str:
-    """A table element; every cell is escaped."""
+    """Return a table element; every cell is escaped."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
         return "".join(
@@ -55,14 +55,15 @@ def html_table(table: Table) -> str:
 
 
 def html_list(items: Sequence[str]) -> str:
-    """A list element, or nothing; every item is escaped."""
+    """Return a list element, or nothing; every item is escaped."""
     made = "".join(f"<li>{html.escape(item)}</li>" for item in items)
     return f"<ul>{made}</ul>" if made else ""
 
 
 def records(results: ResultSet, rows: Sequence[Row]) -> list[dict[str, Cell]]:
-    """One flat record a result, in seconds and bytes, with the union of all problems' parameters
-    after the common columns. Where some have metrics, one record a metric, time being one."""
+    """Return one flat record a result, in seconds and bytes, with the union of all problems'
+    parameters after the common columns. Where some have metrics, one record a metric, time being
+    one."""
     parameters: dict[str, None] = {}
     for row in rows:
         problem = row.result.case.problem
@@ -75,7 +76,7 @@ def records(results: ResultSet, rows: Sequence[Row]) -> list[dict[str, Cell]]:
 
 
 def _metrics(result: Result) -> list[dict[str, Cell]]:
-    """What a result is measured by: its metrics, or its time. A failure has neither."""
+    """Return what a result is measured by: its metrics, or its time. A failure has neither."""
     if result.metrics:
         return [{"metric": m.name, "value": m.value, "unit": m.unit} for m in result.metrics]
     median = result.measurement.median_s if result.measurement else None

@@ -115,8 +115,8 @@ class Failure:
 def rows(
     results: ResultSet, roofs: Sequence[Roof] = (), sentinels: Collection[str] = ()
 ) -> list[Row]:
-    """One row a result in the order of `results`, which is that asked for, those of one problem
-    together. `sentinels`, keys of problems, come after everything else."""
+    """Return one row a result in the order of `results`, which is that asked for, those of one
+    problem together. `sentinels`, keys of problems, come after everything else."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
     known: Known = {}
@@ -132,13 +132,14 @@ def rows(
 
 
 def divided(made: Sequence[Row]) -> list[Row | None]:
-    """The rows as the table has them: None is the line between the others and the sentinels."""
+    """Return the rows as the table has them: None is the line between the others and the
+    sentinels."""
     first = next((i for i, row in enumerate(made) if row.sentinel), 0)
     return [*made[:first], None, *made[first:]] if first else list(made)
 
 
 def results_table(made: Sequence[Row]) -> Table:
-    """The table that `run` and `show` print."""
+    """Return the table that `run` and `show` print."""
     several_devices = len({row.result.device for row in made}) > 1
     timings = _timings(made)
     marked = any(map(warned, made))
@@ -173,7 +174,7 @@ def results_table(made: Sequence[Row]) -> Table:
 
 
 def _timings(made: Sequence[Row]) -> dict[int, str]:
-    """What tells rows apart that would read the same, by the row's identity."""
+    """Return what tells rows apart that would read the same, by the row's identity."""
     found = apart(
         [(row.problem, row.backend, row.result.device) for row in made],
         [row.result.case.timing.identity for row in made],
@@ -218,13 +219,13 @@ def failures(made: Iterable[Row]) -> list[Failure]:
 
 
 def _reason(result: Result) -> str:
-    """One line, but for a compiler's words, of which each may matter."""
+    """Return one line, but for a compiler's words, of which each may matter."""
     brief = result.status in (Status.WRONG, *ENDED_WORKERS)
     return format_reason(result.why, BRIEF) if brief else str(result.why)
 
 
 def warned(row: Row) -> bool:
-    """Whether one of `warnings` is about this row."""
+    """Return whether one of `warnings` is about this row."""
     found = row.result.measurement
     return _above(row) or bool(found and (found.warnings or found.modes))
 
@@ -337,7 +338,8 @@ def _row(
 
 
 def _best(results: Iterable[Result]) -> dict[str, Measurement]:
-    """The fastest measurement of each problem that at least two results can be compared on."""
+    """Return the fastest measurement of each problem that at least two results can be compared
+    on."""
     found: dict[str, list[Measurement]] = {}
     for result in results:
         if _ranks(result) and result.measurement is not None:

@@ -19,7 +19,7 @@ _WIDE = 0.2
 
 
 def summary_table(costs: Sequence[Cost]) -> Table:
-    """What each problem costs, in the order given."""
+    """Return what each problem costs, in the order given."""
     columns = (
         Column(name="problem"),
         Column(name="calls", align="right"),
@@ -47,7 +47,7 @@ def summary_table(costs: Sequence[Cost]) -> Table:
 
 
 def summary_line(summary: Summary) -> str:
-    """The whole in one sentence."""
+    """Return the whole in one sentence."""
     basis = summary.basis
     calls = sum(cost.count for cost in summary.costs)
     line = f"{counted(calls, 'call')} of {counted(len(summary.costs), 'problem')}"
@@ -64,7 +64,7 @@ def summary_line(summary: Summary) -> str:
 
 
 def titled(plan: TunePlan | Outcome) -> str:
-    """A plan by its name and problem."""
+    """Return a plan by its name and problem."""
     return f"{plan.name}: {short(plan.problem)}"
 
 
@@ -95,7 +95,7 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
 def plan_records(
     drafts: Sequence[Draft], fates: Mapping[str, Fate], refused: Sequence[Refused]
 ) -> list[dict[str, str | int | float | None]]:
-    """One flat record a problem; one without a plan has its reason."""
+    """Return one flat record a problem; one without a plan has its reason."""
     made: list[dict[str, str | int | float | None]] = [
         {
             "plan": draft.plan.name,
@@ -131,7 +131,7 @@ def reasons(refused: Sequence[Refused]) -> list[str]:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """What should be known before shares are believed."""
+    """Return what should be known before shares are believed."""
     wide = [c for c in summary.costs if c.total_s and c.rel_half_width > _WIDE]
     lines = []
     if wide:
@@ -150,7 +150,7 @@ def plans_line(
     refused: Sequence[Refused],
     left_out: Sequence[Cost],
 ) -> str:
-    """What was planned in one sentence."""
+    """Return what was planned in one sentence."""
     counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
     summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
     line = counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
@@ -161,7 +161,7 @@ def plans_line(
 
 
 def standing_table(standings: Sequence[Standing]) -> Table:
-    """How far each plan is."""
+    """Return how far each plan is."""
     names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "reason")
     right = ("share", "evaluated", "failed", "best", "ratio")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
@@ -200,7 +200,7 @@ def _evaluated(standing: Standing) -> str:
 
 
 def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
-    """One flat record a plan; times in microseconds."""
+    """Return one flat record a plan; times in microseconds."""
     return [
         {
             "plan": standing.name,
@@ -225,7 +225,7 @@ def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int 
 
 
 def metrics_line(metrics: Metrics) -> str:
-    """What tuning came to, in one sentence."""
+    """Return what tuning came to, in one sentence."""
     if not metrics.kept:
         return f"none of {counted(metrics.problems, 'problem')} is kept"
     line = (
@@ -269,7 +269,7 @@ def _fate(fate: Fate) -> str:
 
 
 def _pct(share: float) -> float | None:
-    """A share in percent; None where nobody knows it."""
+    """Return a share in percent; None where nobody knows it."""
     return round(100 * share, 6) or None
 
 

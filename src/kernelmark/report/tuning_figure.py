@@ -21,14 +21,14 @@ _TIME = "time"
 
 
 def of_folder(folder: TuningFolder) -> Spec:
-    """The figure of all plans of a tuning folder that were begun."""
+    """Return the figure of all plans of a tuning folder that were begun."""
     there = [name for name in folder.names() if folder.journal(name).is_file()]
     return tuning({name: journal.read(folder.journal(name))[1] for name in there})
 
 
 def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
-    """The best time so far over evaluations for each plan, how much each parameter matters, and the
-    candidates of each plan as lines over its parameters."""
+    """Return the best time so far over evaluations for each plan, how much each parameter matters,
+    and the candidates of each plan as lines over its parameters."""
     progress: Values = []
     matter: Values = []
     for name, found in trials.items():
@@ -164,7 +164,7 @@ def _timed(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _places(values: Sequence[object]) -> dict[object, float]:
-    """Each value with its height on an axis: numbers in their order, evenly spaced."""
+    """Return each value with its height on an axis: numbers in their order, evenly spaced."""
     known = dict.fromkeys(values)
     numbers = sorted(v for v in known if isinstance(v, int | float))
     order: list[object] = [*numbers, *sorted((v for v in known if v not in numbers), key=str)]

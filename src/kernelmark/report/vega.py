@@ -68,7 +68,7 @@ _INSTALL = 'pip install "kernelmark[plots]"'
 
 
 def check_name(path: str | Path) -> Path:
-    """The path, if its ending says how to draw it and it can be written."""
+    """Return the path, if its ending says how to draw it and it can be written."""
     made = Path(path)
     if made.suffix.lower() not in KINDS:
         known = ", ".join(KINDS)
@@ -87,7 +87,7 @@ def _unwritable(path: Path, reason: str) -> UsageError:
 
 
 def check_ready(path: str | Path) -> Path:
-    """The path, if it can be drawn into here; for refusing before anything is measured."""
+    """Return the path, if it can be drawn into here; for refusing before anything is measured."""
     made = check_name(path)
     if made.suffix.lower() != ".json":
         _library("vl_convert")
@@ -127,13 +127,13 @@ def _drawn(spec: Spec, kind: str) -> bytes:
 
 
 def svg(spec: Spec) -> str:
-    """The figure as an SVG element."""
+    """Return the figure as an SVG element."""
     return str(_library("vl_convert").vegalite_to_svg(vl_spec=_clean(spec)))
 
 
 def _clean(value: Any) -> Any:
-    """A spec whose texts hold no control characters: vl-convert aborts the process for those that
-    XML does not allow, and names come from files."""
+    """Return a spec whose texts hold no control characters: vl-convert aborts the process for those
+    that XML does not allow, and names come from files."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

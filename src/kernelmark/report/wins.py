@@ -26,7 +26,7 @@ _Field = dict[str, float]
 
 
 def category_names(problem: Problem) -> tuple[str, ...]:
-    """The categories of docs/suites.md that a problem is of; none for other ops."""
+    """Return the categories of docs/suites.md that a problem is of; none for other ops."""
     d = problem.dims
     if problem.op in _GEMMS:
         op = ops.registry.get(problem.op)
@@ -68,7 +68,7 @@ def wins_table(rows: Sequence[Row]) -> Table | None:
 
 
 def _lines(op: str, category: str, found: Sequence[_Field]) -> list[tuple[str, ...]]:
-    """A line for each backend, those that win most first."""
+    """Return a line for each backend, those that win most first."""
     made = []
     for backend in dict.fromkeys(name for field in found for name in field):
         with_it = [field for field in found if backend in field]

@@ -95,8 +95,8 @@ class Access:
             self._token(authorization, address, bearer_only=False)
 
     def check_write(self, authorization: str, address: str) -> Token:
-        """The token of a push. A browser cannot be made to send one: it is a header that
-        no form can set."""
+        """Return the token of a push. A browser cannot be made to send one: it is a header that no
+        form can set."""
         if self._public or self._store.readonly:
             raise Refusal(status=403, code="read-only", message="this server is read-only")
         token = self._token(authorization, address, bearer_only=True)
@@ -133,7 +133,8 @@ def too_many(wait_s: float) -> Refusal:
 
 
 def _secret(authorization: str, *, bearer_only: bool) -> str:
-    """The token in a header: `Bearer TOKEN`, or the password of `Basic`, which browsers ask for."""
+    """Return the token in a header: `Bearer TOKEN`, or the password of `Basic`, which browsers ask
+    for."""
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()

@@ -107,7 +107,7 @@ class _Pages:
         return _packed(self._render(name, form, page, params, status), stamp, form, status)
 
     def _page(self, name: str, params: Mapping[str, str], stamp: str) -> tuple[Page, int]:
-        """The page before it is rendered, and its HTTP status."""
+        """Return the page before it is rendered, and its HTTP status."""
         key = (stamp, name, *sorted(params.items()))
         with self._building:
             if key in self._built:
@@ -171,7 +171,7 @@ def _problem(error: KernelmarkError, code: str) -> Page:
 
 
 def _figure(page: Page, stamp: str, status: int) -> _Made:
-    """The page's figure as an image; an error is JSON."""
+    """Return the page's figure as an image; an error is JSON."""
     if status == 200:
         try:
             drawn = rendering.svg_bytes(page)
@@ -245,7 +245,7 @@ def create_app(
     limits: ingest.Limits | None = None,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
-    """The application. `local` serves this machine only, without tokens; `public` serves
+    """Return the application. `local` serves this machine only, without tokens; `public` serves
     everybody, read-only."""
     access = Access(source.store, local=local, public=public)
     made = _Pages(source)

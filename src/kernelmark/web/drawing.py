@@ -65,7 +65,7 @@ class Drawer:
 
 @functools.cache
 def drawer() -> Drawer:
-    """The drawer of this process."""
+    """Return the drawer of this process."""
     return Drawer()
 
 

@@ -75,13 +75,13 @@ def add_routes(app: FastAPI, store: Store, access: Access, limits: Limits) -> No
 
     @app.get("/api/runs/{run_id}", responses=_RESPONSES)
     async def has(run_id: str, request: Request) -> JSONResponse:
-        """Which results of a run are stored: case, device and process of each."""
+        """Return which results of a run are stored: case, device and process of each."""
         check_writer(request)
         return JSONResponse(await asyncio.to_thread(held, run_id[:100]))
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """The body, read up to the limit, whatever its header says."""
+    """Return the body, read up to the limit, whatever its header says."""
     too_large = Refusal(
         status=413, code="too-large", message=f"a body has at most {most} bytes; send fewer results"
     )
@@ -98,7 +98,7 @@ async def _body(request: Request, most: int) -> bytes:
 
 
 def _document(body: bytes) -> ResultSet:
-    """The results in a body, as strictly as a file is read."""
+    """Return the results in a body, as strictly as a file is read."""
     try:
         found = check_results(codec.loads(body, ResultSet))
         check_name("run", found.run.id)

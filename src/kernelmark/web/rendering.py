@@ -124,7 +124,7 @@ VIEWS: Mapping[str, View] = {
 
 
 def server_url(page: str, *parts: str, **query: str) -> str:
-    """The address of a page on the server."""
+    """Return the address of a page on the server."""
     path = VIEWS[page].path
     for part in parts:
         start, _, rest = path.partition("{")
@@ -167,8 +167,9 @@ def html(
     figure_url: str = "",
     live: str = "",
 ) -> bytes:
-    """The page for people. `live` is where changes are announced, `twins` other forms of it. Its
-    figure is loaded from `figure_url` once the page is shown, or drawn into it where that is ""."""
+    """Return the page for people. `live` is where changes are announced, `twins` other forms of it.
+    Its figure is loaded from `figure_url` once the page is shown, or drawn into it where that is
+    ""."""
     menu = [
         {"text": view.menu, "href": urls(key), "current": key == name}
         for key, view in VIEWS.items()
@@ -188,7 +189,7 @@ def html(
 
 
 def svg_bytes(page: Page) -> bytes | None:
-    """The page's figure as an image; None where it has none or none can be drawn."""
+    """Return the page's figure as an image; None where it has none or none can be drawn."""
     if not page.get("figures") or not cells.can_draw():
         return None
     drawn = cells.with_page_colours(drawer().svg(page["figures"][0]["spec"]))
@@ -205,13 +206,13 @@ def warm_up() -> None:
 
 
 def json_bytes(page: Page) -> bytes:
-    """The JSON twin."""
+    """Return the JSON twin."""
     text = json.dumps(_finite(page), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def csv_bytes(page: Page) -> bytes:
-    """The rows of the page's last table, which is its largest."""
+    """Return the rows of the page's last table, which is its largest."""
     table = page["tables"][-1] if page.get("tables") else {"rows": [], "columns": []}
     names = list(dict.fromkeys(name for row in table["rows"] for name in row if name != "links"))
     names = names or [column["key"] for column in table["columns"]]

@@ -28,7 +28,8 @@ _END_S = 2  # for requests that are under way when the server is stopped
 
 
 def open_served(where: str | None, *, public: bool) -> Store:
-    """The store to serve; for reading only in public mode, or if this user may not write to it."""
+    """Return the store to serve; for reading only in public mode, or if this user may not write to
+    it."""
     try:
         return open_store(where, readonly=public)
     except StoreError as error:

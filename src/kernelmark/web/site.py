@@ -118,7 +118,7 @@ def _urls(up: str, pages: dict[str, tuple[str, Params]]) -> Urls:
 
 
 def _stem(page: str, *parts: str, **query: str) -> str:
-    """The file of a page, without its ending: names that a file cannot have are hashed."""
+    """Return the file of a page, without its ending: names that a file cannot have are hashed."""
     words = [page, *parts, *(value for _, value in sorted(query.items()) if value)]
     text = "-".join(words[1:])
     if _UNSAFE.search(text) or len(text) > 150 or text.startswith("."):

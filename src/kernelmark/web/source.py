@@ -102,7 +102,7 @@ class Summary:
     derived: dict[str, Any] = field(default_factory=dict)  # what pages made of it
 
     def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:
-        """The series with this case, architecture and metric."""
+        """Return the series with this case, architecture and metric."""
         wanted = case_id, arch, metric
         return next(
             (k for k in self.kernels if (k.case_id, k.arch, k.story.newest.metric) == wanted), None
@@ -142,7 +142,7 @@ class Source:
         return f"{self.store.version()}.{self._summary.number if self._summary else 0}"
 
     def results(self, ref: str) -> Results:
-        """A run with its results and roofs."""
+        """Return a run with its results and roofs."""
         run = self.store.run(ref)
         return self._results_of(run, self._state(run))
 
@@ -160,8 +160,8 @@ class Source:
         return made
 
     def results_like(self, ref: str, case_id: str) -> Results:
-        """A run with its results for the problem of one case: all that the case is shown with. Only
-        these are read, unless the run is in memory."""
+        """Return a run with its results for the problem of one case: all that the case is shown
+        with. Only these are read, unless the run is in memory."""
         run = self.store.run(ref)
         with self._reading:
             whole = self._results.get(self._state(run))
@@ -201,7 +201,7 @@ class Source:
     # The newest runs judged
 
     def summary(self, wait_s: float = 0.0) -> Summary | None:
-        """The newest summary, None where the first one takes longer than `wait_s`."""
+        """Return the newest summary, None where the first one takes longer than `wait_s`."""
         self._ready.wait(wait_s)
         return self._summary
 
@@ -246,7 +246,7 @@ class Source:
             return made
 
     def _fetch(self, runs: Sequence[Run]) -> list[SeriesPoint]:
-        """The points of these runs, oldest first, reading only those that changed."""
+        """Return the points of these runs, oldest first, reading only those that changed."""
         sizes = self.store.sizes([run.id for run in runs])
         fresh: dict[str, tuple[object, list[SeriesPoint]]] = {}
         for run in runs:
@@ -260,7 +260,8 @@ class Source:
         return [point for run in reversed(runs) for point in fresh[run.id][1]]
 
     def _judged(self, points: Sequence[SeriesPoint]) -> list[Story]:
-        """Each series with its steps and its screen, judging only those with other points."""
+        """Return each series with its steps and its screen, judging only those with other
+        points."""
         found: dict[str, list[SeriesPoint]] = {}
         for point in points:
             found.setdefault(point.series, []).append(point)
@@ -273,7 +274,7 @@ class Source:
         return [one for _, one in made.values()]
 
     def _shares(self, history: History) -> dict[tuple[str, str, str], Share]:
-        """The percentage of the roof by run, series and device, for the newest runs."""
+        """Return the percentage of the roof by run, series and device, for the newest runs."""
         ids = list(dict.fromkeys(one.newest.run_id for one in history.stories))
         newest = [run.id for run in reversed(history.runs) if run.id in ids][:_SHARED_RUNS]
         return {

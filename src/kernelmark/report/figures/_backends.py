@@ -109,7 +109,7 @@ def bars(rows: Sequence[Row]) -> Spec:
 
 
 def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
-    """The fraction of problems (y) with at most a speed-up of x over the backend `base`."""
+    """Return the fraction of problems (y) with at most a speed-up of x over the backend `base`."""
     times = times_by_backend(require_rows(timed_rows(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
@@ -169,7 +169,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
-    """The speed of one backend over another's for two dims: above 1 `head` is faster."""
+    """Return the speed of one backend over another's for two dims: above 1 `head` is faster."""
     some = require_rows(timed_rows(rows))
     timed, words = (some, "") if x and y else rows_of_main_op(some)
     times = times_by_backend(timed)

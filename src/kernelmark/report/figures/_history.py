@@ -20,8 +20,8 @@ _DAY_S = 86400.0
 
 
 def history(stories: Sequence[Story]) -> Spec:
-    """Each series over its runs: the band where the newest point was expected, steps as lines, and
-    where the environment changed."""
+    """Return each series over its runs: the band where the newest point was expected, steps as
+    lines, and where the environment changed."""
     if not stories:
         raise NothingToDo("no series to draw")
     panels = []
@@ -104,7 +104,7 @@ def history(stories: Sequence[Story]) -> Spec:
 
 
 def _domain(values: Values, screen: Screen, scale: float) -> list[float]:
-    """The range of a history's axis, never so narrow that noise looks like news."""
+    """Return the range of a history's axis, never so narrow that noise looks like news."""
     found = [value["value"] for value in values]
     if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
         found += [screen.low_s * scale, screen.high_s * scale]
@@ -115,7 +115,8 @@ def _domain(values: Values, screen: Screen, scale: float) -> list[float]:
 
 
 def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
-    """A strip beneath a history, one colour for each environment; none where it never changed."""
+    """Return a strip beneath a history, one colour for each environment; none where it never
+    changed."""
     lanes: Values = []
     for point in points:
         if not lanes or lanes[-1]["environment"] != point.fingerprint[:8]:
@@ -142,7 +143,8 @@ def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
 
 
 def _over_time(first_s: float, last_s: float) -> Spec:
-    """The axis of times, in UTC as everywhere: dates, or hours too where it spans few days."""
+    """Return the axis of times, in UTC as everywhere: dates, or hours too where it spans few
+    days."""
     axis: Spec = {"format": "%m-%d %H:%M", "tickCount": 8, "labelOverlap": True}
     axis["tickMinStep"] = 60_000  # as fine as labels are
     if last_s - first_s > 4 * _DAY_S:

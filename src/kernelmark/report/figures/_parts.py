@@ -40,8 +40,8 @@ Values = list[dict[str, Any]]
 def themed(
     spec: Spec, *, title: str = "", subtitle: str = "", dark: bool = False, inline: bool = False
 ) -> Spec:
-    """A figure with its title, in the colours of a light or a dark page, or `inline` in those of
-    the page that it is part of. The subtitle ends with the figure's description."""
+    """Return a figure with its title, in the colours of a light or a dark page, or `inline` in
+    those of the page that it is part of. The subtitle ends with the figure's description."""
     paper, ink, grid = _PAGE_INK if inline else _INK[dark]
     lines = [line for line in (subtitle, spec.get("description", "")) if line]
     words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
@@ -66,15 +66,15 @@ def themed(
 
 
 def time_unit(typical_s: float) -> tuple[str, float]:
-    """The unit that a time of this size is read in, and how many of it a second has."""
+    """Return the unit that a time of this size is read in, and how many of it a second has."""
     if typical_s >= 1:
         return "s", 1.0
     return ("ms", 1e3) if typical_s >= 1e-3 else ("µs", 1e6) if typical_s >= 1e-6 else ("ns", 1e9)
 
 
 def drawn_interval(middle: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """The ends of an interval to draw; `middle` twice if it is unknown or wider than a factor of 2:
-    it would stretch the axis until nothing else can be seen."""
+    """Return the ends of an interval to draw; `middle` twice if it is unknown or wider than a
+    factor of 2: it would stretch the axis until nothing else can be seen."""
     if low and high and middle <= 2 * low and high <= 2 * middle:
         return low, high
     return middle, middle
@@ -150,7 +150,7 @@ def times_by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def varying_dims(rows: Sequence[Row], count: int) -> tuple[str, ...]:
-    """The dims with the most values."""
+    """Return the dims with the most values."""
     values: dict[str, set[int]] = {}
     for row in rows:
         for name, size in row.result.case.problem.dims.items():
@@ -169,8 +169,8 @@ def dims_hint(rows: Sequence[Row]) -> str:
 
 
 def rows_of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
-    """The rows of the op with the most results, and a note if there are other ops: a dim of two
-    ops, such as n of gemm and copy, is not one axis."""
+    """Return the rows of the op with the most results, and a note if there are other ops: a dim of
+    two ops, such as n of gemm and copy, is not one axis."""
     ops = [row.result.case.problem.op for row in rows]
     if len(set(ops)) < 2:
         return rows, ""

@@ -59,7 +59,7 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
 
 
 def ceilings(roofs: Sequence[Roof]) -> Spec:
-    """The roofs of one device alone: FLOP/s that each could reach over FLOPs per byte."""
+    """Return the roofs of one device alone: FLOP/s that each could reach over FLOPs per byte."""
     known = [roof for roof in roofs if roof.value > 0]
     lines, labels = _roof_lines(known, _INTENSITIES)
     if not lines:
@@ -77,7 +77,8 @@ def _roof_axes() -> Spec:
 
 
 def _rise(drawn: Values) -> float:
-    """The angle, in degrees clockwise, at which a line of memory rises over what is drawn."""
+    """Return the angle, in degrees clockwise, at which a line of memory rises over what is
+    drawn."""
     decades = [
         math.log10(max(value[name] for value in drawn) / min(value[name] for value in drawn))
         for name in ("x", "y")

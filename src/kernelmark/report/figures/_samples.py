@@ -26,7 +26,7 @@ _MOST_SAMPLES = 6  # results whose samples are drawn
 
 
 def samples(rows: Sequence[Row]) -> Spec:
-    """Every sample of some results, block by block in the order taken; the clock beneath."""
+    """Return every sample of some results, block by block in the order taken; the clock beneath."""
     every = timed_rows(rows)
     timed = every[:_MOST_SAMPLES]
     if not timed:

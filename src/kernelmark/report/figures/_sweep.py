@@ -101,7 +101,8 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
 
 
 def _medians(points: Values) -> Values:
-    """The median rates of each backend at each x, and what 80 % of the problems are within."""
+    """Return the median rates of each backend at each x, and what 80 % of the problems are
+    within."""
     found: dict[tuple[str, float], Values] = {}
     for point in points:
         found.setdefault((point["backend"], point["x"]), []).append(point)
@@ -119,7 +120,8 @@ def _medians(points: Values) -> Values:
 
 
 def _line_labels(rows: Sequence[Row], without: str) -> list[str]:
-    """The op, dims, dtypes and options that vary among rows, as the label of each row's line."""
+    """Return the op, dims, dtypes and options that vary among rows, as the label of each row's
+    line."""
     words = []
     for row in rows:
         problem = row.result.case.problem

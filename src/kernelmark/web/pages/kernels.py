@@ -117,7 +117,7 @@ def _evidence(one: Kernel) -> str:
 
 
 def _impact(one: Kernel) -> float | None:
-    """The seconds of a launch that the change is worth."""
+    """Return the seconds of a launch that the change is worth."""
     newest, ratio = judged_s(one.story.newest), one.change
     if not newest or not ratio or one.story.newest.metric:
         return None
@@ -132,8 +132,8 @@ def _rank(one: Kernel) -> float:
 
 
 def _grid(summary: Summary, urls: Urls) -> Values:
-    """One cell for each op and backend: percentage of the roof, change, failures. Canaries are left
-    out: the one that only launches would be 0 % of the roof in the mean of all copies."""
+    """Return one cell for each op and backend: percentage of the roof, change, failures. Canaries
+    are left out: the one that only launches would be 0 % of the roof in the mean of all copies."""
     cells: dict[tuple[str, str], list[Kernel]] = {}
     canaries = set(sentinel_keys(SENTINELS))
     for one in summary.kernels:
@@ -167,7 +167,7 @@ def _cell(op: str, backend: str, found: Sequence[Kernel], urls: Urls) -> Values:
 
 
 def kernels(source: Source, urls: Urls, params: Params) -> Page:
-    """Every series of the newest runs with its newest point, trend and state."""
+    """Return every series of the newest runs with its newest point, trend and state."""
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary else ()
     found = [one for one in every if _is_wanted(one, params)]
@@ -203,7 +203,7 @@ def _is_wanted(one: Kernel, params: Params) -> bool:
 
 
 def rows_of(summary: Summary) -> dict[int, Values]:
-    """The row of each kernel, by its identity, without links; made once for a summary."""
+    """Return the row of each kernel, by its identity, without links; made once for a summary."""
     if "rows" not in summary.derived:
         timings = history_report.timings([one.story for one in summary.kernels])
         rows = {id(one): _kernel_row(one, timings[one.story.series]) for one in summary.kernels}
@@ -230,7 +230,7 @@ def _kernel_table(
 
 
 def _linked(of: Section, urls: Urls) -> Section:
-    """The table with links in its rows."""
+    """Return the table with links in its rows."""
     return of | {"rows": list(map(_finish(urls), of["rows"]))}
 
 
@@ -285,7 +285,7 @@ def _series_url(one: Kernel, urls: Urls) -> str | None:
 
 
 def series(source: Source, urls: Urls, params: Params) -> Page:
-    """One series over its runs: noise band, change points, what changed there."""
+    """Return one series over its runs: noise band, change points, what changed there."""
     found = _series(source, params["case_id"], params.get("arch", ""), params.get("metric", ""))
     story, known = found.story, history_report.parts(found.story)
     newest = judged_s(story.newest)
@@ -331,7 +331,7 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def _series(source: Source, case_id: str, arch: str, metric: str) -> Kernel:
-    """A series over all its runs; what the summary knows beyond that is kept."""
+    """Return a series over all its runs; what the summary knows beyond that is kept."""
     points = source.store.history(case_id=case_id, arch=arch)
     mine = [point for point in points if point.metric == metric]
     summary = source.summary()

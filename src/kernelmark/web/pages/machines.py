@@ -81,7 +81,7 @@ def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
 
 
 def devices(source: Source, urls: Urls, params: Params) -> Page:
-    """Every device and environment that runs were made on."""
+    """Return every device and environment that runs were made on."""
     places = source.store.environments()
     seen: dict[tuple[str, str, str], Values] = {}
     for place in places:
@@ -131,7 +131,7 @@ def _devices_table(rows: list[Values]) -> Section:
 
 
 def environment(source: Source, urls: Urls, params: Params) -> Page:
-    """One environment, and what differs from the one that its host had before."""
+    """Return one environment, and what differs from the one that its host had before."""
     places = source.store.environments()
     at = next((i for i, p in enumerate(places) if p.fingerprint == params["fingerprint"]), None)
     if at is None:
@@ -181,7 +181,7 @@ def tuning(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def session(source: Source, urls: Urls, params: Params) -> Page:
-    """One tuning folder: each plan's best time so far, and which parameters matter."""
+    """Return one tuning folder: each plan's best time so far, and which parameters matter."""
     path = next((one for one in source.tuning if one.name == params["name"]), None)
     if path is None:
         raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")

@@ -75,7 +75,7 @@ def table(
 
 
 def text_table(of: Table) -> Section:
-    """A table of texts."""
+    """Return a table of texts."""
     keys = [column.name for column in of.columns]
     columns = [f"{c.name}:{'right' if c.align == 'right' else 'text'}" for c in of.columns]
     rows = [dict(zip(keys, row, strict=True)) for row in of.rows]
@@ -92,7 +92,8 @@ def paged(
     make: Callable[[Any], Values] = lambda row: row,
     finish: Callable[[Values], Values] = lambda row: row,
 ) -> Section:
-    """One page of a table, sorted by the column in the address, or else by `first`, descending.
+    """Return one page of a table, sorted by the column in the address, or else by `first`,
+    descending.
 
     `make` turns a value of the table into a row: every value if the table is sorted, otherwise
     those on the page. `finish` adds to the rows on the page what is never sorted by."""
@@ -143,12 +144,12 @@ def pager(total: int, params: Params, urls: Urls, page: str, *parts: str) -> Val
 
 
 def _query(params: Params) -> dict[str, str]:
-    """The part of the parameters after "?"."""
+    """Return the part of the parameters after "?"."""
     return {name: value for name, value in params.items() if value and name not in _PATH}
 
 
 def device_query(device: str) -> str:
-    """The device in the address of a result; that of the CPU needs none."""
+    """Return the device in the address of a result; that of the CPU needs none."""
     return "" if device == "cpu" else device
 
 
@@ -170,8 +171,8 @@ def choice(
     required: bool = False,
     unset: str = "All",
 ) -> Values:
-    """A field of the form above a table: free text, or a choice among values or (value, text).
-    `unset` is the text for no choice."""
+    """Return a field of the form above a table: free text, or a choice among values or (value,
+    text). `unset` is the text for no choice."""
     pairs = [one if isinstance(one, tuple) else (one, one) for one in choices or () if one]
     return {
         "name": name,
@@ -188,7 +189,7 @@ def search_box(params: Params) -> Values:
 
 
 def has_words(text: str, params: Params) -> bool:
-    """Whether `text` contains every word that was searched for."""
+    """Return whether `text` contains every word that was searched for."""
     return all(word in text.lower() for word in params.get("q", "").lower().split())
 
 
@@ -201,7 +202,7 @@ def actions(*pairs: tuple[str, str | None]) -> list[dict[str, str]]:
 
 
 def changes(base: Environment, head: Environment) -> list[list[str]]:
-    """What differs between two environments."""
+    """Return what differs between two environments."""
     return [[what, old or "–", new or "–"] for what, old, new in difference(base, head)]
 
 
@@ -210,7 +211,7 @@ def finite(value: float | None) -> float | None:
 
 
 def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
-    """A list of one figure; empty if there is nothing to draw."""
+    """Return a list of one figure; empty if there is nothing to draw."""
     try:
         spec = {name: part for name, part in make().items() if name not in _OWN}
         words = str(spec.pop("description", ""))
@@ -221,7 +222,7 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
 
 
 def _fitted(spec: Any) -> Any:
-    """The spec as wide as a page, without the titles of its views, which the page shows."""
+    """Return the spec as wide as a page, without the titles of its views, which the page shows."""
     if isinstance(spec, list):
         return [_fitted(one) for one in spec]
     if not isinstance(spec, dict):

@@ -97,7 +97,7 @@ def progress(source: Source, run: Run, urls: Urls) -> Values:
 
 
 def run(source: Source, urls: Urls, params: Params) -> Page:
-    """One run: the answer, every row, failures with their commands, the environment."""
+    """Return one run: the answer, every row, failures with their commands, the environment."""
     results = source.results(params["run_id"])
     one, every = results.run, results.rows
     rows = _wanted(every, params)
@@ -363,7 +363,8 @@ def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, st
 
 
 def result(source: Source, urls: Urls, params: Params) -> Page:
-    """One result: every sample by block, clocks, resources, and the command that repeats it."""
+    """Return one result: every sample by block, clocks, resources, and the command that repeats
+    it."""
     results = source.results_like(params["run_id"], params["case_id"])
     device = params.get("device", "")
     row = next(
@@ -425,7 +426,7 @@ def _headline(row: Row) -> list[tuple[str, str]]:
 
 
 def roofline(source: Source, urls: Urls, params: Params) -> Page:
-    """A run under the measured roofs, and the rows furthest from theirs."""
+    """Return a run under the measured roofs, and the rows furthest from theirs."""
     results = source.results(params.get("run") or _newest(source))
     one = results.run
     every = [row for row in results.timed if row.ranks]
@@ -464,7 +465,8 @@ def roofline(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def charts(source: Source, urls: Urls, params: Params) -> Page:
-    """A run drawn as `kmark plot` draws it: backends compared, speed-ups, rates over a dim."""
+    """Return a run drawn as `kmark plot` draws it: backends compared, speed-ups, rates over a
+    dim."""
     results = source.results(params.get("run") or _newest(source))
     one, kind = results.run, params.get("kind") or CHARTS[0]
     every = results.timed

@@ -65,8 +65,7 @@ class AbReport:
 
 
 def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
-    """Return a table of environment differences, with one row "nothing differs" if there are
-    none."""
+    """Return a table of environment differences; one row "nothing differs" without any."""
     made = _named(changes, names)
     return made if made.rows else replace(made, rows=(("nothing differs", NONE, NONE),))
 

@@ -177,8 +177,7 @@ def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story
 
 
 def _alarm_change(story: Story) -> str:
-    """Return `+8.1 % against the median of 12 runs`, and that against the last run if it
-    differs."""
+    """Return `+8.1 % against the median of 12 runs`, and against the last run if that differs."""
     screen, before = story.screen, story.since_before
     text = f"{change_text(screen.ratio)} against the median of {counted(screen.runs, 'run')}"
     if before and screen.ratio and abs(before - screen.ratio) > TWO_NUMBERS:

@@ -1,1 +1,1 @@
-"""The command line. Data goes to stdout, progress and warnings to stderr; only here is printed."""
+"""The command line: data to stdout, progress and warnings to stderr. Only this package prints."""

@@ -1,4 +1,4 @@
-"""`kmark ab`: two environments, backends or configs beside each other on one device."""
+"""`kmark ab`: compare two environments, backends or configs on one device."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def ab(
     from kernelmark.runners.environments import parse_sides
 
     both = parse_sides(sides.env or (), sides.settings or ())
-    # Environments that are named may be equal on purpose.
+    # Explicitly named environments may be equal, for an A/A test.
     plan = plan_of(compared, both, stored, may_be_equal=bool(sides.env))
     if not stored.quiet and (note := lone(plan)):
         say(note)
@@ -158,7 +158,7 @@ def ab(
         say()
     with contextlib.ExitStack() as stack:
         opened = None if stored.no_store else stack.enter_context(open_store(stored.store))
-        # The budget is that of the command, not of its rounds alone.
+        # The budget covers the whole command, not only its rounds.
         spent_s = command_age_s()
         remaining = plan.budget(spent_s)
         forecast = Rounds(plan)
@@ -185,7 +185,7 @@ class SideOptions(o.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedOptions(o.TimingOptions, o.ProblemOptions):
-    """Options that say what is compared, and how: of `kmark ab`, `gate` and `bisect`."""
+    """Options of `kmark ab`, `gate` and `bisect` that select what is compared, and how."""
 
     backends: SideBackend = None
     config: SideConfig = None
@@ -204,8 +204,8 @@ def plan_of(
     *,
     may_be_equal: bool = True,
 ) -> AbPlan:
-    """Return the comparison that the options ask for; refuse what is illegal, and two equal sides
-    unless they `may_be_equal`."""
+    """Return the comparison that the options describe; raise UsageError for invalid options, and
+    for two equal sides unless `may_be_equal`."""
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.plan import own_kernels, problems_of
     from kernelmark.backends import is_file
@@ -226,7 +226,8 @@ def plan_of(
         or selection.suites
     ):
         raise UsageError("nothing was asked for", hint=_EXAMPLES)
-    here = all(side == Side(name=side.name) for side in sides)  # this interpreter, as it is
+    # the current interpreter and environment
+    here = all(side == Side(name=side.name) for side in sides)
     problems = problems_of(selection, timing, here=here)
     _, info = targets.find(asked.device)
     if len(choices[0][0]) != len(choices[1][0]):
@@ -279,7 +280,7 @@ def _alike(sides: tuple[Side, Side]) -> bool:
 
 
 def _jobs(given: int | None, kind: str) -> int:
-    """Host cores that compile first: all for a GPU, none where there is nothing to compile."""
+    """Return the number of host cores for compiling ahead: all for a GPU, none for a CPU."""
     import os
 
     if given is not None:
@@ -299,7 +300,8 @@ def _choices(
         raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
     backends = tuple(dict.fromkeys(known.canonical(word) for word in words))
     for backend in backends:
-        if not known.is_file(backend):  # a file is read by its side, which may have its imports
+        # a file is loaded by its side, which may have other packages
+        if not known.is_file(backend):
             find_backend(backend)
         elif not Path(backend).is_file():
             raise UsageError(Reason("file-missing", file=backend), hint=Reason("name-backend"))
@@ -307,7 +309,7 @@ def _choices(
 
 
 def _of_side(words: Sequence[str], name: str, names: tuple[str, str]) -> list[str]:
-    """Words for one side, without its name: those of both sides first."""
+    """Return the words for one side without its prefix; words for both sides come first."""
     own = [word.removeprefix(f"{name}:") for word in words if word.startswith(f"{name}:")]
     prefixes = tuple(f"{side}:" for side in names)
     return [word for word in words if not word.startswith(prefixes)] + own

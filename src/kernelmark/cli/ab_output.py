@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def lone(plan: AbPlan) -> str:
-    """What a change of one pair alone would take, where the rounds are too few for it."""
+    """Return a note if the rounds are too few to detect a change of a single pair, else ""."""
     from kernelmark.stats.suite import rounds_for_one
 
     looks, pairs = plan.rule.looks, len(plan.pairs)
@@ -57,7 +57,7 @@ def preview(plan: AbPlan) -> int:
 
 
 def expected(plan: AbPlan) -> str:
-    """What is compared and how long that takes, in one line."""
+    """Return one line about what is compared and how long it takes."""
     from kernelmark.api.rounds import Rounds
     from kernelmark.core.units import duration_text
 
@@ -81,7 +81,7 @@ def expected(plan: AbPlan) -> str:
 
 
 def refuse_short(plan: AbPlan) -> None:
-    """Refuse a budget that, as earlier commands show, ends before the first round begins."""
+    """Raise NothingToDo if the budget ends before the first round, judging by earlier commands."""
     from kernelmark.api.rounds import Rounds
     from kernelmark.core.errors import NothingToDo
     from kernelmark.core.units import duration_text
@@ -100,8 +100,8 @@ def refuse_short(plan: AbPlan) -> None:
 def reporter(
     plan: AbPlan, *, quiet: bool, budget: Budget | None = None
 ) -> Iterator[Callable[[Event], None]]:
-    """What a comparison reports its events to: a bar with the time left on a terminal, else a
-    line a round. Quiet, it still learns how long rounds take."""
+    """Yield a callback for the events of a comparison: a bar with the time left on a terminal, else
+    a line per round. With `quiet` it only records how long rounds take, for forecasts."""
     from kernelmark.api.rounds import Rounds
 
     rounds = Rounds(plan, budget)
@@ -125,7 +125,7 @@ def _ignored(event: Event) -> None:
 
 
 def left(rounds: Rounds) -> str:
-    """How long the rest takes, for a bar or a line."""
+    """Return the remaining time as text."""
     from kernelmark.core.units import duration_text
 
     near, far = rounds.left_s
@@ -135,7 +135,7 @@ def left(rounds: Rounds) -> str:
 
 
 class Drawn:
-    """A bar over the rounds, with the pair that was measured last."""
+    """A progress bar over the rounds, with the pair that was measured last."""
 
     def __init__(self, bar: Bar, rounds: Rounds) -> None:
         self._bar = bar
@@ -147,7 +147,7 @@ class Drawn:
         from kernelmark.report.names import short
         from kernelmark.runners.ab import Measured
 
-        with contextlib.suppress(OSError):  # the terminal may go away: the comparison goes on
+        with contextlib.suppress(OSError):  # the comparison continues if the terminal goes away
             if not isinstance(event, Measured):
                 self._lines(event)
                 return
@@ -169,7 +169,7 @@ def progress(rounds: Rounds, say: Callable[[str], object] = say) -> Callable[[Ev
 
     def tell(event: Event) -> None:
         if isinstance(event, Waiting):
-            if event.holder not in waited:  # once for each, not at every case
+            if event.holder not in waited:  # once per process, not per case
                 waited.add(event.holder)
                 say(str(event))
         elif isinstance(event, Measured):
@@ -192,8 +192,8 @@ def put_report(
     limits: FailOn | None = None,
     facts: Sequence[str] = (),
 ) -> int:
-    """Put the report where it was asked for; the exit code. `limits` say which verdicts fail,
-    `facts` go under the answer of the Markdown."""
+    """Print and write the report; return the exit code. `limits` define which verdicts fail,
+    `facts` follow the answer in Markdown."""
     from kernelmark.api.ab import outcome
     from kernelmark.report import ab as made
 
@@ -224,7 +224,7 @@ def put_report(
             else "interrupted before any pair was measured on both sides; no result is kept"
         )
     elif code == NOTHING:
-        # Without any row the time ended before the first round.
+        # No rows: the time ended before the first round.
         ran = not report.rows or any(row.base_s for row in report.rows)
         say(
             "nothing was judged: the time ended before the first look"

@@ -1,4 +1,4 @@
-"""The commands of `kmark` in order of work, and its parser."""
+"""The commands of `kmark` in workflow order, and their parser."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
 
 @contextlib.contextmanager
 def _interrupts_raised() -> Iterator[None]:
-    """Ctrl-C as an error that the parser lets through: it would end without a word."""
+    """Convert Ctrl-C to an exception that the parser does not catch: it would exit silently."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -76,13 +76,13 @@ def _interrupts_raised() -> Iterator[None]:
 
 
 class PlainGroup(TyperGroup):
-    """Its own help is plain text, at half the time of a drawn one; the commands' help is drawn."""
+    """A command group with plain-text help, twice as fast as rich help; commands have rich help."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.rich_markup_mode = None
         if self.commands.keys() == _IN_ORDER.keys():
-            # The parser puts groups of commands last, whatever their place in the order of work.
+            # Typer lists subgroups after all commands; restore the workflow order.
             self.commands = {name: self.commands[name] for name in _IN_ORDER}
 
     def make_context(self, *given: Any, **named: Any) -> Any:
@@ -108,12 +108,12 @@ app = typer.Typer(
         "130 interrupted (everything so far is stored)."
     ),
 )
-# Whole numbers up to here are exact as floats, and more than any store or loop can take.
+# Up to here integers are exact as floats; no option needs more.
 _MOST = 2**53
 
 
 def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that refuses what no option can mean: 1e999, 10 to the 20th."""
+    """Return the command with a check that refuses absurd numbers, such as 1e999."""
 
     @functools.wraps(call)
     def checked(*given: Any, **named: Any) -> Any:
@@ -127,8 +127,8 @@ def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _help(call: Callable[..., Any]) -> str:
-    """The docstring with one line per paragraph: the parser keeps line breaks, so that lines as
-    long as those in the code would be broken again on a narrower terminal."""
+    """Return the docstring with one line per paragraph: the parser keeps line breaks, so wrapped
+    lines would wrap again on a narrow terminal."""
     paragraphs = (inspect.getdoc(call) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -172,5 +172,5 @@ def _options(
 
 @functools.cache
 def command() -> Any:
-    """The parser, made once."""
+    """Return the parser, built once."""
     return get_command(app)

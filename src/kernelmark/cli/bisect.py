@@ -1,4 +1,4 @@
-"""`kmark bisect`: which commit, wheel or config made a kernel slower."""
+"""`kmark bisect`: find the commit, wheel or config that made a kernel slower."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Candidates(o.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateOptions(g.CheckoutOptions, Candidates):
-    """The candidates, and how commits among them are checked out and built."""
+    """Options for the candidates, and for checking out and building commits among them."""
 
 
 @contextlib.contextmanager
@@ -139,7 +139,7 @@ def _candidates(
     stored: o.StoredOptions,
     tell: Callable[[str], None],
 ) -> Iterator[tuple[Source, AbPlan]]:
-    """The candidates that the options name, and what is measured on each."""
+    """Yield the candidates that the options name, and the plan of what is measured on each."""
     from kernelmark.api import candidates as known
 
     kinds = [kind for kind in (asked.good, asked.wheels, asked.configs) if kind is not None]
@@ -167,7 +167,7 @@ def _candidates(
 
 
 def _side(asked: CandidateOptions) -> Side:
-    """Return the environment that all candidates share."""
+    """Return the environment shared by all candidates."""
     from kernelmark.core.frozen import FrozenDict
     from kernelmark.runners.environments import parse_side
 

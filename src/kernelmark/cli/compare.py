@@ -1,4 +1,4 @@
-"""`kmark compare BASE HEAD`: did the new stack get slower, where, and can that be trusted?"""
+"""`kmark compare BASE HEAD`: which rows changed between two runs, and why."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 REGRESSION = 1
 JUDGING = "Judging"
-# Up to this many rows all are shown; beyond, only those that changed.
+# Maximum rows for which all are shown; beyond it only changed rows.
 _FEW = 20
-# Letters of a case's id that name it; what is shorter is a number.
+# Minimum letters of a case id; shorter words are row numbers.
 _LEAST_OF_ID = 4
 
 _RUN_HELP = (
@@ -130,7 +130,7 @@ def compare(
         return 0
     meant = [row for row in found.rows if row.verdict in limits]
     bad = [row for row in meant if limits.held or not row.held]
-    # A label may mean another run by the time somebody reads the comment.
+    # Use run ids: a label may refer to another run by the time the comment is read.
     pairs = zip((base, head), found.runs, strict=True)
     refs = [ref if is_file(ref) else run.id for ref, run in pairs]
     command = _command(refs, rule=rule, match=match, fail_on=words)

@@ -1,4 +1,4 @@
-"""Words that a shell offers after Tab. What cannot be listed offers nothing, and says nothing."""
+"""Shell completion. Errors are suppressed: what cannot be listed is not offered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-_RUNS = 50  # newest ones that are offered
+_RUNS = 50  # newest runs that are offered
 
 Complete = Callable[[str], list[str]]
 
@@ -27,7 +27,7 @@ def devices(incomplete: str) -> list[str]:
     from kernelmark.devices import registry
 
     found = ["all"]
-    with contextlib.suppress(Exception):  # a driver that is broken
+    with contextlib.suppress(Exception):  # a broken driver
         for name in registry.names():
             if registry.get(name).available() is None:
                 found += [info.name for info in registry.get(name).infos()]
@@ -47,17 +47,17 @@ def dtypes(incomplete: str) -> list[str]:
 
 
 def timings(incomplete: str) -> list[str]:
-    """Presets, and files that set fields of a timing."""
+    """Return presets, and files that set fields of a timing."""
     from kernelmark.core.timing import PRESETS
 
     return [*(n for n in PRESETS if n.startswith(incomplete)), *timing_files(incomplete)]
 
 
 def timing_files(incomplete: str) -> list[str]:
-    """TOML files that begin so, and folders that may hold some."""
+    """Return TOML files and folders that begin with `incomplete`."""
     folder, slash, name = incomplete.rpartition("/")
     found: list[str] = []
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: ~ of a user who is not there
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: ~ of an unknown user
         for path in sorted(Path(folder + slash or ".").expanduser().iterdir()):
             hidden = path.name.startswith(".") and not name.startswith(".")
             if path.name.startswith(name) and not hidden:
@@ -68,7 +68,7 @@ def timing_files(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Ids and labels of the newest runs of the user's own store."""
+    """Return ids and labels of the newest runs in the default store."""
     from kernelmark.stores import open_store
 
     found = ["latest"]
@@ -79,7 +79,7 @@ def runs(incomplete: str) -> list[str]:
 
 
 def _listed(names: Iterable[str], incomplete: str) -> list[str]:
-    """Names that go on with the last part of a list with commas, behind what is there of it."""
+    """Return completions of the last item of a comma-separated list, after the given items."""
     before, comma, last = incomplete.rpartition(",")
     given = set(before.split(","))
     fitting: Iterator[str] = (n for n in names if n.startswith(last) and n not in given)

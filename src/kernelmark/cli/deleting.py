@@ -36,7 +36,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
     from kernelmark.stores import open_store
 
     with open_store(store) as opened:
-        # All are found before any is deleted: after the first, latest is another run.
+        # Resolve all before deleting any: after the first deletion, `latest` is another run.
         found = {run.id: run for run in map(opened.run, refs)}
         for run in found.values():
             if alive.current_state(run) is RunState.RUNNING:

@@ -1,4 +1,4 @@
-"""`kmark doctor`: what works here, what does not, and what to do about it."""
+"""`kmark doctor`: what works on this machine, what does not, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--figure FILE`: refused before anything is measured, drawn at the end."""
+"""`--figure FILE`: checked before anything is measured, rendered at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_drawable(figure: str) -> Path: ...
 @overload
 def check_drawable(figure: str | None) -> Path | None: ...
 def check_drawable(figure: str | None) -> Path | None:
-    """The path, if it can be drawn into; None where no figure is asked for."""
+    """Return the path if a figure can be rendered to it; None without a figure."""
     if figure is None:
         return None
     from kernelmark.report.vega import check_ready
@@ -23,7 +23,7 @@ def check_drawable(figure: str | None) -> Path | None:
 
 
 def draw(spec: Spec, path: Path, title: str, subtitle: str = "", *, dark: bool = False) -> None:
-    """Draw a figure with its title into a file."""
+    """Render a figure with its title to a file."""
     from kernelmark.report import figures, vega
 
     vega.save(figures.themed(spec, title=title, subtitle=subtitle, dark=dark), path)

@@ -1,4 +1,4 @@
-"""How a command ends: its exit codes, Ctrl-C, and how long it took."""
+"""Exit codes, Ctrl-C and the elapsed time of a command."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["INTERRUPTED", "NOTHING", "REGRESSION", "SOME_FAILED", "Interrupted"]
 
 
 def begin_clock(*, with_process: bool) -> None:
-    """Count the seconds of a command from here, or from the start of its process, which has taken
-    at least the CPU time of loading Python."""
+    """Start the command's clock now, or at the start of its process: loading Python took at least
+    the CPU time so far."""
     _Clock.begun = time.monotonic() - (time.process_time() if with_process else 0.0)
 
 
 def command_age_s() -> float:
-    """Seconds since the command began."""
+    """Return the seconds since the command began."""
     return time.monotonic() - _Clock.begun
 
 
 def learn_start(seconds: float, command: str) -> None:
-    """Remember what a command took before and after its cases, for later estimates."""
+    """Record the time a command takes outside its cases, for later estimates."""
     from kernelmark.runners.forecast import Means
 
     means = Means.of_machine()
@@ -34,4 +34,4 @@ class _Clock:
 
 
 class Interrupted(Exception):
-    """Ctrl-C in a command, with what it left behind in one sentence."""
+    """Ctrl-C in a command, with a sentence about what was kept."""

@@ -1,4 +1,4 @@
-"""Folders that code or results come from, and whether another user could write there."""
+"""Folders with code or results, and whether other users could write to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOADING = ("run", "ab", "gate", "bisect", "nightly", "tune", "micro", "roofs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A folder and why it is unsafe; `used` is False where something else takes its place."""
+    """A folder and why it is unsafe; `used` is False if another folder is used instead."""
 
     what: str
     path: Path
@@ -29,7 +29,7 @@ class Folder:
 
 
 def examined() -> Iterator[Folder]:
-    """The cache, the packs and a cache that Triton was given."""
+    """Yield the cache, the precompiled bundles and Triton's cache, if set."""
     yield _folder("cache", chosen_cache_root(), checked=True)
     for name, what in (("KERNELMARK_PACK", "pack"), ("TRITON_CACHE_DIR", "Triton's cache")):
         for path in filter(None, os.environ.get(name, "").split(os.pathsep)):
@@ -42,7 +42,7 @@ def _folder(what: str, path: Path, *, checked: bool) -> Folder:
 
 
 def notes(words: Sequence[str]) -> list[str]:
-    """Sentences about unsafe folders, for a command line that loads code."""
+    """Return warnings about unsafe folders, for commands that load code."""
     if not words or words[0] not in _LOADING or {"-h", "--help"} & set(words):
         return []
     return [

@@ -1,4 +1,4 @@
-"""`kmark gate`: does a change make any kernel slower? For pull requests."""
+"""`kmark gate`: check a change for slower kernels, for pull requests."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def gate(
     tell: Callable[[str], None] = (lambda text: None) if stored.quiet else say
     with contextlib.ExitStack() as stack:
         sides, facts = stack.enter_context(_sides(asked, tell))
-        # Files are those of head: a change may add the suite that measures it.
+        # Read files from head: a change may add the suite that measures it.
         with contextlib.chdir(sides[1].folder or "."):
             plan = a.plan_of(compared, sides, stored)
         if note := lone(plan):
@@ -149,7 +149,7 @@ def gate(
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutOptions(o.Options):
-    """Options that say how a commit is checked out and built."""
+    """Options for checking out and building a commit."""
 
     repo: Repo = "."
     build: Build = ""
@@ -170,14 +170,14 @@ class SideOptions(CheckoutOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GateCompared(a.ComparedOptions):
-    """What is compared, within the time of a CI job."""
+    """Options of what is compared, with the time budget of a CI job."""
 
     budget: Budget = 1200.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateStored(o.StoredOptions):
-    """How cases are measured and stored, with a label by default."""
+    """Options for measuring and storing cases, with a default label."""
 
     label: o.Label = "gate"
 
@@ -186,7 +186,7 @@ class GateStored(o.StoredOptions):
 def _sides(
     asked: SideOptions, tell: Callable[[str], None]
 ) -> Iterator[tuple[tuple[Side, Side], dict[str, str]]]:
-    """Base and head, checked out and built, and a text for each: its commit and the subject."""
+    """Yield base and head, checked out and built, and for each its commit and subject."""
     from kernelmark.runners.environments import parse_sides
 
     variables = {name: variables_of(asked.settings or (), name) for name in NAMES}
@@ -206,14 +206,14 @@ def _sides(
         if asked.head == "HEAD" and repository.changed:
             tell("note: changes that are not committed are not measured; --head . measures them")
         refs = {"base": asked.base, "head": asked.head}
-        for ref in refs.values():  # both, before one of them is built
+        for ref in refs.values():  # check both before building one
             repository.describe(ref)
         sides = tuple(checkouts.side(side, refs[side], variables[side]) for side in NAMES)
         yield (sides[0], sides[1]), {n: repository.describe(ref) for n, ref in refs.items()}
 
 
 def _pinned(words: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line with commits in place of refs, which mean others tomorrow."""
+    """Return the command line with commits in place of refs, which may move."""
     from kernelmark.api.checkouts import WORKING_TREE_TEXT
 
     pinned = list(words)
@@ -234,7 +234,7 @@ def checkouts_of(
     tell: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Checkouts:
-    """Where the commits that the options name are checked out; all have these variables."""
+    """Return the checkouts of the commits that the options name, with these variables."""
     from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
     if asked.build_timeout <= 0:
@@ -249,7 +249,7 @@ def checkouts_of(
 
 
 def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
-    """The variables of a side from `[SIDE:]VARIABLE=VALUE` words, those of both sides first."""
+    """Return the variables of a side from `[SIDE:]VARIABLE=VALUE`; its own override common ones."""
     from kernelmark.runners.environments import VARIABLE
 
     variables: dict[str, dict[str, str]] = {"": {}, side: {}}

@@ -1,4 +1,4 @@
-"""What `kmark doctor` looks at."""
+"""The checks of `kmark doctor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CPU = Path("/sys/devices/system/cpu")
 
 
 def examine(place: str | None) -> list[Table]:
-    """Tables in the order a person would ask."""
+    """Return the tables of `kmark doctor`, in the order they are printed."""
     store, roofs = _store(place)
     return [
         _titled("this machine", ("what", "value"), _here()),
@@ -42,7 +42,7 @@ def examine(place: str | None) -> list[Table]:
 
 
 def document(place: str | None) -> dict[str, Any]:
-    """The same for programs: keys that stay, numbers in base units, null for what is not known."""
+    """Return the same as JSON values: stable keys, base units, null for unknown."""
     from kernelmark.core import codec
     from kernelmark.runners.capture import container
 
@@ -129,7 +129,7 @@ def _cache_document() -> dict[str, Any]:
 
 
 def _cache_sizes(root: Path) -> list[tuple[str, list[int]]]:
-    """The sizes of files by the folders of the cache that they are in."""
+    """Return the file sizes by subfolder of the cache."""
     if not root.is_dir():
         return []
     return [
@@ -223,7 +223,7 @@ def _load(cores: int) -> tuple[str, str, str]:
     load = os.getloadavg()[0]
     busy = load > 0.3 * cores
     advice = "other work disturbs timings: stop it, or expect wide intervals" if busy else ""
-    # The load average also counts what waits for a core: more than there are is no share of them.
+    # The load average includes waiting tasks: above the number of cores it is not a utilisation.
     waiting = f", and {load - cores:.1f} more waited" if load > cores else ""
     value = f"{min(load, cores):.1f} of {counted(cores, 'core')} over the last minute{waiting}"
     return "load", value, advice
@@ -256,7 +256,7 @@ def _backends() -> list[tuple[str, ...]]:
                 reason = None if kinds else next(iter(lacking.values()))
         except KernelmarkError as error:
             state, text = "broken", str(error.message)
-        except Exception as error:  # a library that fails to load must not end the examination
+        except Exception as error:  # a library that fails to load must not end the checks
             state, text = "broken", f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             state, text = ("ready", version) if reason is None else ("missing", reason)
@@ -299,7 +299,7 @@ def _cache() -> list[tuple[str, ...]]:
 
 
 def _folders(place: str | None) -> list[tuple[str, ...]]:
-    """Whether other users could put code or results where they are taken from."""
+    """Return rows on whether other users could replace code or results."""
     from kernelmark.core.private import find_unsafe
 
     rows: list[tuple[str, ...]] = [
@@ -310,7 +310,7 @@ def _folders(place: str | None) -> list[tuple[str, ...]]:
         from kernelmark.stores.place import locate
 
         path = locate(place).path
-    except (KernelmarkError, ImportError):  # the table of the store says why
+    except (KernelmarkError, ImportError):  # the table of the store has the reason
         path = None
     if path is not None:
         unsafe = find_unsafe(path)
@@ -320,7 +320,7 @@ def _folders(place: str | None) -> list[tuple[str, ...]]:
 
 
 def _bundle_rows() -> list[tuple[str, ...]]:
-    """Kernels compiled ahead of time, by the folders of KERNELMARK_PACK."""
+    """Return rows on precompiled bundles, by folder of KERNELMARK_PACK."""
     rows: list[tuple[str, ...]] = []
     for folder in pack.folders():
         try:

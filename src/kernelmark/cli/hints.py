@@ -1,4 +1,4 @@
-"""What to do next, for a refusal that does not say it itself."""
+"""Default hints for errors without a hint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABOUT = {
 
 
 def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
-    """The hint for an error of the command that `words` are."""
+    """Return the hint for an error of the command line `words`."""
     if isinstance(error, ProblemError):
         return "'kmark list ops -o OP' explains the parameters of an op"
     if not isinstance(error, UsageError):
@@ -36,7 +36,7 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
 
 
 def style_of(words: Sequence[str]) -> Style:
-    """How sentences are written for a command: with its options, and the store it was given."""
+    """Return the style of sentences for a command: with its options and its store."""
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--store"), None)
     if at is None:
         return OPTIONS
@@ -46,7 +46,7 @@ def style_of(words: Sequence[str]) -> Style:
 
 
 def command_path(words: Sequence[str]) -> str:
-    """`kmark run` or `kmark tune plan`, as far as `words` name a command."""
+    """Return `kmark run` or `kmark tune plan`: the part of `words` that names a command."""
     from kernelmark.cli.app import command
 
     path, group = ["kmark"], command()

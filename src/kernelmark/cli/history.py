@@ -1,4 +1,4 @@
-"""`kmark history`: how series went over time, what stepped and why, what to confirm."""
+"""`kmark history`: series over time, their steps, and alarms to confirm."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 LOOKING = "Looking back"
 BASELINES = "Baselines"
-# Series that are shown where nothing was chosen.
+# Maximum series shown without a selection.
 _MOST = 50
-# What means something for the history of a microbenchmark.
+# Options that apply to the history of a microbenchmark.
 _WITH_MICRO = ("micro", "runs", "arch", "store", "json", "csv", "md", "figure", "quiet")
 _MICRO_HINT = (
     "it takes --runs, --arch and where the output goes; 'kmark micro compare' tells better from "
@@ -207,7 +207,9 @@ def history(
     most = len(shown) if whole else _MOST
     kept = kept_by(("history", "--micro", micro or "", "--csv", "FILE"), store)
     with kept if micro is not None else contextlib.nullcontext():
-        worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
+        worse = _print_series(
+            found, shown, outputs, most=most, more=store_words(store), quiet=quiet
+        )
     if drawn is not None:
         from kernelmark.report import figures
         from kernelmark.report.history import by_worry
@@ -227,7 +229,7 @@ def _opened(store: str | None, micro: str | None) -> Store:
     return open_store(store, readonly=True) if micro is None else opened_for_micro(store)
 
 
-def _shown(
+def _print_series(
     found: History,
     shown: list[Story],
     outputs: o.Outputs,
@@ -236,8 +238,7 @@ def _shown(
     more: Sequence[str],
     quiet: bool,
 ) -> list[Story]:
-    """Print what is shown, `more` words after each command; the alarms in it that are not
-    of something faster."""
+    """Print the series with `more` arguments in commands; return alarms that are not speed-ups."""
     from kernelmark.core.verdict import VerdictStatus
 
     names = {story.series for story in found.alarms}
@@ -251,14 +252,14 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     from kernelmark.api.reading import check_name
 
     pins = store.pins()
-    # A refusal of one leaves the other undone.
+    # Check both first, so that a refusal of one leaves the other undone.
     if unpin is not None and unpin not in pins:
         raise UsageError(f"{unpin!r} is not pinned", hint=f"pinned: {', '.join(pins) or 'nothing'}")
     if pin is not None:
         name, _, ref = pin.partition("=")
         check_name(name, "the name")
         run = store.run(ref or "latest")
-        if name not in pins and (taken := _meant(store, name)) not in (None, run.id):
+        if name not in pins and (taken := _run_id_of(store, name)) not in (None, run.id):
             raise UsageError(
                 f"{name!r} means run {taken} already", hint="pin another name: --pin NAME=RUN"
             )
@@ -274,7 +275,7 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
 
 
 def _excluded(store: Store, out: Sequence[str], back: Sequence[str]) -> int:
-    # All are found before any is changed.
+    # Resolve all before changing any.
     found = [(store.run(ref), ref in out) for ref in (*out, *back)]
     for run, excluded in found:
         store.update_run(dataclasses.replace(run, excluded=excluded))
@@ -282,8 +283,8 @@ def _excluded(store: Store, out: Sequence[str], back: Sequence[str]) -> int:
     return 0
 
 
-def _meant(store: Store, name: str) -> str | None:
-    """The run that a word names without being pinned."""
+def _run_id_of(store: Store, name: str) -> str | None:
+    """Return the id of the run that `name` refers to, or None."""
     try:
         return store.run(name).id
     except KernelmarkError:
@@ -296,13 +297,13 @@ def chosen(
     backends: tuple[str, ...],
     regex: str | None,
 ) -> list[Story]:
-    """The series that a user asked for."""
+    """Return the selected series."""
     from kernelmark.api.plan import own_kernels
     from kernelmark.backends import canonical
 
     keys = [story.problem for story in found.stories]
     wanted = found_in(regex or "", keys, hint="it is what --filter was given")
-    # A stored name of a file may be one from before it had one name only.
+    # Stored names of kernel files may predate the canonical form.
     named = {canonical(name) for name in backends}
     here = [name for name in backends if Path(name).is_file()]
     named |= {kernel.name for kernel in own_kernels(here).values()}

@@ -1,4 +1,4 @@
-"""`kmark iree`: variants of one IREE module compared, and a model's dispatches as a workload."""
+"""`kmark iree`: compare variants of an IREE module; convert a model's dispatches to a workload."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def dispatches(
         return NOTHING
     save_workload(found, Path(workload), module)
     say(f"written: {workload}; next: kmark run -s {shlex.quote(workload)}/suite.toml, or")
-    # IREE as the reference: other backends do not have every problem of its dispatches.
+    # Use IREE as the reference: other backends do not support all problems of its dispatches.
     say(f"  kmark tune summarise {shlex.quote(workload)} -b iree")
     return 0
 

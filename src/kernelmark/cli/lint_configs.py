@@ -1,4 +1,4 @@
-"""`kmark lint-configs`: what is dead, illegal or invisible in a folder of Triton configs."""
+"""`kmark lint-configs`: find unreachable and invalid entries in folders of Triton configs."""
 
 from __future__ import annotations
 

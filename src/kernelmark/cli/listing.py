@@ -1,4 +1,4 @@
-"""`kmark list`: what there is to choose from."""
+"""`kmark list`: available ops, backends, devices, suites, runs and more."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def list_things(
 
 
 def _put_op(name: str, json: str | None) -> None:
-    """What each parameter of an op means, and the tensors that follow from them."""
+    """Print or write the parameters of an op and the tensors derived from them."""
     from kernelmark.ops import registry
 
     op = registry.get(name)
@@ -101,7 +101,7 @@ def _put_op(name: str, json: str | None) -> None:
 
 
 def all_as_json(tables: Sequence[Table]) -> str:
-    """An object of lists, by the titles of the tables."""
+    """Return a JSON object with a list per table, by its title."""
     from json import dumps
 
     body = ",\n".join(f"{dumps(table.title)}: {as_json(table).strip()}" for table in tables)
@@ -109,7 +109,7 @@ def all_as_json(tables: Sequence[Table]) -> str:
 
 
 def as_json(table: Table) -> str:
-    """A list of objects, one a row."""
+    """Return a JSON list with one object per row."""
     from kernelmark.core.files import json_text
 
     names = [column.name for column in table.columns]
@@ -152,8 +152,7 @@ def backends() -> Table:
 
 
 def split_kinds(backend: Backend) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the kinds of device that an available backend's build runs on, and for each of the
-    others why it does not."""
+    """Return the device kinds that a backend runs on, and for each other kind the reason."""
     lacking = {kind: backend.missing_on(kind) for kind in backend.device_kinds}
     runs_on = tuple(kind for kind, reason in lacking.items() if not reason)
     return runs_on, {kind: reason for kind, reason in lacking.items() if reason}
@@ -277,7 +276,7 @@ def dtypes() -> Table:
 
 
 def logs() -> Table:
-    """Formats of `import --workload`."""
+    """Return a table of the log formats of `import --workload`."""
     from kernelmark.workloads.logs import reading
 
     rows = [(name, reading.named(name).summary) for name in reading.names()]
@@ -292,7 +291,7 @@ def strategies() -> Table:
 
 
 def emitters() -> Table:
-    """Formats of `export --as`; what may be given to one --with is NAME=VALUE."""
+    """Return a table of the formats of `export --as`, with their --with options."""
     from kernelmark.tune.install.emitters import registry
 
     rows = []

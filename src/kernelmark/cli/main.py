@@ -1,10 +1,9 @@
-"""`kmark`: one way of ending for every error.
+"""Entry point of `kmark`, with uniform handling of errors.
 
-Exit codes: 0 done · 1 regression · 2 usage, configuration or store · 3 some cases wrong,
-impossible or failed · 4 nothing to run, show or compare · 130 interrupted (everything so far is
-stored).
+Exit codes: 0 done · 1 regression · 2 usage, configuration or store · 3 some cases wrong, impossible
+or failed · 4 nothing to run, show or compare · 130 interrupted (everything so far is stored).
 
-Importing this module costs next to nothing, so that Ctrl-C finds `main` at work from the start.
+This module imports almost nothing, so that Ctrl-C is handled by `main` from the start.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point: exits with the code that tells how it went."""
+    """Run `kmark` and exit with its exit code."""
     begin_command()
     begin_clock(with_process=argv is None)
     before: dict[signal.Signals, Any] = {}
@@ -55,9 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if argv is None:
             raise_ignored()
         code = _run([*(sys.argv[1:] if argv is None else argv)])
-        if argv is None:  # nothing is left but to end: a signal hurries that, with the same code
+        # only the exit remains: a signal ends the process at once, with the same code
+        if argv is None:
             catch_stops(lambda number, frame: os._exit(code))
-    except KeyboardInterrupt:  # another one, while the first was reported
+    except KeyboardInterrupt:  # a second one, while the first was being reported
         code = INTERRUPTED
     if argv is None and code == INTERRUPTED:
         _end_at_once(code)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
-    """Run a command line; the exit code."""
+    """Run a command line and return its exit code."""
     given: set[str] = set()
     try:
         words, given = prepared(words)
@@ -91,7 +91,7 @@ def _run(words: list[str]) -> int:
 
 
 def _end_importing(number: int, frame: FrameType | None) -> None:
-    """End a command that still imports what it needs: there is nothing to tidy up."""
+    """Exit from a command that is still importing: there is nothing to clean up."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         if sys.stderr is not None:
             sys.stderr.write("kmark: interrupted\n")
@@ -99,8 +99,8 @@ def _end_importing(number: int, frame: FrameType | None) -> None:
 
 
 def _end_at_once(code: int) -> None:
-    """End with `code`, whatever Python thinks. Where Ctrl-C came while a dataclass was being made,
-    Python takes it for one that nobody handled, and would end by a signal."""
+    """Exit with `code` immediately. If Ctrl-C arrived while a dataclass was being created, Python
+    treats it as unhandled and would exit by the signal."""
     try:
         atexit._run_exitfuncs()
         for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -119,8 +119,8 @@ def _print_trace(error: BaseException) -> None:
 
 
 def _plain_help(words: Sequence[str]) -> None:
-    """Help without `<bool>` behind flags, which take no value, and without types of arguments,
-    whose help says what they are; under NO_COLOR without bold and dim too, as all our output is."""
+    """Simplify help: no `<bool>` after flags, which take no value, no types of arguments, which
+    their help describes; with NO_COLOR no bold and no dim either."""
     if "--help" not in words and "-h" not in words:
         return
     from typer import rich_utils
@@ -140,7 +140,7 @@ def _plain_help(words: Sequence[str]) -> None:
 
 
 def _open_streams() -> None:
-    """A stream that was closed before the start (`2>&-`) takes what nobody wants to read."""
+    """Open /dev/null for streams that were closed at the start (`2>&-`)."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -148,10 +148,11 @@ def _open_streams() -> None:
 
 
 def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
-    """The words for the parser, and which of the flags that work anywhere were among them.
+    """Return the words for the parser, and which of the flags valid in any position were given.
 
-    `kmark` or `kmark tune` alone asks for its help. A bare `--resume` is given its value here,
-    since an option's value is not optional to the parser."""
+    `kmark` or `kmark tune` alone gets `--help`. A bare `--resume` gets its value here, because the
+    parser has no optional values.
+    """
     words: list[str] = []
     given: set[str] = set()
     for i, word in enumerate(argv):
@@ -166,7 +167,7 @@ def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
-    """Tell an error in one sentence and a hint; the exit code it means."""
+    """Print an error as a sentence and a hint; return its exit code."""
     from kernelmark.cli.output import complain, silenced
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.reason import format_reason
@@ -182,12 +183,12 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    # The parser makes an Abort of a KeyboardInterrupt that comes while it tidies up.
+    # The parser converts a KeyboardInterrupt during its clean-up to Abort.
     aborted = isinstance(error.__context__, KeyboardInterrupt) and isinstance(error, RuntimeError)
     if isinstance(error, KeyboardInterrupt | Interrupted) or aborted:
         complain(str(error) or "interrupted", None)
         return INTERRUPTED
-    if hasattr(error, "format_message"):  # every usage error of the parser, whatever its class
+    if hasattr(error, "format_message"):  # any usage error of the parser, regardless of its class
         from kernelmark.cli.misuse import misused
 
         return misused(error, words)
@@ -198,7 +199,7 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
     if isinstance(error, MemoryError):
         complain("this process has run out of memory", "close other programs, or ask for less")
         return 2
-    if stop_asked():  # an import that is interrupted may end in another error
+    if stop_asked():  # an interrupted import may raise another error
         complain("interrupted", None)
         return INTERRUPTED
     first_line = (str(error).splitlines() or [""])[0]
@@ -207,8 +208,8 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
 
 
 def _unread(error: BaseException) -> bool:
-    """Whether whoever read our output has gone. The parser turns that into an exit of its own,
-    with the code that means a regression here."""
+    """Return whether the reader of stdout has gone. The parser converts that to exit code 1, which
+    means a regression here."""
     return isinstance(error, BrokenPipeError) or (
         isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
     )

@@ -1,4 +1,4 @@
-"""`kmark run`: measure, check, show, store."""
+"""`kmark run`: measure, check, print and store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernelmark.core.timing import Timing
     from kernelmark.stores.store import Store
 
-# Newest runs among which an unfinished one is looked for.
+# Newest runs that are searched for an unfinished one.
 _LOOKED_AT = 100
 
 
@@ -62,8 +62,7 @@ def run(
             return _preview(plan, opened, resumed, asked, outputs)
         from kernelmark.api.roofs import expected_roofs_s
 
-        # Nobody looks at a percentage where the JSON document alone is written: no roofs are
-        # measured for it.
+        # Measure no roofs if only JSON is written, which has no percentages.
         roofs = roofs if opened is not None or outputs.shows_percent else "none"
         roofs_s = expected_roofs_s(plan, opened, roofs)
         argv = tuple(context.obj or ())
@@ -84,7 +83,7 @@ def _check_resume(resume: str | None, asked: RunOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunChoice(o.TimingOptions, o.ProblemOptions):
-    """Options that choose what is measured, and how: a resumed run has its own."""
+    """Options that select what is measured, and how; a resumed run keeps its own."""
 
     backends: o.Backends = None
     devices: o.Devices = None
@@ -98,7 +97,7 @@ class RunChoice(o.TimingOptions, o.ProblemOptions):
     target_ci: o.TargetCi = None
 
     def choose(self) -> tuple[Selection, Timing]:
-        """Return what is measured, and how."""
+        """Return the selected problems and the timing."""
         from kernelmark.api.plan import parse_config
         from kernelmark.core.timing import Timing
 
@@ -112,7 +111,7 @@ class RunChoice(o.TimingOptions, o.ProblemOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(o.StoredOptions, RunChoice):
-    """The options of `kmark run`, but for outputs and those that choose an earlier run."""
+    """The options of `kmark run`, except outputs and --resume."""
 
     roofs: o.Roofs = "stored"
     retry_failed: o.RetryFailed = False
@@ -128,7 +127,7 @@ def _plan(asked: RunChoice, *, canaries: bool) -> Plan:
 
 @contextlib.contextmanager
 def _opened(asked: RunOptions, resume: str | None) -> Iterator[tuple[Store | None, Run | None]]:
-    """The store, opened before anything runs, and the run to go on with."""
+    """Yield the store, opened before anything runs, and the run to resume."""
     if resume is None and (asked.no_store or asked.dry_run):
         yield None, None
         return
@@ -158,8 +157,8 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
 
 
 def _newest(store: Store, *, failed_too: bool) -> Run:
-    """The newest unfinished one of the runs that `kmark run` made, not one that still goes on;
-    `failed_too`: else the newest of all, for what failed in it."""
+    """Return the newest interrupted run of `kmark run`; with `failed_too`, else the newest finished
+    one, to repeat its failures."""
     from kernelmark.core.result import RunState
     from kernelmark.runners import alive
 
@@ -177,7 +176,7 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
 
 
 def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
-    """Return the options that the run was started with, from its own command line."""
+    """Return the options that the run was started with, from its stored command line."""
     from kernelmark.api.folders import folder_of
 
     names = [field.name for field in dataclasses.fields(RunChoice)]
@@ -197,7 +196,8 @@ def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
 
 
 def _from_folder(word: str, folder: Path | None, run: Run) -> str:
-    """A file that a run named, from whatever folder it was started in; other words as they are."""
+    """Return the path of a file named by a run, resolved in the folder that the run was started in;
+    other words unchanged."""
     from kernelmark.backends import FILES, registry
 
     if not word.endswith((*FILES, ".toml")) or word in registry:
@@ -228,7 +228,7 @@ def _measured(
     argv: tuple[str, ...],
     resumed: Run | None,
 ) -> tuple[Results, float]:
-    """The results, and the seconds of their cases."""
+    """Return the results, and the seconds that their cases took."""
     from kernelmark.api.running import Conduct, measure
     from kernelmark.cli.progress import CaseClock, reporter
 
@@ -266,7 +266,7 @@ def _finish(
 
     interrupted = results.run.state is RunState.INTERRUPTED
     place = () if store is None else store_words(asked.store)
-    # A run that was resumed has what it was begun with.
+    # A resumed run keeps its original arguments.
     more = (*rerun_words((*results.run.argv, *argv[1:])), *place)
     try:
         put_results(results, outputs, quiet=asked.quiet)
@@ -293,7 +293,7 @@ def _finish(
 def _preview(
     plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions, outputs: o.Outputs
 ) -> int:
-    """The cases and how long they would take."""
+    """Print the cases and how long they would take; return the exit code."""
     from kernelmark.cli.run_output import plan_table
     from kernelmark.core.units import duration_text
 
@@ -315,7 +315,7 @@ def _preview(
 
 
 def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o.Outputs) -> float:
-    """Seconds of the whole command, with roofs that it would measure."""
+    """Return the expected seconds of the whole command, including roofs that it would measure."""
     from kernelmark.api.roofs import expected_roofs_s
     from kernelmark.runners.ahead import kernel_key
     from kernelmark.runners.forecast import estimate_run_s
@@ -330,7 +330,7 @@ def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o
     with contextlib.ExitStack() as stack:
         store = None
         if not asked.no_store:
-            with contextlib.suppress(NothingToDo, StoreError):  # one that is still to be made
+            with contextlib.suppress(NothingToDo, StoreError):  # the store may not exist yet
                 store = stack.enter_context(open_store(asked.store, readonly=True))
         if outputs.shows_percent or not asked.no_store:
             roofs_s = expected_roofs_s(plan, store, asked.roofs)
@@ -339,7 +339,7 @@ def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o
 
 
 def _refused(cases: Sequence[Case], info: DeviceInfo) -> dict[str, str]:
-    """Why cases cannot be done on such a device, by their ids."""
+    """Return by case id why cases cannot run on this device."""
     from kernelmark import backends
 
     known = {case.backend: backends.find(case.backend) for case in cases}

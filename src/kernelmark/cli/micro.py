@@ -1,6 +1,6 @@
-"""`kmark micro`: what the hardware can do, by microbenchmarks; and packs of compiled kernels.
+"""`kmark micro`: microbenchmarks of the hardware, and precompiled bundles of their kernels.
 
-`kmark micro --precompile gfx942,sm_90 -o DIR` makes a pack; KERNELMARK_PACK=DIR uses it.
+`kmark micro --precompile gfx942,sm_90 -o DIR` writes a bundle; KERNELMARK_PACK=DIR uses it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
 SOME_FAILED = 3
-# Words instead of a benchmark, and the options that mean something for each of them.
+# Subcommands in place of a benchmark, and the options that apply to each.
 VERBS = {
     "list": ("quiet",),
     "show": ("points", "figure", "store", "json", "csv", "md", "quiet"),
@@ -189,7 +189,7 @@ def _compare(
     *,
     quiet: bool,
 ) -> int:
-    """`kmark compare` of two runs of microbenchmarks, which judges and does not fail."""
+    """Run `kmark compare` on two runs of microbenchmarks; a regression does not fail it."""
     from kernelmark.api.micro import find_run
     from kernelmark.api.reading import is_file
     from kernelmark.cli.compare import compare
@@ -216,7 +216,7 @@ def _compare(
 
 
 def _loaded(ref: str, store: str | None) -> Results:
-    """A run of microbenchmarks in the store, or in a file."""
+    """Return a run of microbenchmarks from the store or from a file."""
     from kernelmark.api.micro import find_run
     from kernelmark.api.reading import is_file, read_file
     from kernelmark.api.results import Results
@@ -228,7 +228,7 @@ def _loaded(ref: str, store: str | None) -> Results:
 
 
 def opened_for_micro(place: str | None) -> Store:
-    """The store to read from; one that is missing is made by this command, not by `kmark run`."""
+    """Return the store, read-only; the hint for a missing one suggests `kmark micro`."""
     from kernelmark.stores import open_store
 
     try:
@@ -256,7 +256,7 @@ def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
 
 
 def _listing(names: Sequence[str]) -> Table:
-    """The benchmarks, or the parameters of one."""
+    """Return a table of the benchmarks, or of the parameters of one."""
     from kernelmark.micro import registry
     from kernelmark.micro.session import named
     from kernelmark.report.tables import Column, Table
@@ -298,8 +298,7 @@ def _measure(
     argv: tuple[str, ...],
     quiet: bool,
 ) -> Results:
-    """The run. Results are printed as they come; `place` is None where nothing is to be
-    stored."""
+    """Measure and return the run, printing results as they arrive; `place` None stores nothing."""
     from kernelmark.api import micro as api
     from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
@@ -323,7 +322,7 @@ def _measure(
         if not quiet or result.status.failed:
             say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}{more}")
         for note in result.notes:
-            if note not in noted:  # what all of them have is said once
+            if note not in noted:  # once if several results have it
                 tell(f"{name}: {note}")
         noted.update(result.notes)
 
@@ -356,7 +355,7 @@ def _measure(
 
 
 def _again(*words: str) -> tuple[str, ...]:
-    """The command that writes what these words show into a file."""
+    """Return the command that writes the output of these words to a file."""
     return "micro", *words, "--csv", "FILE"
 
 
@@ -407,7 +406,7 @@ def _draw(runs: Sequence[Results], figure: Path) -> None:
         say("nothing is drawn: what failed has no points")
     elif not groups:
         raise NothingToDo("there are no points to draw")
-    # One that has no points was asked for as well: what came of it must not change a name.
+    # Count results without points too: whether one fails must not change the file names.
     alone = len({result.case.problem.op for result, _ in every}) == 1
     for name, group in groups.items():
         path = figure if alone else figure.with_name(f"{figure.stem}-{name}{figure.suffix}")

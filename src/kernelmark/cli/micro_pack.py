@@ -1,4 +1,4 @@
-"""`kmark micro --precompile`: packs of compiled kernels."""
+"""`kmark micro --precompile`: write precompiled bundles of kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
 
-# What means something for a pack; `words` has a sentence of its own.
+# Options that apply to a bundle; `words` has a separate check.
 _WITH_PACK = ("precompile", "output", "quiet", "words")
 
 
@@ -26,7 +26,7 @@ def make_pack(
     *,
     quiet: bool,
 ) -> int:
-    """Compile the pack that was asked for; the exit code."""
+    """Compile the requested bundle; return the exit code."""
     archs = list(o.comma_list(precompile))
     if not precompile:
         raise UsageError(
@@ -55,7 +55,7 @@ def make_pack(
 
 
 def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
-    """Every kernel file for every architecture, a line each; the exit code."""
+    """Compile every kernel file for every architecture, one line each; return the exit code."""
     from kernelmark.core.units import bytes_text
     from kernelmark.gpu.ahead import check, precompile
     from kernelmark.kernels import rtc

@@ -1,4 +1,4 @@
-"""Usage errors of the command-line parser, in kernelmark's words."""
+"""Usage errors of the command-line parser, reworded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from kernelmark.cli.hints import command_path
 from kernelmark.cli.output import complain
 
-# What the parser's library of types calls a wrong value, and what it is.
+# Pydantic's error types of a wrong value, and our messages.
 _WRONG = {
     "int_parsing": "{input!r} is not a whole number",
     "int_from_float": "{input!r} is not a whole number",
@@ -20,7 +20,7 @@ _WRONG = {
 
 
 def misused(error: Any, words: Sequence[str]) -> int:
-    """Tell a usage error of the parser; the exit code it means."""
+    """Print a usage error of the parser; return the exit code."""
     if (wrong := _wrong_value(error.__cause__)) is not None:
         error.message = wrong
     message = str(error.format_message()).strip()
@@ -28,13 +28,17 @@ def misused(error: Any, words: Sequence[str]) -> int:
     path = getattr(context, "command_path", None) or command_path(words)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
     sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
-    rest = f"{' '.join(lines[1:])}; " if lines[1:] else _meant(error, words) or _placed(words)
+    rest = (
+        f"{' '.join(lines[1:])}; "
+        if lines[1:]
+        else _close_match(error, words) or _option_hint(words)
+    )
     complain(sentence, f"{rest}see '{path} --help'")
     return 2
 
 
-def _meant(error: Any, words: Sequence[str]) -> str:
-    """`did you mean ops? ` for a word that is close to one of a few that may be given."""
+def _close_match(error: Any, words: Sequence[str]) -> str:
+    """Return `did you mean ops? ` for a word close to a valid choice, else ""."""
     choices = [str(choice) for choice in _choices(getattr(error, "param", None))]
     for word in words:
         value = word.rpartition("=")[2]
@@ -43,9 +47,9 @@ def _meant(error: Any, words: Sequence[str]) -> str:
     return ""
 
 
-def _placed(words: Sequence[str]) -> str:
-    """`write: -o gemm; ` for a word of `kmark run` or `kmark ab` that belongs behind an option, and
-    where runs are excluded or deleted."""
+def _option_hint(words: Sequence[str]) -> str:
+    """Return `write: -o gemm; ` for a word of `kmark run` or `kmark ab` that needs an option, and
+    the commands for excluding and deleting runs."""
     command, word = next(iter(words), ""), next(iter(words[1:]), "")
     if command not in ("run", "ab") or not word or word.startswith("-"):
         return ""
@@ -73,7 +77,7 @@ def _choices(parameter: Any) -> Sequence[Any]:
 
 
 def _wrong_value(cause: BaseException | None) -> str | None:
-    """What is wrong with a value; None where the parser itself says it."""
+    """Return what is wrong with a value; None if the parser's own message says it."""
     errors = getattr(cause, "errors", None)
     if errors is None:
         return None
@@ -81,4 +85,4 @@ def _wrong_value(cause: BaseException | None) -> str | None:
     known, context = _WRONG.get(first["type"]), first.get("ctx", {})
     if known is not None:
         return known.format(input=first["input"], **context)
-    return str(context.get("error", first["msg"]))  # the exception itself, where one was raised
+    return str(context.get("error", first["msg"]))  # the raised exception, if any

@@ -1,4 +1,4 @@
-"""`kmark nightly`: measure, judge and report every night, as a TOML file says."""
+"""`kmark nightly`: measure, judge and report every night, configured by a TOML file."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def nightly(
         fresh=fresh,
     )
     try:
-        # A signal during an import of the night's work comes again, and not as of a command that
-        # has not begun.
+        # Mark the command as started: a signal during an import is then deferred, instead of ending
+        # the process at once.
         with (
             caught_stops(),
             contextlib.chdir(found.folder),
@@ -63,7 +63,7 @@ def nightly(
         ):
             ended = run_night(found, store, tools)
     except KeyboardInterrupt:
-        # Whatever a step says of its own end: the night is not lost.
+        # Replaces the message of the interrupted step: the night can be continued.
         raise KeyboardInterrupt("interrupted; the same command goes on with this night") from None
     if md is not None:
         write(md, ended.summary)

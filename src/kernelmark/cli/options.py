@@ -1,4 +1,4 @@
-"""Options that several commands share, each defined once."""
+"""Options shared by several commands, each defined once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def option(
     complete: completing.Complete | None = None,
     **settings: Any,
 ) -> Any:
-    """Return an option from the words of its help: `"-f --figure FILE"`. Hidden options set fields
+    """Return an option from its words in the help: `"-f --figure FILE"`. Hidden options set fields
     that `--timing FILE.toml` also has."""
     names = [word for word in words.split() if word.startswith("-")]
     return typer.Option(
@@ -387,18 +387,17 @@ def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """A group of options. A command with a parameter of such a class has its fields as options. No
-    slots: a class cannot have two bases with slots."""
+    """A group of options: a command with a parameter of such a class gets its fields as options. No
+    slots, because a class cannot have two bases with slots."""
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """Take the fields of this class from the options of a command, which may have more."""
+        """Return an instance from the parameters of a command, which may have more."""
         return cls(**{field.name: params[field.name] for field in fields(cls)})
 
 
 def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the fields of its Options parameters as parameters of its own, as the
-    parser needs them."""
+    """Return the command with its Options parameters expanded to their fields, for the parser."""
     hints = get_type_hints(call, include_extras=True)
     groups = {n: h for n, h in hints.items() if isinstance(h, type) and issubclass(h, Options)}
     if not groups:
@@ -430,7 +429,7 @@ def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemOptions(Options):
-    """Options that choose problems."""
+    """Options that select problems."""
 
     ops: Ops = None
     suites: Suites = None
@@ -441,7 +440,7 @@ class ProblemOptions(Options):
     limit: Limit = None
 
     def select(self, **more: Any) -> Selection:
-        """Return the problems that were chosen; `more` are other fields of the selection."""
+        """Return the selected problems; `more` are other fields of the selection."""
         from kernelmark.api.plan import Selection
 
         return Selection(
@@ -456,7 +455,7 @@ class ProblemOptions(Options):
         )
 
 
-# Options whose names differ from their fields of Timing.
+# Options whose names differ from the field of Timing.
 _TIMING_FIELDS = {
     "max_blocks": "max_allocations",
     "samples": "min_samples",
@@ -478,7 +477,7 @@ class TimingOptions(Options):
     seed: Seed = None
 
     def timing_changes(self) -> dict[str, Any]:
-        """Return the fields of Timing that the options set, also those of a subclass."""
+        """Return the fields of Timing that the options set, including those of a subclass."""
         from kernelmark.core.timing import Timing
 
         known = {field.name for field in fields(Timing)}
@@ -488,7 +487,7 @@ class TimingOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredOptions(Options):
-    """Options of commands that measure cases and store them."""
+    """Options of commands that measure and store cases."""
 
     store: StorePlace = None
     no_store: NoStore = False
@@ -501,7 +500,7 @@ class StoredOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs(Options):
-    """Files for data; `-` is stdout, which then holds nothing else."""
+    """Output files; `-` is stdout, which then contains nothing else."""
 
     json: Json = None
     csv: Csv = None
@@ -523,7 +522,7 @@ class Outputs(Options):
 
     @property
     def shows_percent(self) -> bool:
-        """Whether any output has the percentage of the roof: JSON on stdout alone has not."""
+        """Whether any output has percentages of the roof; JSON on stdout alone has none."""
         return not (self.json == "-" and self.csv is None and self.md is None)
 
     @property
@@ -535,13 +534,13 @@ class Outputs(Options):
         pairs = ((self.json, json), (self.csv, csv), (self.md, md))
         asked = [(place, text) for place, text in pairs if place is not None and text is not None]
         with contextlib.ExitStack() as waiting:
-            # Callbacks run in reverse order, so stdout, which comes last here, is written first.
+            # Callbacks run in reverse order: stdout, last here, is written first.
             for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):
                 waiting.callback(lambda place, text: write(place, text()), place, text)
 
 
 def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:
-    """Refuse options that would be ignored in combination with `beside`: all but `kept`."""
+    """Refuse options other than `kept`, which would be ignored in combination with `beside`."""
     words = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

@@ -1,4 +1,4 @@
-"""Streams: data to stdout, words to stderr, files where asked."""
+"""Output: data to stdout, messages to stderr, files as requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
 
 _COMMAND = re.compile(r"(.*?)(?:(?<=: )(kmark [^:]*))?", re.DOTALL)
-# Between a number and its unit, which stay on one line.
+# The space between a number and its unit, where lines must not break.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[nmµ]?s|min|h)(?!\w))")
 _STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
 
@@ -46,10 +46,10 @@ def check_writable(place: str) -> None:
         raise UsageError(_refused(place, "permission denied"), hint=hint)
     if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
         return
-    import tempfile  # needed by those who name files
+    import tempfile  # imported late: only needed with output files
 
     try:
-        # Permissions do not tell: they let root write into /proc, and onto a full disk.
+        # Permissions are not sufficient: root may write to /proc or to a full disk.
         with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=".kmark."):
             pass
     except OSError as error:
@@ -57,7 +57,7 @@ def check_writable(place: str) -> None:
 
 
 def write(place: str, text: str) -> None:
-    """`text` to stdout for `-`, else to a file that appears whole or not at all."""
+    """Write `text` to stdout for `-`, else to a file, atomically."""
     try:
         _write(place, text)
     except BrokenPipeError:
@@ -83,7 +83,7 @@ def _write(place: str, text: str) -> None:
 
 
 def flush() -> None:
-    """What stdout still holds is written; that it cannot be is an error like any other."""
+    """Flush stdout; raise UsageError if that fails."""
     write("-", "")
 
 
@@ -92,7 +92,7 @@ def _refused(place: str, error: str) -> Reason:
 
 
 def _unwritable(place: str, error: OSError) -> UsageError:
-    """An error that names what was asked for, not a temporary file beside it."""
+    """Return an error that names the requested path, not the temporary file."""
     return UsageError(
         _refused(place, error.strerror or str(error)),
         hint="make room or name another file; 'kmark export' writes a stored run again",
@@ -100,16 +100,15 @@ def _unwritable(place: str, error: OSError) -> UsageError:
 
 
 def silenced(stream: TextIO) -> None:
-    """Nothing more goes to `stream`, not even what it still holds when the process ends."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: closed, or not a file at all
+    """Discard all further output to `stream`, including what is still buffered."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: closed, or has no file descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
 
 
 def say(text: str = "") -> None:
-    """A line of words for people, on stderr, folded to the width of a terminal. That nobody reads
-    them ends no command."""
+    """Print a message to stderr, folded to the width of a terminal. A closed stderr is ignored."""
     try:
         whole = printable(text)
         sys.stderr.write(f"{folded(whole, _width()) if fancy(sys.stderr) else whole}\n")
@@ -119,8 +118,8 @@ def say(text: str = "") -> None:
 
 
 def folded(text: str, width: int) -> str:
-    """Lines of at most `width` columns, broken between words. Indented lines are commands, and so
-    is what follows the last colon where it begins with kmark: these stay whole, to be copied."""
+    """Return the text with lines of at most `width` columns, broken between words. Commands stay on
+    one line, to be copied: indented lines, and `kmark …` after the last colon."""
     return "\n".join(_folded(line, width) for line in text.split("\n"))
 
 
@@ -142,7 +141,7 @@ def _folded(line: str, width: int) -> str:
 
 
 def _width() -> int:
-    """Columns of the terminal that stderr is."""
+    """Return the width of the terminal at stderr."""
     with contextlib.suppress(ValueError):
         if (given := int(os.environ.get("COLUMNS", "0"))) > 0:
             return given
@@ -152,14 +151,14 @@ def _width() -> int:
 
 
 def complain(message: str, hint: str | None) -> None:
-    """One sentence, then the hint."""
+    """Print an error and its hint."""
     say(f"kmark: {message}")
     if hint:
         say(f"hint: {hint}")
 
 
 def put(text: str) -> None:
-    """Data, on stdout."""
+    """Print data to stdout."""
     write("-", printable(text))
 
 
@@ -167,14 +166,13 @@ _all_columns = False
 
 
 def show_all_columns(asked: bool) -> None:
-    """Draw tables as wide as they are, whatever the width of the terminal (`--wide`)."""
+    """Set whether tables ignore the width of the terminal (`--wide`)."""
     global _all_columns
     _all_columns = asked
 
 
 def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
-    """A table on stdout: folded to the width of a terminal, all columns elsewhere. `styles` is one
-    per row."""
+    """Print a table, folded to the width of a terminal, else in full; one style per row."""
     from kernelmark.report.draw import draw
     from kernelmark.report.render import text
 
@@ -191,7 +189,7 @@ def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
 
 
 def put_tables(tables: Iterable[Table]) -> None:
-    """Tables under each other, a blank line between."""
+    """Print tables with blank lines between them."""
     for i, table in enumerate(tables):
         if i:
             put("\n")
@@ -199,20 +197,20 @@ def put_tables(tables: Iterable[Table]) -> None:
 
 
 def fancy(stream: object) -> bool:
-    """Whether to draw: a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor."""
     terminal = getattr(stream, "isatty", lambda: False)()
     return bool(terminal) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where things are drawn. NO_COLOR means no bold and no dim either."""
+    """Return a rich Console. NO_COLOR also disables bold and dim."""
     from rich.console import Console
 
     return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
 def progress_bar() -> Progress:
-    """On stderr, and gone when it ends; a task has the field `left`."""
+    """Return a transient progress bar on stderr; its tasks have a field `left`."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     return Progress(

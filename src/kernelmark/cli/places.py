@@ -1,4 +1,4 @@
-"""Commands that are printed for the reader to give next: where they read and write."""
+"""Arguments of the commands that are printed as next steps: stores, redaction, reruns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from kernelmark.core.errors import UsageError
 
 _PASSWORD = re.compile(r"^([\w+]+://[^:/]*):[^@]*@")
-# What a run was given that its results do not tell, in the order it is printed.
+# Options of a run that its results do not record, in printed order.
 _CONDUCT = ("--timeout", "--roofs")
 
 
 def without_password(place: str) -> str:
-    """A store as it may be printed: whoever reads along must not learn the password of its URL."""
+    """Return a store's URL without its password, for printing."""
     if "://" not in place:
         return place
     whole, _, query = _PASSWORD.sub(r"\1@", place).partition("?")
@@ -24,12 +24,12 @@ def without_password(place: str) -> str:
 
 
 def store_words(place: str | None) -> tuple[str, ...]:
-    """`--store PLACE` where it was given; a variable in the environment speaks for itself."""
+    """Return `--store PLACE` if the option was given; KERNELMARK_STORE needs no option."""
     return () if place is None else ("--store", without_password(place))
 
 
 def redacted(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line as it may be stored and printed."""
+    """Return a command line without passwords, for storing and printing."""
     made = []
     for before, word in zip(("", *words), words, strict=False):
         name, equals, place = word.partition("=")
@@ -43,7 +43,7 @@ def redacted(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
-    """What a command that repeats a case of this `kmark run` needs beside the case itself."""
+    """Return the options that a rerun of this `kmark run`'s cases needs besides the case."""
     if tuple(argv[:1]) != ("run",):
         return ()
     given: dict[str, str] = {}
@@ -56,14 +56,13 @@ def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def extended(command: str, words: Sequence[str]) -> str:
-    """A command with words after it."""
+    """Return a command with `words` appended."""
     return f"{command} {shlex.join(words)}" if words else command
 
 
 @contextlib.contextmanager
 def kept_by(words: Sequence[str], store: str | None = None) -> Iterator[None]:
-    """If a write fails, suggest the command that regenerates the file; without `words`, say that
-    nothing is stored."""
+    """Suggest the command `words` to regenerate a file that cannot be written; () if not stored."""
     try:
         yield
     except UsageError as error:

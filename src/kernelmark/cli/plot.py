@@ -1,4 +1,4 @@
-"""`kmark plot`: a figure of stored runs, of history or of a tuning folder."""
+"""`kmark plot`: draw a figure of stored runs, of their history or of a tuning folder."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def plot(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What to draw: runs or a folder, which of their results, and the kind's own options."""
+    """The request: runs or a folder, the selected results and the options of the kind."""
 
     kind: Kind
     refs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar with the time left on a terminal, else a line a case."""
+"""Progress on stderr: a bar with the time left on a terminal, else one line per case."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ OnEvent = Callable[[e.Event], None]
 
 @contextlib.contextmanager
 def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
-    """What a run tells its events to. Quiet, it still tells of lost devices and of waiting.
-
-    Without a plan the number of cases is what the first event says."""
+    """Yield a callback for the events of a run. With `quiet` it reports only lost devices and
+    waiting. Without a plan, the first event has the number of cases."""
     if quiet:
-        yield _only_trouble
+        yield _report_problems
     elif fancy(sys.stderr):
         with progress_bar() as bar:
-            yield _unharmed(Drawn(bar, len(plan.cases) if plan else 0))
+            yield _ignoring_lost_terminal(Drawn(bar, len(plan.cases) if plan else 0))
     else:
         yield ProgressLines(say)
 
 
 class CaseClock:
-    """Passes events on, and takes the seconds from the first case, compiled or measured, to the
-    end of the last: what forecasts of cases add up to."""
+    """Forwards events and measures the seconds from the first case, compiled or measured, to the
+    end of the last, which is what forecasts of cases add up to."""
 
     def __init__(self, tell: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:
         self._tell = tell
@@ -61,8 +60,8 @@ class CaseClock:
         self._begun = at if self._begun is None else self._begun
 
 
-def _unharmed(tell: OnEvent) -> OnEvent:
-    """As `tell`, for a terminal that may go away: the run goes on to its end."""
+def _ignoring_lost_terminal(tell: OnEvent) -> OnEvent:
+    """Return `tell` that ignores a lost terminal, so that the run continues."""
 
     def forward(event: e.Event) -> None:
         with contextlib.suppress(OSError):
@@ -72,7 +71,7 @@ def _unharmed(tell: OnEvent) -> OnEvent:
 
 
 class Drawn:
-    """A bar that says which case is in which phase, and how long the rest will take."""
+    """A progress bar with the current case, its phase and the time left."""
 
     def __init__(self, bar: Bar, total: int) -> None:
         self._bar = bar
@@ -121,6 +120,6 @@ def label(case: Case) -> str:
     return f"{short(case.problem)} by {case.backend}"
 
 
-def _only_trouble(event: e.Event) -> None:
+def _report_problems(event: e.Event) -> None:
     if isinstance(event, e.DeviceLost | e.Waiting):
         say_other(event, say)

@@ -1,4 +1,4 @@
-"""`kmark report`: one self-contained file about one or more runs."""
+"""`kmark report`: write one self-contained file about one or more runs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def report(
 
 
 def _changes(parts: Sequence[Part]) -> list[Change]:
-    """What changed from the first run to the last; nothing where they share no case."""
+    """Return the changes from the first run to the last; [] if they share no case."""
     from kernelmark.api.comparing import compare
     from kernelmark.core.errors import NothingToDo
     from kernelmark.report.changes import of_comparison

@@ -1,4 +1,4 @@
-"""`kmark roofs`: measure a device's limits, store them, show them beside the data sheet."""
+"""`kmark roofs`: measure and store a device's peaks, and compare them with its data sheet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.core.roof import Roof
     from kernelmark.stores.store import Store
 
-# Runs that are looked through for what a device was.
+# Newest runs that are searched for a description of a device.
 _RECENT = 50
 Found = list[tuple["DeviceInfo | None", "tuple[Roof, ...]"]]
 Stored = Annotated[
@@ -65,8 +65,8 @@ def roofs(
     if stored and no_store:
         raise UsageError("--stored does not go with --no-store")
     names = o.comma_list(devices) or ("cpu",)
-    away = stored and all(map(_is_away, names))
-    infos = [] if away else targets.expand(names)
+    absent = stored and all(map(_is_absent_gpu, names))
+    infos = [] if absent else targets.expand(names)
     for info in infos:
         targets.check_threads(info, threads)
     found: Found = []
@@ -74,7 +74,7 @@ def roofs(
         found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
     else:
         with open_store(store, readonly=stored) as opened:
-            found += [_known_away(name, opened, store) for name in names if away]
+            found += [_known_absent(name, opened, store) for name in names if absent]
             for info in infos:
                 if stored:
                     found.append((info, _known(info, threads, opened, store)))
@@ -89,7 +89,7 @@ def roofs(
 
 
 def _draw(found: Found, path: Path) -> None:
-    """One figure a device, FILE-DEVICE.png and so on for several."""
+    """Render one figure per device, to FILE-DEVICE.png and so on if there are several."""
     from kernelmark.report import figures
 
     for info, some in found:
@@ -125,21 +125,21 @@ def _known(info: DeviceInfo, threads: int, store: Store, place: str | None) -> t
         kind = f" with {counted(threads, 'thread')}" if threads else ""
         words = (*(("--threads", str(threads)) if threads else ()), *store_words(place))
         raise NothingToDo(
-            f"no roofs of {info.name}{kind} are stored{_others(store, info.name)}",
+            f"no roofs of {info.name}{kind} are stored{_other_devices(store, info.name)}",
             hint=f"measure them: {extended(f'kmark roofs -d {info.name}', words)}",
         )
     return found
 
 
-def _others(store: Store, name: str) -> str:
-    """`; there are some of cuda:0`."""
+def _other_devices(store: Store, name: str) -> str:
+    """Return `; there are some of cuda:0` for other devices with stored roofs, or ""."""
     roofs = store.roofs(host=platform.node())
     found = [device for device in dict.fromkeys(r.device for r in roofs) if device != name]
     return f"; there are some of {', '.join(found)} (-d)" if found else ""
 
 
-def _is_away(name: str) -> bool:
-    """Whether this may be a GPU that is not here, or not now; what is stored of it needs none."""
+def _is_absent_gpu(name: str) -> bool:
+    """Return whether `name` is a GPU that is not available here; stored roofs do not need it."""
     from kernelmark.devices import registry
     from kernelmark.runners import targets
 
@@ -153,10 +153,10 @@ def _is_away(name: str) -> bool:
     return False
 
 
-def _known_away(
+def _known_absent(
     name: str, store: Store, place: str | None
 ) -> tuple[DeviceInfo | None, tuple[Roof, ...]]:
-    """The roofs of a device that cannot be asked what it is, and what a stored run says of it."""
+    """Return the stored roofs of an unavailable device, and its description from a stored run."""
     host = platform.node()
     device = name if ":" in name else f"{name}:0"
     found = store.roofs(host=host, device=device)

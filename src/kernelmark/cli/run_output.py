@@ -1,4 +1,4 @@
-"""Print the results, notes and failures of a run, and write its files."""
+"""Output of a run: results, notes, failures and files."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from kernelmark.core.result import Case
     from kernelmark.stores.store import Store
 
-# What to try after the demo, and why.
+# Commands to try after the demo, and why.
 NEXT = {
     "kmark show {run} --samples": "every block, sample and check behind these numbers",
     "kmark run -o gemm -a 'm=[128:1024:*2]' -a n=512 -a k=512 --dtype f32": "your own sizes",
     "kmark micro --quick": "what this machine's caches, memory and instructions can do",
 }
-# Commands shown for one reason; the rest can be listed with `kmark show --status`.
+# Maximum commands per reason; `kmark show --status` lists the rest.
 _COMMANDS = 3
 
 
 def put_results(
     results: Results, outputs: Outputs, *, table: bool = True, quiet: bool = False
 ) -> None:
-    """The answer and the table unless stdout is taken, and files that were asked for."""
+    """Print the answer and the table, unless stdout has data, and write the requested files."""
     try:
         if table and not outputs.stdout_taken and results.rows:
             for sentence in () if quiet else answer(results.timed):
@@ -47,7 +47,7 @@ def put_results(
             if results.micro:
                 put_table(metrics_table(results.micro))
             flush()
-    finally:  # a reader that closed its pipe keeps no file from being written
+    finally:  # write the files even if the reader of stdout closed its pipe
         outputs.put(
             json=results.to_json, csv=results.to_csv, md=lambda: results.to_md(style=OPTIONS)
         )
@@ -61,8 +61,8 @@ def print_notes(
     place: Sequence[str] = (),
     more: Sequence[str] = (),
 ) -> None:
-    """Failures with the commands that repeat them, warnings, notes, and where it all is. `place`
-    are the words that name the store, `more` those that a repetition needs."""
+    """Print failures with rerun commands, warnings, notes, and where results are stored. `place` is
+    the `--store` option, `more` are arguments for reruns."""
     run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
         _print_failure(failure, run_id, place, more)
@@ -84,7 +84,7 @@ def print_notes(
 
 
 def print_demo_hints(results: Results, place: Sequence[str]) -> None:
-    """What the demo showed, and three commands to go on with."""
+    """Print what the demo showed, and commands to try next."""
     say()
     for sentence in answer(results.timed):
         say(f"learned: {sentence}")
@@ -95,7 +95,7 @@ def print_demo_hints(results: Results, place: Sequence[str]) -> None:
 
 
 def plan_table(cases: Sequence[Case]) -> tables.Table:
-    """Cases that would run."""
+    """Return a table of the cases that would run."""
     columns = tuple(tables.Column(name=name) for name in ("problem", "backend", "case"))
     rows = tuple((short(case.problem), backend_text(case), case.id) for case in cases)
     return tables.Table(columns=columns, rows=rows)

@@ -1,4 +1,4 @@
-"""`kmark serve`, `kmark push`, `kmark token` and `kmark site`: results for others to see."""
+"""`kmark serve`, `kmark push`, `kmark token` and `kmark site`: share results with others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def serve(
             notes.append(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
 
         def on_message(text: str) -> None:
-            # The address comes first: scripts read it.
+            # The URL comes first: scripts read it.
             for line in (text, *notes):
                 say(line)
             notes.clear()

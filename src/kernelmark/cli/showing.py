@@ -1,4 +1,4 @@
-"""`kmark show`: a stored run, or everything about some of its results."""
+"""`kmark show`: print a stored run, or some of its results in full."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def show(
     with loaded(ref, store) as (results, opened):
         place = () if opened is None else store_words(store)
         words = rerun_words(results.run.argv)
-        # Measured without a store and imported into this one: here it is to be stored.
+        # A run measured with --no-store and imported here: its reruns are stored.
         more = (*(word for word in words if not (place and word == "--no-store")), *place)
         found = chosen(
             results,
@@ -83,7 +83,7 @@ def chosen(
     case: str | None,
     place: tuple[str, ...],
 ) -> Results:
-    """The results that a user asked for; none is nothing to show."""
+    """Return the selected results; raise NothingToDo if there are none."""
     from kernelmark.api.results import Results
     from kernelmark.core.result import ResultSet, Status
     from kernelmark.ops import registry as known_ops
@@ -97,7 +97,7 @@ def chosen(
     held = {result.case.problem.op for result in every.results}
     for word in ops:
         if word not in held and word not in known_ops:
-            # Other commands write what they make to -o FILE.
+            # Other commands have -o FILE for outputs.
             meant = "a figure's file is given by -f; " if "." in word else ""
             hint = f"{meant}the run has {', '.join(sorted(held))}"
             raise UsageError(f"unknown op {word!r}", hint=hint)

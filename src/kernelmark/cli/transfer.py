@@ -1,4 +1,4 @@
-"""`kmark export` and `kmark import`: runs between stores and files, winners into files."""
+"""`kmark export` and `kmark import`: runs between stores and files, winners to files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Files = Annotated[
     ),
 ]
 FOREIGN = "Files of other tools"
-# An old or new GPU that kernelmark does not know may have been measured by another tool.
+# Other tools may have measured GPUs that kernelmark does not support.
 _GPU_ARCH = re.compile(r"(gfx[0-9a-f]{3,4}(:[a-z+-]+)*|sm_[0-9]{2,3}[af]?)\Z")
 
 
@@ -237,7 +237,7 @@ def import_results(
     if started is not None and when is None:
         raise UsageError(f"--started {started!r} is not a date", hint="write: 2024-10-01")
     given = Given(label=label, backend=backend, device=device, arch=arch, started=when)
-    # Every file is read before any is stored: a bad one leaves the store as it was.
+    # Read all files before storing any: an invalid one leaves the store unchanged.
     found = [_results(file, given, form) for file in files]
     with open_store(store) as opened:
         for file, result_set in zip(files, found, strict=True):
@@ -248,8 +248,8 @@ def import_results(
 
 
 def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
-    """Refuse what no device or GPU is called: it would be a series of its own. Of a log's GPU the
-    dtypes must be known too."""
+    """Refuse names that are not devices or GPUs: they would start separate series. A log's GPU must
+    be known, because its dtypes are needed."""
     from kernelmark import devices
     from kernelmark.gpu.absent import absent
 
@@ -276,11 +276,11 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
 
     if file == "-":
         return read_file(file, given, form)
-    path = _checked_place(file)
+    path = _checked_path(file)
     try:
         return read_file(file, given, form)
     except KernelmarkError:
-        # A table of results that is cut looks like a list of shapes.
+        # A truncated table of results looks like a list of shapes.
         if form is not None or not os.access(path, os.R_OK) or importers.recognized(path):
             raise
         known = logs.recognized(file)
@@ -293,8 +293,8 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
         ) from None
 
 
-def _checked_place(file: str) -> Path:
-    """Raise UsageError for what is no file, before any format is tried."""
+def _checked_path(file: str) -> Path:
+    """Return the path; raise UsageError if it is no file, before any format is tried."""
     path = Path(file).expanduser()
     if path.is_dir():
         hint = f"name the files in it: {file.rstrip('/')}/*"

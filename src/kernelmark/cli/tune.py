@@ -1,4 +1,4 @@
-"""`kmark tune`: from a workload to kernels that are faster, step by step, in a tuning folder."""
+"""`kmark tune`: from a workload to faster kernels, in steps, in a tuning folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernelmark.tune.plans.summary import Cost, Summary
 
 SEARCH = "Search"
-# Rows that are shown of a long table.
+# Maximum rows shown of a long table.
 _TOP = 20
 
 
@@ -205,7 +205,7 @@ def _print_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
         )
     for text in report.doubts(summary):
         say(f"warning: {text}")
-    # Calls without a time are no part of the sum.
+    # Calls without a time are not part of the sum.
     say(report.summary_line(summary.timed if summary.total_s else summary))
     if not quiet:
         say(f"next: kmark tune plan {shlex.quote(folder)} -b BACKEND")
@@ -219,7 +219,7 @@ def _style(cost: Cost) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanProblems(o.ProblemOptions):
-    """Problems to plan for; of a log, --limit keeps the expensive ones."""
+    """Options that select the problems to plan; --limit keeps the most expensive of a log."""
 
     limit: Limit = None
 
@@ -310,7 +310,7 @@ def _print_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -
 
 
 def _next(folder: str, backend: str, arch: str | None) -> str:
-    """What to do with plans; without their GPU, only compilers have anything to do."""
+    """Return the next step for plans; without their GPU, only compiling backends can be checked."""
     from kernelmark import backends
     from kernelmark.runners.jobs import compiles
 
@@ -332,7 +332,7 @@ def _planned(done: Planned) -> str:
 
 
 def _not_timed(done: Planned) -> list[str]:
-    """What is left out and has no time that could be below a threshold."""
+    """Return the counts of problems without a plan because they have no time."""
     failed = sum(cost.no_time for cost in done.left_out)
     later = sum(cost.status is None for cost in done.left_out)
     counts = ((failed, "that could not be timed"), (later, "not timed yet"))

@@ -1,4 +1,4 @@
-"""`kmark tune apply` and `kmark export --as`: winners in the files of their libraries."""
+"""`kmark tune apply` and `kmark export --as`: write winners to the files of libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DryRun = Annotated[
     bool,
     o.option("--dry-run", help="Write nothing: show the diff, verify it on a copy, and compare."),
 ]
-# An option of its own: docs/cli.md would list only the first of --dry-run/--write.
+# A separate option: docs/cli.md would list only the first of --dry-run/--write.
 Write = Annotated[
     bool,
     o.option(
@@ -114,7 +114,7 @@ def apply(
 def export_winners(
     folder: str, form: str, *, output: str | None, base: str | None, words: Sequence[str]
 ) -> int:
-    """Winners as new files; `-` is stdout for a format of one file."""
+    """Write winners to new files; `-` is stdout, for formats with one file."""
     from kernelmark.tune.folder import hinted
     from kernelmark.tune.install import apply as applying
 
@@ -152,7 +152,8 @@ def export_winners(
 def load_winners(
     folder: str, form: str, words: Sequence[str]
 ) -> tuple[Emitter, Sequence[Outcome], Fields, int]:
-    """The last is the exit code at best: winners of files that cannot be read are missing."""
+    """Return the emitter, the outcomes, its options, and the exit code so far: SOME_FAILED if
+    outcome files are unreadable."""
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.install.emitters import registry
     from kernelmark.tune.install.emitters.base import checked_options
@@ -207,8 +208,8 @@ def _proof(change: Change) -> str:
 
 
 def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -> int:
-    """Reference and tuned in turns, as in the final. A dry run is for machines without the
-    device too; a change that was to be compared and was not is not done."""
+    """Measure reference and winners alternately, as in the final re-measurement. A dry run may lack
+    the device; a real change that cannot be measured returns SOME_FAILED."""
     from kernelmark.tune.install import recompare as comparing
 
     state = "nothing is written" if dry else "the files are changed"
@@ -222,7 +223,7 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
     try:
         outcomes = comparing.recompare(
             kept,
-            acceptance=_asked(folder),
+            acceptance=_acceptances(folder),
             on_outcome=lambda one: None if quiet else say(f"{one.name}: {one.reason}"),
         )
     except KernelmarkError as error:
@@ -243,7 +244,7 @@ def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet
     put_table(Table(columns=columns, rows=rows))
     failed = [outcome for outcome in outcomes if not outcome.tuned.verified]
     others = [outcome for outcome in outcomes if replaced(before[outcome.name], outcome)]
-    # Reasons are printed as they are found; a quiet run prints only those of failures.
+    # Reasons were printed during measurement; with quiet, print only those of failures.
     for outcome in outcomes if quiet else ():
         if outcome in failed or outcome in others:
             say(f"{outcome.name}: {outcome.reason}")
@@ -269,8 +270,8 @@ def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
     )
 
 
-def _asked(folder: str) -> Any:
-    """What each plan asks of its winner; the usual where there is no plan any more."""
+def _acceptances(folder: str) -> Any:
+    """Return a function from a plan's name to its acceptance; the default if the plan is gone."""
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.plans import planfile
     from kernelmark.tune.plans.plan import Acceptance

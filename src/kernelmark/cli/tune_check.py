@@ -1,4 +1,4 @@
-"""`kmark tune check`: compile candidates without their GPU, and say what they use."""
+"""`kmark tune check`: compile candidates without their GPU and report their resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kmark tune confirm`: whether the library runs the tuned kernels once it is given the file."""
+"""`kmark tune confirm`: check that a library runs the tuned kernels with the file installed."""
 
 from __future__ import annotations
 

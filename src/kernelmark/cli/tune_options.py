@@ -1,4 +1,4 @@
-"""What the options of the tuning commands share."""
+"""Options shared by the tuning commands."""
 
 from __future__ import annotations
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 OnEvent = Callable[[e.Event], None]
-# Between lines that say how far it is, where there is no bar.
+# Seconds between progress lines without a bar.
 _EVERY_S = 10.0
 
 
 @contextlib.contextmanager
 def reporter(*, quiet: bool) -> Iterator[OnEvent]:
-    """What a run tells its events to. Quiet, it still tells of devices and plans that are lost."""
+    """Yield a callback for events of a run; with `quiet` it reports only lost devices and plans."""
     if quiet:
-        yield _trouble
+        yield _report_problem
     elif fancy(sys.stderr):
         with progress_bar() as bar:
             yield Drawn(bar)
@@ -36,7 +36,7 @@ def reporter(*, quiet: bool) -> Iterator[OnEvent]:
 
 
 class Lines:
-    """A line for every plan that ended, and now and then one that says how far it is."""
+    """Progress lines: one per finished plan, and one every `_EVERY_S` seconds."""
 
     def __init__(self, tell: Callable[[str], object] = say) -> None:
         self._tell = tell
@@ -58,18 +58,18 @@ class Lines:
             self._last = time.monotonic()
             self._tell(f"{far(event.progress)}; {best(event)}")
         else:
-            _trouble(event, self._tell)
+            _report_problem(event, self._tell)
 
 
 class Drawn:
-    """A bar over candidates with the plan at hand, and lines for plans that ended."""
+    """A progress bar over candidates with the current plan, and a line per finished plan."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=None, left="")
 
     def __call__(self, event: e.Event) -> None:
-        with contextlib.suppress(OSError):  # the terminal may go away: the run goes on
+        with contextlib.suppress(OSError):  # the run continues if the terminal goes away
             if isinstance(event, e.Expected):
                 self._show(event.progress)
             elif isinstance(event, e.Tried):
@@ -80,7 +80,7 @@ class Drawn:
                 if event.fresh:
                     self._print(outcome_line(event.outcome))
             else:
-                _trouble(event, self._print)
+                _report_problem(event, self._print)
 
     def _show(self, progress: e.Progress) -> None:
         pace = f"{progress.per_minute:.0f}/min, " if progress.per_minute else ""
@@ -96,14 +96,14 @@ class Drawn:
 
 
 def _known(event: e.Began) -> str:
-    """What is there of a plan that was begun before; its budget may have been lowered since."""
+    """Return the progress of a resumed plan, whose budget may have been lowered since."""
     if event.known < event.limit:
         return f"goes on with {event.known} of {event.limit} candidates"
     return f"has {event.known} candidates, and goes on with its final"
 
 
 def far(progress: e.Progress) -> str:
-    """How far a run is, in words."""
+    """Return the progress of a run as text."""
     text = f"{progress.plans_done} of {progress.plans} plans, {far_candidates(progress)}"
     if progress.per_minute:
         text += f", {progress.per_minute:.0f} a minute, about {duration_text(progress.left_s)} left"
@@ -116,7 +116,7 @@ def far_candidates(progress: e.Progress) -> str:
 
 
 def best(event: e.Tried) -> str:
-    """What the plan at hand is at: the best so far, or its final."""
+    """Return the state of the current plan: its best time so far, or its final re-measurement."""
     if event.trial.step.startswith(("final", "near")):
         screened = is_screening(event.trial.step)
         part = "screening of the best" if screened else "final against the reference"
@@ -129,7 +129,7 @@ def best(event: e.Tried) -> str:
     return text
 
 
-def _trouble(event: e.Event, tell: Callable[[str], object] = say) -> None:
+def _report_problem(event: e.Event, tell: Callable[[str], object] = say) -> None:
     if isinstance(event, DeviceLost):
         tell(f"warning: {event.device} is lost: {event.reason}")
     elif isinstance(event, e.Retired):

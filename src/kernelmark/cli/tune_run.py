@@ -1,4 +1,4 @@
-"""`kmark tune run`: search, check and compare every plan of a tuning folder."""
+"""`kmark tune run`: search, check and compare all plans of a tuning folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernelmark.api.tuning_run import Tuned
     from kernelmark.stores.store import Store
 
-# Plans that are named in one sentence.
+# Maximum plans named in a sentence.
 _NAMED = 3
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
@@ -99,7 +99,7 @@ def run(
 
 @contextlib.contextmanager
 def _for_roofs(place: str | None) -> Iterator[Store | None]:
-    """The store to read roofs from; None if there is none and none was named."""
+    """Yield the store to read roofs from; None if the default store does not exist."""
     from kernelmark.stores import open_store
 
     with contextlib.ExitStack() as stack:
@@ -143,7 +143,7 @@ def _print_notes(done: Tuned, folder: str, *, quiet: bool) -> None:
     if done.interrupted:
         say(f"interrupted; everything so far is in {folder}: {again} goes on")
     elif done.unreached or done.cut:
-        say(f"time was up: {_left(done)}; {again} goes on")
+        say(f"time was up: {_unfinished_text(done)}; {again} goes on")
     if done.spent:
         say(f"time was up: the minutes of {_spent(done)}; raise them there, and {again} goes on")
     if busy := [outcome.name for outcome in done.outcomes if outcome.disturbed]:
@@ -158,7 +158,7 @@ def _print_notes(done: Tuned, folder: str, *, quiet: bool) -> None:
 
 
 def _spent(done: Tuned) -> str:
-    """Plans whose own minutes ended the search, and how far each came."""
+    """Return the plans whose time limit ended the search, with their progress."""
     tried = {outcome.name: outcome.evaluations for outcome in done.outcomes}
     each = [f"{name} {tried[name]} of {asked}" for name, asked in done.spent.items()]
     return f"{counted(len(each), 'plan')} are spent ({_some(each, ' candidates')})"
@@ -169,8 +169,8 @@ def _some(each: Sequence[str], of: str = "") -> str:
     return f"{', '.join(each[:_NAMED])}{of}{more}"
 
 
-def _left(done: Tuned) -> str:
-    """What the clock left undone."""
+def _unfinished_text(done: Tuned) -> str:
+    """Return what the time limit left undone."""
     parts = []
     if done.cut:
         searches = "search" if len(done.cut) == 1 else "searches"

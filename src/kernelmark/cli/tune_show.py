@@ -1,4 +1,4 @@
-"""`kmark tune show`: how far the plans of a tuning folder are."""
+"""`kmark tune show`: progress of the plans of a tuning folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelmark.core.units import counted
 if TYPE_CHECKING:
     from kernelmark.tune.records.standing import Standing
 
-# Rows that are shown of a long table.
+# Maximum rows shown of a long table.
 _TOP = 20
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]

@@ -1,4 +1,4 @@
-"""`kmark import --workload`: logs of calls into a tuning folder, and what came of them in words."""
+"""`kmark import --workload`: convert call logs to a tuning folder, and summarise the import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelmark.workloads.logs import Reading
     from kernelmark.workloads.logs.skips import Skips
 
-_REASONS = 8  # that are printed
+_REASONS = 8  # maximum reasons printed
 
 
 def import_workload(
@@ -30,7 +30,7 @@ def import_workload(
     skipped: str | None = None,
     force: bool = False,
 ) -> int:
-    """Read logs, write FOLDER/workload.csv, and say what was read and what was not."""
+    """Read logs, write FOLDER/workload.csv, and print what was read and what was skipped."""
     from kernelmark.core.dtype import dtype as checked
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.workloads import logs

@@ -23,7 +23,7 @@ from kernelmark.runners.ab import Row, Rule
 from kernelmark.runners.environments import USUAL_NAMES
 from kernelmark.stats.paired import Paired
 
-# Most important first.
+# In order of importance.
 ORDER = (
     VerdictStatus.BROKEN,
     VerdictStatus.SLOWER,
@@ -33,8 +33,8 @@ ORDER = (
     VerdictStatus.SAME,
     VerdictStatus.IGNORED,
 )
-# Clocks within this share of each other stand still.
-_STILL = 0.02
+# Relative difference up to which core clocks count as equal.
+_CLOCK_TOLERANCE = 0.02
 _FIELDS = (
     *("problem", "base_backend", "head_backend", "status", "base_us", "head_us", "ratio", "low"),
     *("high", "q_value", "rounds", "detectable", "same_binary", "reason"),
@@ -43,7 +43,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbReport:
-    """Rows with the two runs that they are stored as; `names` are those of the sides."""
+    """The compared rows and the two runs they are stored as; `names` are the names of the sides."""
 
     names: tuple[str, str]
     base: Run
@@ -53,7 +53,7 @@ class AbReport:
 
     @property
     def changes(self) -> list[tuple[str, str, str]]:
-        """(what, on base's side, on head's side) of the environments."""
+        """Differences between the environments, each as (what, base's value, head's value)."""
         return difference(self.base.environment, self.head.environment)
 
     @property
@@ -65,7 +65,7 @@ class AbReport:
 
 
 def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
-    """What differs between the environments; one row that says so where nothing does."""
+    """Return a table of environment differences; one row "nothing differs" without any."""
     made = _named(changes, names)
     return made if made.rows else replace(made, rows=(("nothing differs", NONE, NONE),))
 
@@ -78,7 +78,7 @@ def _named(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> T
 
 
 def rows_table(report: AbReport) -> Table:
-    """One line a pair, alarms first."""
+    """Return a table with one row per pair, alarms first."""
     several = any(
         (row.pair.base.backend, row.pair.base.config)
         != (row.pair.head.backend, row.pair.head.config)
@@ -100,7 +100,7 @@ def rows_table(report: AbReport) -> Table:
 
 
 def summary(report: AbReport) -> str:
-    """`1 slower, 58 same, 2 unsure`, and what may be chance of it."""
+    """Return the verdict counts (`1 slower, 58 same, 2 unsure`) and the false discovery rate."""
     counts = dict.fromkeys(ORDER, 0)
     for row in report.rows:
         counts[row.status] += 1
@@ -114,7 +114,7 @@ def summary(report: AbReport) -> str:
 
 
 def audit(report: AbReport) -> str:
-    """What pairs with the same binary on both sides say of the method; "" without any."""
+    """Return how many pairs of identical binaries were called changed; "" without such pairs."""
     same = [row for row in report.rows if row.same_binary and row.paired is not None]
     wrong = [r for r in same if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
     if not same:
@@ -124,20 +124,20 @@ def audit(report: AbReport) -> str:
 
 
 def restless(report: AbReport) -> str:
-    """That pairs stayed unsure while the core clock moved under them, and the way out; "" where
-    none did. A power cap sets in after some milliseconds, sooner in one round than in the next."""
+    """Return a note if pairs stayed unsure while the core clock moved, with a remedy; else "". A
+    power cap takes effect after some milliseconds, and not equally soon in every round."""
     found = []
     for row in report.rows:
         seen = clocks(row) if row.status is VerdictStatus.UNSURE else []
-        if seen and max(seen) > (1 + _STILL) * min(seen):
+        if seen and max(seen) > (1 + _CLOCK_TOLERANCE) * min(seen):
             found.append((max(seen) / min(seen), min(seen), max(seen), row.pair.base))
     if not found:
         return ""
     _, low, high, case = max(found, key=lambda one: one[0])
-    rests = case.timing.duty is Duty.BURST
+    bursts = case.timing.duty is Duty.BURST
     way_out = (
         "lock the clock"
-        if rests
+        if bursts
         else 'idle gaps between samples stay below it (duty = "burst" in --timing FILE.toml)'
     )
     return (
@@ -148,12 +148,12 @@ def restless(report: AbReport) -> str:
 
 
 def remarks(report: AbReport) -> list[str]:
-    """What a reader must know of the pairs as a whole."""
+    """Return notes that apply to the comparison as a whole."""
     return [text for text in (audit(report), two_numbers(report), restless(report)) if text]
 
 
 def two_numbers(report: AbReport) -> str:
-    """Why the change of some pairs is not that of the medians beside it; "" where it is."""
+    """Return a note if the change of some pairs differs from that of their medians, else ""."""
     found = []
     for row in report.rows:
         base, head = row.base.measurement, row.head.measurement
@@ -172,7 +172,7 @@ def two_numbers(report: AbReport) -> str:
 
 
 def clocks(row: Row) -> list[float]:
-    """The core clock in MHz of each block of both sides, where all were measured with it."""
+    """Return the core clock in MHz of each block of both sides; [] if any block has no clock."""
     measured = [side.measurement for side in (row.base, row.head)]
     blocks = [block for found in measured if found for block in found.blocks]
     found = [block.clock_mhz for block in blocks if block.clock_mhz is not None]
@@ -180,12 +180,12 @@ def clocks(row: Row) -> list[float]:
 
 
 def answer_of(report: AbReport) -> Reason:
-    """The one answer of a comparison."""
+    """Return the overall answer of the comparison."""
     return answer(of_pairs(report.rows))
 
 
 def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
-    """The comment for a pull request: the answer, what moved, the environments, all pairs."""
+    """Return a pull-request comment: the answer, what changed, the environments and all pairs."""
     named = report.names != USUAL_NAMES
     sides = [f"Base is {report.names[0]}, head {report.names[1]}"] if named else []
     made = comment(
@@ -200,13 +200,13 @@ def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()
 
 
 def to_csv(report: AbReport) -> str:
-    """One line a pair, times in microseconds."""
+    """Return CSV with one line per pair, times in microseconds."""
     rows = [{k: v for k, v in _values(row).items() if k in _FIELDS} for row in report.rows]
     return csv_text(rows, _FIELDS)
 
 
 def to_json(report: AbReport) -> str:
-    """Everything: environments, rule, rows with the time of every round."""
+    """Return JSON of the environments, the rule and the rows with the time of every round."""
     document = {
         "kernelmark": "ab",
         "version": codec.VERSION,
@@ -244,7 +244,7 @@ def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
 
 
 def _high_text(paired: Paired) -> str:
-    """The upper bound in percent, capped where the interval is absurdly wide."""
+    """Return the upper bound in percent, capped if the interval is too wide to be meaningful."""
     percent = 100 * (paired.high - 1)
     far = 50 * (paired.high - paired.low) > MOST_PERCENT
     return f"> {MOST_PERCENT} %" if far else f"{percent:+.1f} %"
@@ -263,7 +263,7 @@ def _ratio(row: Row) -> float:
 
 
 def _values(row: Row) -> dict[str, Any]:
-    """A row's plain values; what is infinite is left out."""
+    """Return the values of a row for CSV and JSON, None for those not finite and positive."""
     paired = row.paired
     times = [s.measurement.median_s * 1e6 if s.measurement else None for s in _sides(row)]
     found: dict[str, float | None] = dict.fromkeys(("ratio", "low", "high", "detectable"))

@@ -1,5 +1,5 @@
-"""The answer of a run in one or two sentences: which backend is fastest, by how much, and what is
-furthest from the roof."""
+"""The summary of a run in one or two sentences: which backend is fastest, by how much, and which
+result is furthest from its roof."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernelmark.core.units import counted
 from kernelmark.report.tables import Row, share_text
 from kernelmark.stats.student import t_quantile
 
-_LEAST_PROBLEMS = 3  # for an interval of the geometric mean
+_LEAST_PROBLEMS = 3  # minimum for an interval of the geometric mean
 _LEVEL = 0.95
 
 _Times = Mapping[str, Mapping[str, Measurement]]  # by backend, then by problem
 
 
 def answer(rows: Sequence[Row]) -> list[str]:
-    """What a person would say of these rows; nothing where there is nothing to compare."""
+    """Return sentences that summarise the rows; [] if there is nothing to compare."""
     asked = [row for row in rows if not row.sentinel]
     ranked = [row for row in asked if row.ranks]
     lines = _versus(_shared(ranked), _left_out(asked, ranked))
@@ -34,7 +34,7 @@ def answer(rows: Sequence[Row]) -> list[str]:
 
 
 def _left_out(asked: Sequence[Row], ranked: Sequence[Row]) -> int:
-    """Problems that several backends were asked for and fewer than two are ranked in."""
+    """Count the problems requested of several backends with fewer than two backends ranked."""
 
     def compared(rows: Sequence[Row]) -> set[str]:
         backends: dict[str, set[str]] = {}
@@ -46,7 +46,7 @@ def _left_out(asked: Sequence[Row], ranked: Sequence[Row]) -> int:
 
 
 def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
-    """Measurements of the problems that several backends measured."""
+    """Return measurements by backend and problem, for problems that several backends measured."""
     counts = Counter(row.result.case.problem.key for row in rows)
     found: dict[str, dict[str, Measurement]] = {}
     for row in rows:
@@ -80,7 +80,7 @@ def _versus(times: _Times, left_out: int) -> list[str]:
 
 
 def _fastest(times: _Times, key: str) -> str:
-    """The backend that is fastest in a problem beyond the intervals of the others; "" for none."""
+    """Return the fastest backend if its interval lies below the runner-up's, else ""."""
     found = sorted((_s(times[name][key]), name) for name in times if key in times[name])
     if len(found) < 2:
         return found[0][1]

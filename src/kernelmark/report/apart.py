@@ -1,4 +1,4 @@
-"""What tells rows of a table apart that would read the same."""
+"""Timing fields that distinguish otherwise identical rows of a table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def apart(rows: Sequence[tuple[str, ...]], timings: Sequence[str]) -> list[str]:
-    """For each row the words of its timing's identity in which it differs from rows that read the
-    same, as `cache=hot threads=1`; empty for a row that reads like no other."""
+    """Return for each row the timing fields in which it differs from rows with the same text, as
+    `cache=hot threads=1`; "" for a row whose text is unique."""
     alike: dict[tuple[str, ...], list[dict[str, str]]] = {}
     fields = [_fields(timing) for timing in timings]
     for row, mine in zip(rows, fields, strict=True):

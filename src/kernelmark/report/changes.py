@@ -1,7 +1,7 @@
-"""Changes: the rows of any comparison in one form, the one answer to it, and a Markdown comment.
+"""The rows of any comparison in one form, the overall answer, and a Markdown comment.
 
-`kmark gate`, `nightly`, `ab --md`, `compare --md` and `report` all end here, so that a reader meets
-the same answer and the same table whichever of them measured.
+`kmark gate`, `nightly`, `ab --md`, `compare --md` and `report` all use this module, so that their
+answers and tables are the same.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.runners.ab import Row as PairedRow
 
-# A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
+# GitHub rejects comments of more than 65,536 characters.
 MOST_ROWS = 50
-# Changes that differ by more than this are two numbers for a reader.
+# If two values of one change differ by more than this, a note explains why.
 TWO_NUMBERS = 0.005
 _MOST_COMMANDS = 10
 _SLOWER, _FASTER, _BROKEN = VerdictStatus.SLOWER, VerdictStatus.FASTER, VerdictStatus.BROKEN
-# What moved, in the order to be worried.
+# Verdicts that count as moved, most severe first.
 _MOVED = (_BROKEN, _SLOWER, VerdictStatus.GONE, _FASTER, VerdictStatus.FIXED, VerdictStatus.NEW)
-# Options of `kmark ab` and `kmark gate` that say where the output goes, and those that choose
-# problems and kernels; all take a value.
+# Options of `kmark ab` and `kmark gate` that name output files, and those that select problems and
+# kernels; all take a value.
 _OUTPUT = ("--md", "--json", "--csv")
 _CHOOSING = (
     *("-s", "--suite", "-o", "--op", "-a", "--axis", "-p", "--problem", "--dtype", "--filter"),
@@ -43,8 +43,8 @@ _CHOOSING = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One compared row. `base` and `head` are in `unit`; `ratio` is head over base, between `low`
-    and `high` with a confidence of `level` (0 if the rule has no interval). `again` is the command
-    that repeats the row, `held` why its change counts for nothing."""
+    and `high` with confidence `level` (0 if the rule has no interval). `again` is the command that
+    measures the row again, `held` the reason why its alarm is suppressed."""
 
     problem: str
     backend: str
@@ -63,19 +63,19 @@ class Change:
 
     @property
     def impact(self) -> float:
-        """The time, or amount of another unit, that a call costs more or less."""
+        """The absolute difference between head and base per call, in `unit`."""
         return 0.0 if self.base is None or self.head is None else abs(self.head - self.base)
 
     @property
     def counts(self) -> bool:
-        """Whether it is slower or broken, and not held."""
+        """Whether the row is slower or broken and its alarm is not suppressed."""
         return self.status in (_SLOWER, _BROKEN) and not self.held
 
 
 def of_pairs(
     rows: Iterable[PairedRow], argv: Sequence[str] = (), names: tuple[str, str] = ("base", "head")
 ) -> list[Change]:
-    """The rows of `kmark ab` or `kmark gate`, which was called with the words `argv`."""
+    """Return the changes of a `kmark ab` or `kmark gate` called with the arguments `argv`."""
     made = []
     for row in rows:
         found, cases = row.paired, row.pair.cases
@@ -102,12 +102,12 @@ def of_pairs(
 
 
 def of_comparison(comparison: Comparison, more: Sequence[str] = ()) -> list[Change]:
-    """The rows of `kmark compare`; `more` words end each command that repeats one."""
+    """Return the changes of a `kmark compare`; `more` arguments end each rerun command."""
     return [_of_compared(row, _level(comparison), more) for row in comparison.rows]
 
 
 def answer(changes: Sequence[Change]) -> Reason:
-    """Whether anything got slower, which kernel, how much and with what confidence.
+    """Return whether anything got slower, which kernel, by how much and with what confidence.
 
     Codes: answer-broken, answer-slower, answer-held, answer-new, answer-undecided, answer-same and
     answer-empty.
@@ -117,7 +117,7 @@ def answer(changes: Sequence[Change]) -> Reason:
         return Reason("answer-empty")
     counting = [one for one in compared if one.counts]
     count = {
-        # A change that is held is neither slower nor broken to the answer.
+        # A suppressed change counts neither as slower nor as broken.
         status.value: sum(one.status is status for one in compared if not one.held)
         for status in VerdictStatus
     } | {"rows": len(compared), "held": sum(bool(one.held) for one in compared)}
@@ -135,13 +135,13 @@ def answer(changes: Sequence[Change]) -> Reason:
 
 
 def ranked(changes: Iterable[Change]) -> list[Change]:
-    """What moved: broken, then slower, then the rest; in each the largest cost a call first."""
+    """Return the rows that moved: broken, slower, then the rest; each by cost per call."""
     moved = [change for change in changes if change.status in _MOVED]
     return sorted(moved, key=lambda one: (bool(one.held), _MOVED.index(one.status), -one.impact))
 
 
 def movers_table(changes: Sequence[Change]) -> Table:
-    """One line a change: absolute values, the ratio with its interval, and the cost a call."""
+    """Return a table of changes: both values, the ratio with its interval and the cost per call."""
     several = len({change.device for change in changes}) > 1
     columns = (
         Column(name="kernel"),
@@ -156,7 +156,7 @@ def movers_table(changes: Sequence[Change]) -> Table:
 
 
 def total_text(changes: Sequence[Change]) -> str:
-    """The sum over all kernels that have a time on both sides; "" for fewer than two."""
+    """Return the summed time of all kernels timed on both sides; "" for fewer than two."""
     timed = [change for change in changes if change.unit == "s" and change.base and change.head]
     base, head = (sum(getattr(one, side) for one in timed) for side in ("base", "head"))
     if len(timed) < 2:
@@ -176,9 +176,8 @@ def comment(
     command: str = "",
     heading: Reason | None = None,
 ) -> str:
-    """Markdown for a pull request or a summary: the answer, or another `heading`, `facts` under it,
-    what moved by impact, failures, `notes`, the difference of environments, and the commands that
-    repeat everything."""
+    """Return Markdown for a pull request or a job summary: the answer (or `heading`), `facts`, the
+    changes by impact, failures, `notes`, environment differences, and the commands to repeat it."""
     moved = ranked(changes)
     sentences = [f"{text.rstrip('.')}." for text in (*facts, total_text(changes)) if text]
     first = format_reason(heading or answer(changes), BRIEF)
@@ -244,7 +243,7 @@ def _of_compared(row: ComparedRow, level: float, more: Sequence[str]) -> Change:
 
 
 def _level(comparison: Comparison) -> float:
-    """The confidence of its rule's intervals: 1 - q of robust, 0 for a rule without."""
+    """Return the confidence of the rule's intervals: 1 - q for robust, 0 without intervals."""
     q = comparison.settings.get("q")
     return 1 - q if isinstance(q, float) else 0.0
 
@@ -288,12 +287,12 @@ def _median(result: Result) -> float | None:
 
 
 def command_text(argv: Sequence[str]) -> str:
-    """The command of `argv`, without the files that it wrote."""
+    """Return the command line of `argv` without its output files."""
     return shlex.join(["kmark", *_without(argv, _OUTPUT)])
 
 
 def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The words but for these options and their values."""
+    """Return `argv` without these options and their values."""
     words: list[str] = []
     skip = False
     for word in argv:
@@ -307,7 +306,7 @@ def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def _narrowed(argv: Sequence[str], cases: tuple[Case, Case], names: tuple[str, str]) -> str:
-    """The command of `argv` for one pair alone."""
+    """Return the command line of `argv`, restricted to one pair."""
     words = _without(argv, (*_CHOOSING, *_OUTPUT))
     words += ["-p", short(cases[0].problem)]
     backends = [case.backend for case in cases]

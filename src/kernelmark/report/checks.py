@@ -1,4 +1,4 @@
-"""Tables of what candidates use, from compiling alone."""
+"""Tables of the resources that tuning candidates use, from compilation alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelmark.tune.search.evaluate import spilled_bytes
 
 
 def check_table(checks: Sequence[Check]) -> Table:
-    """One row a plan. Registers and spills are a thread's, from the least to the most."""
+    """Return a table with one row per plan; registers and spills are ranges per thread."""
     right = ("compiled", "accepted", "rejected", "failed", "registers", "spilled")
     names = ("plan", *right, "the others, for example")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
@@ -45,7 +45,7 @@ def _span(values: Sequence[int], text: Callable[[int], str]) -> str:
 
 
 def check_records(checks: Sequence[Check]) -> list[dict[str, str | int | float | None]]:
-    """One flat record a candidate; what a compiler did not say is None."""
+    """Return one flat record per candidate; resources that the compiler did not report are None."""
     return [_record(check, candidate) for check in checks for candidate in check.candidates]
 
 
@@ -70,7 +70,7 @@ def _record(check: Check, candidate: Candidate) -> dict[str, str | int | float |
 
 
 def check_line(checks: Sequence[Check]) -> str:
-    """All plans in one sentence."""
+    """Return a one-sentence summary of all plans."""
     every = [candidate for check in checks for candidate in check.candidates]
     counts = Counter(candidate.verdict for candidate in every)
     verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)

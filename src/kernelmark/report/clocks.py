@@ -1,8 +1,9 @@
-"""Changes of time in a comparison beside changes of the core clock.
+"""Changes of time in a comparison, next to changes of the core clock.
 
-A GPU at its power cap runs the same kernel at a clock that depends on heat, on its power limit and
-on what ran before. A rule that judges times alone calls such a row changed; the cycles tell a
-reader which of the two it was. The rule robust compares at equal clocks and says so itself.
+A GPU at its power cap runs the same kernel at a clock that depends on temperature, on its power
+limit and on the load before. A rule that judges only times calls such a row changed; the change in
+cycles shows whether the kernel or the clock changed. The rule robust compares at equal clocks and
+reports that itself.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import math
 
 from kernelmark.compare.verdicts import ALARMS, Comparison, Row
 
-# Clocks that differ by less cannot explain a change: it is the robust rule's effect floor.
+# The robust rule's effect floor: clocks that differ by less cannot explain a change.
 _FLOOR = 0.01
 
 
 def explains(row: Row) -> bool:
-    """Whether the row's time changed and the core clock is another one too."""
+    """Return whether the row's time changed and its core clock changed too."""
     if row.status not in ALARMS or row.judgement.reason.code == "at-equal-clock":
         return False
     clocks = row.pair.clocks_mhz
@@ -24,7 +25,7 @@ def explains(row: Row) -> bool:
 
 
 def change_text(row: Row) -> str:
-    """`1402 → 1606 MHz: -1.4 % in cycles`; "" where a side did not measure its clock."""
+    """Return `1402 → 1606 MHz: -1.4 % in cycles`; "" if a side has no measured clock."""
     if row.pair.clocks_mhz is None:
         return ""
     base, head = row.pair.clocks_mhz
@@ -36,7 +37,7 @@ def change_text(row: Row) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """That rows changed with the clock, and whether both sides were warmed up alike."""
+    """Return a note if rows changed along with the clock, and if the sides' warm-ups differ."""
     rows = [row for row in comparison.rows if explains(row)]
     if not rows:
         return []

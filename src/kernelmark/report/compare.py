@@ -1,4 +1,4 @@
-"""A comparison as tables, a comment for a pull request, records and JSON."""
+"""A comparison as tables, a pull-request comment, records and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone als
 
 
 def table(rows: Sequence[Row], title: str = "") -> Table:
-    """One line a row: both times, the change with its interval, the verdict and why."""
+    """Return a table with one line per row: times, change with interval, verdict, reason."""
     several = len({row.pair.shown.device for row in rows}) > 1
     metrics = any(row.pair.metric for row in rows)
     timings = apart(
@@ -71,7 +71,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
 
 
 def summary(comparison: Comparison) -> str:
-    """`61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them suppressed`."""
+    """Return `61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them suppressed`."""
     counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
     held = sum(bool(row.held) for row in comparison.rows)
     summary = f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
@@ -79,8 +79,7 @@ def summary(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
-    """What a reader must know to trust the verdicts. `gone_fails` says whether rows that only base
-    has are failures already."""
+    """Return the caveats of the verdicts; `gone_fails`: rows that only base has already fail."""
     one = comparison.base.id == comparison.head.id
     twice = [f"base and head are one run, {comparison.base.id}"] if one else []
     held = any(row.held for row in comparison.rows)
@@ -117,10 +116,10 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{counted(found.alarms, 'false alarm')}"
         )
     lines += _two_numbers(comparison)
-    lines += _taken(comparison)
+    lines += _micro_differences(comparison)
     lines += clocks.notes(comparison)
     lines += comparison.notes
-    lines += _doubts(comparison)
+    lines += _import_notes(comparison)
     if gone := comparison.counts.get(VerdictStatus.GONE):
         what = "1 row of base is" if gone == 1 else f"{gone} rows of base are"
         lines.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
@@ -128,8 +127,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
 
 
 def change_of_medians(row: Row) -> float | None:
-    """The ratio of the medians of a row, where the rule shows that of other times; None where it
-    does not."""
+    """Return the ratio of a row's medians if it differs from the judged ratio, else None."""
     sides = [side.measurement for side in (row.pair.base, row.pair.head) if side is not None]
     medians = [found.median_s for found in sides if found is not None]
     if row.judgement.ratio is None or row.pair.metric or len(medians) != 2:
@@ -139,7 +137,7 @@ def change_of_medians(row: Row) -> float | None:
 
 
 def _two_numbers(comparison: Comparison) -> list[str]:
-    """Why the change of some rows is not that of the medians."""
+    """Return a note if the change of some rows differs from the change of their medians."""
     apart = [(row, ratio) for row in comparison.rows if (ratio := change_of_medians(row))]
     if not apart:
         return []
@@ -151,8 +149,8 @@ def _two_numbers(comparison: Comparison) -> list[str]:
     ]
 
 
-def _taken(comparison: Comparison) -> list[str]:
-    """In which ways microbenchmarks were not taken alike."""
+def _micro_differences(comparison: Comparison) -> list[str]:
+    """Return notes on microbenchmarks that were measured differently on the two sides."""
     found: dict[str, dict[str, None]] = {}
     for row in comparison.rows:
         if row.pair.metric and (ways := taken_ways(*row.pair.both)):
@@ -162,12 +160,12 @@ def _taken(comparison: Comparison) -> list[str]:
 
 
 def unrecorded(comparison: Comparison) -> bool:
-    """Whether nothing is known of both environments, as of files that hold times only."""
+    """Return whether neither environment was recorded, as in imported files of bare times."""
     return all(run.environment == _UNKNOWN for run in comparison.runs)
 
 
 def environment(comparison: Comparison) -> Table:
-    """Everything in which the two environments differ."""
+    """Return a table of all differences between the two environments."""
     return Table(
         title="environment",
         columns=tuple(Column(name=name) for name in ("what", "base", "head")),
@@ -178,8 +176,7 @@ def environment(comparison: Comparison) -> Table:
 
 
 def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
-    """How a row came by its verdict, with the command that measures it again and `more` words
-    after that."""
+    """Return tables that explain a row's verdict, with its rerun command and `more` arguments."""
     shown = row.pair.shown
     what = [
         ("problem", shown.case.problem.key),
@@ -208,9 +205,8 @@ def comment(
     gone_fails: bool = False,
     more: Sequence[str] = (),
 ) -> str:
-    """Markdown for a pull request: what changed, what differs in the environment, and how to see
-    it again, `more` words after each command that measures. Rows that did not change are counted,
-    not listed."""
+    """Return Markdown for a pull request: changes, environment differences and the commands to
+    reproduce them, with `more` arguments. Unchanged rows are counted, not listed."""
     changes = of_comparison(comparison, more)
     asked = failed and not any(change.counts for change in changes)
     facts = ["It fails, as --fail-on asks"] if asked else []
@@ -227,12 +223,12 @@ def comment(
 
 
 def records(comparison: Comparison) -> list[dict[str, Cell]]:
-    """One flat record a row, in seconds."""
+    """Return one flat record per row, in seconds."""
     return [_record(comparison, row) for row in comparison.rows]
 
 
 def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything, as plain JSON values; `more` words end each command that measures again."""
+    """Return the comparison as plain JSON values; `more` arguments end each rerun command."""
     found = comparison.audit
     return {
         "base": _run_document(comparison.base),
@@ -254,19 +250,19 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
 
 
 def _plain(value: Cell) -> Any:
-    """A JSON value; a reason stays one, so that `json_text` finds its code."""
+    """Return a JSON value. A Reason is kept, because `json_text` writes its code."""
     return value if isinstance(value, Reason) else codec.plain(value)
 
 
 def moved_text(moved: Reason) -> str:
-    """`gemm m=8 … dtype=f32: slower` of a canary's key and verdict."""
+    """Return a moved canary as `gemm m=8 … dtype=f32: slower`."""
     problem = short(parse_key(moved.fields["problem"]))
     return str(moved.having(problem=problem))
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """`+3.1 % ±0.4`: the change in percent with half of its interval, `±> 999` where that is so
-    wide that its figure means nothing."""
+    """Return `+3.1 % ±0.4`: the change with half the width of its interval, `±> 999` if that is too
+    wide to be meaningful."""
     if ratio is None:
         return NONE
     text = f"{100 * (ratio - 1):+z.1f} %"
@@ -334,21 +330,22 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
 
 
 def backends_text(row: Row) -> str:
-    """The backend, or both where the best of each side is compared."""
+    """Return the backend, or both if the best results of each side are compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
 
 
 def _timings(row: Row) -> list[str]:
-    """What the timing means; of base and of head where these are two things, which they are only
-    among the best of each side."""
+    """Return the timing identity, or that of base and of head if they differ, which they can only
+    when the best results of each side are compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return list(dict.fromkeys(side.case.timing.identity for side in sides))
 
 
 def _is_timed_otherwise(row: Row) -> bool:
-    """Whether `_timings` are two. Results of a store share their timings, which are compared first:
-    formatting the identities of a thousand rows takes longer than all else that notes need."""
+    """Return whether the two sides have different timing identities. Results from one store share
+    Timing objects, so `is` is checked first: formatting a thousand identities dominates the time of
+    the notes."""
     base, head = row.pair.base, row.pair.head
     if base is None or head is None or base.case.timing is head.case.timing:
         return False
@@ -360,7 +357,7 @@ def _status(result: Result | None) -> str | None:
 
 
 def values_of(row: Row) -> tuple[float | None, float | None]:
-    """What is compared, of base and of head."""
+    """Return the compared values of base and head."""
     if row.pair.metric:
         base, head = row.pair.metrics
         return base.value, head.value
@@ -368,7 +365,7 @@ def values_of(row: Row) -> tuple[float | None, float | None]:
 
 
 def _metric(row: Row) -> str:
-    """What is compared; nothing of a microbenchmark that one side does not have."""
+    """Return the name of the compared quantity; "" for a microbenchmark that only one side has."""
     return row.pair.metric or ("" if is_micro(row.pair.shown.case) else "time")
 
 
@@ -378,8 +375,8 @@ def unit_of(row: Row) -> str:
     return "s" if _metric(row) else ""
 
 
-def _doubts(comparison: Comparison) -> list[str]:
-    """What the files say of themselves that were imported."""
+def _import_notes(comparison: Comparison) -> list[str]:
+    """Return the notes stored with imported files, by side."""
     found = []
     for side in ("base", "head"):
         results = [getattr(row.pair, side) for row in comparison.rows]
@@ -400,7 +397,7 @@ def _one_process(row: Row) -> bool:
 
 
 def _is_bare(row: Row) -> bool:
-    """Whether it was compared by a bare mean of some side: both sides have a time."""
+    """Return whether both sides have a time and at least one is a bare mean."""
     base, head = row.pair.base, row.pair.head
     if base is None or head is None or base.measurement is None or head.measurement is None:
         return False
@@ -424,7 +421,7 @@ def _sides_text(comparison: Comparison) -> str:
 
 
 def _run_text(run: Run) -> str:
-    # What an importer read is named after its file.
+    # An imported run is named after its file.
     file = "" if run.argv or Path(run.suite).suffix in ("", ".toml") else run.suite
     return f"`{run.label or file or run.id}`"
 

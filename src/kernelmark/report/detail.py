@@ -1,4 +1,4 @@
-"""Everything that is known of one result, as small tables."""
+"""One result in full, as small tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
 from kernelmark.stats.modes import modes_text
 
-# What a cost holds beside its phases: a sum, and times that overlap with them.
+# Entries of a cost that are no phases: a sum, and times that overlap with the phases.
 _NO_PHASE = ("total", "device", "compile_ahead")
-_WORTH_TELLING = 0.05
+_MIN_OTHER_FRACTION = 0.05
 
 
 def detail(row: Row, *, samples: bool = True, more: Sequence[str] = ()) -> list[Table]:
-    """What, how long, how sure, how right, by what, at what cost; `samples` adds every number,
-    `more` are words of the command that measures it again."""
+    """Return tables of the case, its measurement, check, kernel and cost. `samples` adds
+    all samples; `more` arguments are appended to the rerun command."""
     result = row.result
     found = [_facts("case", _what(row, more))]
     if result.metrics:
@@ -45,7 +45,7 @@ def detail(row: Row, *, samples: bool = True, more: Sequence[str] = ()) -> list[
 
 
 def facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
-    """Names and values under each other."""
+    """Return a table of names and values."""
     return _facts(title, pairs)
 
 
@@ -74,13 +74,13 @@ def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The phases, and what none of them has: evictions, idle gaps and whatever is between them."""
+    """Return the time per phase, and the rest: evictions, idle gaps and time between phases."""
     pairs = [(name, time_text(value)) for name, value in cost.items() if name != "total"]
     if "total" not in cost:
         return pairs
     within = sum(value for name, value in cost.items() if name not in _NO_PHASE)
     other = cost["total"] - within
-    if within and other > _WORTH_TELLING * cost["total"]:
+    if within and other > _MIN_OTHER_FRACTION * cost["total"]:
         pairs.append(("evictions, idle gaps, other", time_text(other)))
     return [*pairs, ("total", time_text(cost["total"]))]
 
@@ -88,13 +88,13 @@ def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
 def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
     result = row.result
     interval = f"± {width_text(measured.rel_half_width)}"
-    if measured.rel_half_width * 100 <= MOST_PERCENT:  # wider bounds are no times that can be
+    if measured.rel_half_width * 100 <= MOST_PERCENT:  # wider bounds are not plausible times
         bounds = f"{time_text(measured.low_s)} … {time_text(measured.high_s)}"
         interval = f"{bounds} ({interval})"
     pairs = [
         ("median", time_text(measured.median_s)),
         ("95 % interval", interval),
-        # An op of a user's own may count neither.
+        # User-defined ops may declare neither FLOPs nor bytes.
         ("speed", rate_text(result.flops_per_s, "FLOP/s") if result.flops_per_s else NONE),
         ("traffic", rate_text(result.bytes_per_s, "B/s") if result.bytes_per_s else NONE),
         ("of roof", share_text(row.share)),

@@ -1,8 +1,7 @@
-"""Tables as lines of text that fit a terminal without a cut value.
+"""Layout of tables as lines of text that fit a terminal without truncating values.
 
-The one place where columns are laid out. Where a table is too wide, columns leave its grid: the
-name of a row to a line above it, others to lines below it. Lines are broken between words only, and
-never between a number and its unit.
+If a table is too wide, columns leave its grid: the row's name moves to a line above it, other
+columns to lines below it. Lines break only between words, never between a number and its unit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Literal
 
 from kernelmark.report.tables import NONE, Table
 
-# A sentence is wrapped in its column where this much room is left, and below its row elsewhere.
+# Minimum width to wrap a sentence inside its column; with less room it moves below its row.
 _LEAST_ROOM = 28
 _INDENT = 2
 _BEFORE_UNIT = re.compile(
@@ -26,7 +25,7 @@ _BEFORE_UNIT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of a drawn table. `row` is the number of the row that it belongs to."""
+    """A line of a laid-out table. `row` is the index of the table row it belongs to."""
 
     text: str
     kind: Literal["title", "head", "name", "row"] = "row"
@@ -54,7 +53,7 @@ def draw(table: Table, width: float = math.inf) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grid:
-    """The columns that are `inside` the grid, each with its width, and where the others are."""
+    """The columns `inside` the grid with their widths, and those `above` or `below` the row."""
 
     table: Table
     width: float
@@ -65,7 +64,7 @@ class _Grid:
 
     @property
     def room(self) -> float:
-        """The characters that are left on a line; negative where the grid does not fit."""
+        """Characters left on a line; negative if the grid does not fit."""
         used = sum(self.widths[at] for at in self.inside) + 2 * (len(self.inside) - 1)
         return self.width - used - len(self.indent)
 
@@ -74,8 +73,9 @@ class _Grid:
         return " " * _INDENT if self.above else ""
 
     def without(self, at: int) -> _Grid:
-        """The grid without a column. The first text goes above the rows that share it, and after it
-        the texts before the first number, which name a row too; what remains goes below."""
+        """Return the grid without one column. The first text column moves above the rows that share
+        its value, followed by text columns before the first number, which also name a row; others
+        move below."""
         inside = tuple(one for one in self.inside if one != at)
         sides = [column.align for column in self.table.columns]
         first = sides.index("left") if "left" in sides else len(sides)
@@ -84,7 +84,7 @@ class _Grid:
         return replace(self, inside=inside, below=tuple(sorted((*self.below, at))))
 
     def with_last_wrapped(self) -> _Grid | None:
-        """The grid with its last column over several lines, where there is room for that."""
+        """Return the grid with its last column wrapped, or None if there is too little room."""
         last = self.inside[-1]
         room = self.room + self.widths[last]
         cells = [self.table.columns[last].name, *(row[last] for row in self.table.rows)]
@@ -94,7 +94,7 @@ class _Grid:
         return replace(self, widths=(*self.widths[:last], int(room), *self.widths[last + 1 :]))
 
     def line(self, cells: Sequence[str]) -> str:
-        """One line of the grid."""
+        """Return one line of the grid."""
         parts = []
         for at in self.inside:
             right = self.table.columns[at].align == "right"
@@ -102,7 +102,7 @@ class _Grid:
         return f"{self.indent}{'  '.join(parts)}".rstrip()
 
     def row(self, cells: Sequence[str]) -> list[str]:
-        """The lines of a row: as many as its highest cell has, then what is below it."""
+        """Return the lines of a row: as many as its tallest cell, then the columns below."""
         parts = {at: _wrapped(cells[at], self.widths[at], hang=0) for at in self.inside}
         lines = []
         for nth in range(max(map(len, parts.values()), default=0)):
@@ -114,7 +114,7 @@ class _Grid:
 
 
 def _fitting(table: Table, width: float) -> _Grid:
-    """The grid that is at most `width` wide, with as few columns outside as that takes."""
+    """Return the grid that fits `width` with the fewest columns moved out."""
     widths = tuple(
         max([len(column.name), *(len(one) for row in table.rows for one in row[at].splitlines())])
         for at, column in enumerate(table.columns)
@@ -130,7 +130,7 @@ def _fitting(table: Table, width: float) -> _Grid:
 
 
 def _packed(cells: Sequence[str], width: float, indent: int) -> list[str]:
-    """Lines with as many cells as fit each."""
+    """Return lines, each packed with as many cells as fit."""
     lines: list[str] = []
     for cell in filter(None, cells):
         if lines and indent + len(lines[-1]) + 3 + len(cell) <= width:
@@ -141,7 +141,7 @@ def _packed(cells: Sequence[str], width: float, indent: int) -> list[str]:
 
 
 def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -> list[str]:
-    """Lines of at most `width`, all but the first `hang` further in."""
+    """Return `text` wrapped to `width`; continuation lines are indented by `hang` more."""
     lines: list[str] = []
     for line in text.splitlines():
         if indent + len(line) <= width:

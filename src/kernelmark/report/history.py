@@ -1,4 +1,4 @@
-"""History as tables, records and JSON, and the commands that confirm what it flagged."""
+"""History as tables, records and JSON, and the commands that confirm its alarms."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from kernelmark.report.tables import NONE, Column, Table
 _BARS = "▁▂▃▄▅▆▇█"
 _FAILED = "×"
 _SHOWN_POINTS = 20
-# Below this range a series is drawn flat: noise stretched over all bars would look like news.
+# A series with less range than this is drawn flat, so that noise is not magnified.
 _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
-_VARIABLE = "variable "  # begins what `difference` says of one
+_VARIABLE = "variable "  # prefix of environment variables in the keys of `difference`
 
 
 def table(history: History, shown: Sequence[Story]) -> Table:
-    """One line a series: its trend, its newest time, how that fits, and its last step."""
+    """Return a table with one row per series: trend, newest value, its status and the last step."""
     several = len({parts(story)["arch"] for story in shown}) > 1
     metrics = any(story.newest.metric for story in shown)
     timing_of = timings(shown)
@@ -69,7 +69,7 @@ def table(history: History, shown: Sequence[Story]) -> Table:
 
 
 def steps(history: History, shown: Sequence[Story]) -> Table:
-    """Every step with what changed in the environment there, newest first."""
+    """Return a table of all steps with the environment changes at each, newest first."""
     found = [(step, story) for story in shown for step in story.steps]
     found.sort(key=lambda pair: pair[0].started, reverse=True)
     timing_of = timings(shown)
@@ -94,7 +94,7 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
 
 
 def timings(shown: Sequence[Story]) -> dict[str, str]:
-    """What tells series apart that would read the same, by series; empty for the others."""
+    """Return by series the timing fields that distinguish it from series with the same text."""
     known = [parts(story) for story in shown]
     found = apart(
         [(one["problem"], one["backend"], one["arch"], one["metric"]) for one in known],
@@ -104,7 +104,7 @@ def timings(shown: Sequence[Story]) -> dict[str, str]:
 
 
 def by_worry(shown: Sequence[Story]) -> list[Story]:
-    """Series with an alarm, held or not, then those with a step, then those measured last."""
+    """Return the series by urgency: alarms (even suppressed), then steps, then the newest."""
     return sorted(
         shown,
         key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started),
@@ -112,7 +112,7 @@ def by_worry(shown: Sequence[Story]) -> list[Story]:
 
 
 def notes(history: History) -> list[str]:
-    """Return notes on canaries that moved, and on the rate of false alarms."""
+    """Return notes on canaries that moved and on the rate of false alarms."""
     lines = [
         f"canary moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are suppressed"
         for text in history.moved
@@ -139,7 +139,7 @@ def notes(history: History) -> list[str]:
 
 
 def two_numbers(stories: Sequence[Story]) -> list[str]:
-    """Why some points are not at the medians that kmark show and kmark compare print."""
+    """Return a note if points differ from the medians that kmark show and kmark compare print."""
     found = []
     for story in stories:
         mean_s, median_s = judged_s(story.newest), story.newest.median_s
@@ -158,14 +158,14 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
 
 
 def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story]) -> list[str]:
-    """A line for each alarm: how far it is from what was expected, and what changed there."""
+    """Return a line per alarm: its distance from the expected value and the environment changes."""
     timing_of = timings(shown)
     made = []
     for story in alarms:
         known, screen = parts(story), story.screen
         backend = f"{known['backend']} {timing_of[story.series]}".rstrip()
         metric = f", {known['metric']}" if known["metric"] else ""
-        change = "" if screen.ratio is None else f", {_against(story)}"
+        change = "" if screen.ratio is None else f", {_alarm_change(story)}"
         first = f"; since run {story.change[1]}" if screen.gone else ""
         changes = history.changes.get(story.change, ())
         since = "; ".join(f"{what} {old or '–'} → {new or '–'}" for what, old, new in changes)
@@ -176,9 +176,8 @@ def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story
     return made
 
 
-def _against(story: Story) -> str:
-    """`+8.1 % against the median of 12 runs`; where comparing two runs gives another number, that
-    too."""
+def _alarm_change(story: Story) -> str:
+    """Return `+8.1 % against the median of 12 runs`, and against the last run if that differs."""
     screen, before = story.screen, story.since_before
     text = f"{change_text(screen.ratio)} against the median of {counted(screen.runs, 'run')}"
     if before and screen.ratio and abs(before - screen.ratio) > TWO_NUMBERS:
@@ -193,7 +192,7 @@ def markdown_page(
     tables: Sequence[Table],
     more: Sequence[str] = (),
 ) -> str:
-    """Tables, alarms with the commands that confirm them, `more` words after each, and notes."""
+    """Return Markdown: tables, alarms with confirmation commands (and `more` arguments), notes."""
     made = ["\n".join(map(markdown, tables))]
     made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
     if commands := confirmations(history, alarms, more):
@@ -206,13 +205,13 @@ def markdown_page(
 
 
 def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str] = ()) -> list[str]:
-    """The commands that measure flagged series in paired rounds, the largest change first: one for
-    all problems that are measured alike, with `more` words after it."""
+    """Return commands that measure flagged series in paired rounds, largest change first: one
+    command for all problems with the same options, with `more` arguments appended."""
     flagged = [story for story in alarms if story.screen.flagged and _can_run(story)]
     flagged.sort(key=lambda story: -abs(math.log(story.screen.ratio or 1.0)))
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for story in flagged:
-        problems = alike.setdefault((_sides(history, story), _how(story)), [])
+        problems = alike.setdefault((_sides(history, story), _options(story)), [])
         if (problem := parts(story)["problem"]) not in problems:
             problems.append(problem)
     return [
@@ -222,7 +221,7 @@ def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str]
 
 
 def unconfirmed(alarms: Sequence[Story]) -> str:
-    """Which flagged series no command can measure again; "" if there are none."""
+    """Return which flagged series no `kmark ab` command can confirm; "" if all can be."""
     flagged = [story for story in alarms if story.screen.flagged]
     again = {parts(story)["problem"].split()[0]: None for story in flagged if story.newest.metric}
     others = [story for story in flagged if not story.newest.metric and not _can_run(story)]
@@ -238,7 +237,7 @@ def unconfirmed(alarms: Sequence[Story]) -> str:
 
 
 def records(shown: Sequence[Story]) -> list[dict[str, Cell]]:
-    """One flat record a point of a series, in seconds."""
+    """Return one flat record per point of a series, in seconds."""
     made: list[dict[str, Cell]] = []
     for story in shown:
         starts = {step.run_id: step.ratio for step in story.steps}
@@ -262,7 +261,7 @@ def records(shown: Sequence[Story]) -> list[dict[str, Cell]]:
 
 
 def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
-    """Everything, as plain JSON values."""
+    """Return the history as plain JSON values."""
     return {
         "runs": [
             {"id": run.id, "label": run.label, "started": run.started} for run in history.runs
@@ -276,7 +275,7 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
 
 
 def parts(story: Story) -> dict[str, str]:
-    """What a series' text is made of, as a reader meets it."""
+    """Return the components of a series key, formatted for display."""
     key, backend, rest = story.series.split(" | ", 2)
     if story.newest.metric:
         rest = rest.removesuffix(f" | {story.newest.metric}")
@@ -295,8 +294,7 @@ def parts(story: Story) -> dict[str, str]:
 
 
 def trend(points: Sequence[Point]) -> str:
-    """The newest points as bars from the smallest to the largest value, which follow; × is a
-    failure."""
+    """Return a sparkline of the newest points with its minimum and maximum; × is a failure."""
     newest = points[-_SHOWN_POINTS:]
     times = [time_s for p in newest if p.status is Status.OK and (time_s := judged_s(p))]
     if not times:
@@ -309,8 +307,8 @@ def trend(points: Sequence[Point]) -> str:
         time_s = judged_s(point)
         if not time_s or point.status is not Status.OK:
             return _FAILED
-        place = (math.log(time_s) - low) / (high - low)
-        return _BARS[min(int(place * len(_BARS)), len(_BARS) - 1)]
+        position = (math.log(time_s) - low) / (high - low)
+        return _BARS[min(int(position * len(_BARS)), len(_BARS) - 1)]
 
     unit = newest[-1].unit or "s"
     ends = dict.fromkeys(value_text(value, unit) for value in (min(times), max(times)))
@@ -322,7 +320,7 @@ def date_text(seconds: float) -> str:
 
 
 def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
-    """`library torch 2.12 → 2.13; commit a1b2 → c3d4`; the first few of them."""
+    """Return `library torch 2.12 → 2.13; commit a1b2 → c3d4`, limited to the first few changes."""
     shown = [f"{what} {base or NONE} → {head or NONE}" for what, base, head in changes]
     if len(shown) > _MOST_CHANGES:
         shown = [*shown[:_MOST_CHANGES], f"and {len(shown) - _MOST_CHANGES} more"]
@@ -362,7 +360,7 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
 
 
 def _can_run(story: Story) -> bool:
-    """Whether it is a case of ours on a device that is known, not what another tool measured."""
+    """Return whether kernelmark can measure the series: known backend, device and op."""
     backend = parts(story)["bare_backend"]
     known = backend in backends.registry or backends.is_file(backend)
     return known and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
@@ -373,9 +371,8 @@ def _device(story: Story) -> str:
 
 
 def _sides(history: History, story: Story) -> tuple[str, ...]:
-    """The beginning of the command: two environments as they were before the series changed and
-    with the first run after. Where more than variables differs, only the user knows the
-    interpreters."""
+    """Return the start of the `kmark ab` command: the environments before and after the change. If
+    more than variables changed, the user has to fill in the interpreters."""
     changes = history.changes.get(story.change, ())
     variables = [change for change in changes if change[0].startswith(_VARIABLE)]
     python = "" if changes and len(variables) == len(changes) else "=PYTHON"
@@ -385,13 +382,13 @@ def _sides(history: History, story: Story) -> tuple[str, ...]:
         for side, value in zip(("before", "after"), values, strict=True):
             words += ["--set", f"{side}:{name}={value}"] if value else []
         if not all(values):
-            # A side that had no such variable must not get it from the shell.
+            # Unset it, so that the side without the variable does not inherit it from the shell.
             words = ["env", "-u", name, *words]
     return tuple(words)
 
 
-def _how(story: Story) -> tuple[str, ...]:
-    """The end of the command: all but the problem."""
+def _options(story: Story) -> tuple[str, ...]:
+    """Return the end of the command: backend, device, config and timing."""
     known = parts(story)
     words = ["-b", known["bare_backend"]]
     if (device := _device(story)) != "cpu":
@@ -446,5 +443,5 @@ def _series_document(history: History, story: Story) -> dict[str, Any]:
 
 
 def _modes(point: Point) -> list[list[float]]:
-    """[seconds, share] of each mode of a multimodal point."""
+    """Return [seconds, share] of each mode of a multimodal point."""
     return [[mode.value_s, mode.share] for mode in point.modes]

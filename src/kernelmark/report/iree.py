@@ -28,7 +28,7 @@ _SHORT = {
 
 
 def tables(report: Report) -> list[Table]:
-    """The variants, their times and divergences, and their dispatches."""
+    """Return tables of the variants, their times and divergences, and their dispatches."""
     made = [_variants(report)]
     if any(outcome.end_to_end or outcome.kernels for outcome in report.outcomes):
         made.append(_times(report))
@@ -45,7 +45,7 @@ def tables(report: Report) -> list[Table]:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """All that is known, in seconds."""
+    """Return the report as plain JSON values, in seconds."""
     plan = report.plan
     return {
         "module": str(plan.module),
@@ -205,7 +205,7 @@ def _dispatches(outcome: Outcome, built: Built) -> Table:
 
 
 def _configs(outcome: Outcome, built: Built) -> Table:
-    """One line for each part of a config: on a single line they are wider than a terminal."""
+    """Return a table with one line per part of a config: whole configs are too wide."""
     rows = [
         (dispatch.name if at == 0 else "", part)
         for dispatch in _by_time(built.dispatches, outcome.dispatch_s)
@@ -231,7 +231,7 @@ def _table(
 
 
 def costs_table(costs: Sequence[DispatchCost]) -> Table:
-    """Dispatches by time, with the problems that they compute."""
+    """Return a table of dispatches by time, with the problem that each computes."""
     rows = [
         (
             cost.name,
@@ -248,7 +248,7 @@ def costs_table(costs: Sequence[DispatchCost]) -> Table:
 
 
 def costs_document(costs: Sequence[DispatchCost]) -> list[dict[str, Any]]:
-    """Dispatches by time, in seconds."""
+    """Return JSON records of dispatches by time, in seconds."""
     return [
         {
             "name": cost.name,

@@ -1,4 +1,4 @@
-"""Metrics and points of microbenchmarks as tables; and roofs."""
+"""Metrics, points and roofs of microbenchmarks as tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kernelmark.report.tables import NONE, Column, Row, Table, results_table, wi
 
 
 def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
-    """One row a metric: its value, half the spread of its launches, and its share of what physics
-    allows."""
+    """Return a table with one row per metric: value, half the spread over launches, and percentage
+    of the physical limit."""
     found = [
         {
             "benchmark": short(result.case.problem),
@@ -49,22 +49,22 @@ def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
 
 
 def status_text(result: Result, metrics: Sequence[Metric]) -> str:
-    """`disturbed` where repetitions of one of these metrics did not agree."""
+    """Return the status; `disturbed` if the repetitions of one of the metrics disagree."""
     disturbed = result.status is Status.OK and any(metric.disturbed for metric in metrics)
     return "disturbed" if disturbed else result.status.value
 
 
 def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table]:
-    """A table of the times and one of the metrics among `results`; only those that have rows, and
-    the first if none has."""
+    """Return a table of times and one of metrics; a table without rows is left out, except for an
+    empty table of times if there are no metrics either."""
     micro = [result for result in results if is_micro(result.case)]
     made = [results_table(timed)] if timed or not micro else []
     return [*made, metrics_table(micro)] if micro else made
 
 
 def points_table(result: Result, model: str = "") -> Table:
-    """Every point that was measured, under the benchmark's own columns."""
-    # What a device does not tell, as the power of a CPU, is no column.
+    """Return a table of all measured points, with the benchmark's columns."""
+    # Leave out columns without values, such as the power of a CPU.
     shown = [
         column
         for column in result.columns
@@ -88,7 +88,7 @@ def points_table(result: Result, model: str = "") -> Table:
 
 
 def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
-    """Measured roofs, with the vendor's figures beside them where there are any."""
+    """Return a table of measured roofs, next to the vendor's figures if known."""
     sheet = find_sheet(info) if info else None
     rows: list[tuple[str, ...]] = []
     for roof in roofs:
@@ -118,7 +118,7 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
 
 
 def point_records(results: ResultSet) -> list[dict[str, Cell]]:
-    """One flat record a point, in SI units, for CSV."""
+    """Return one flat record per point, in SI units, for CSV."""
     models = {info.name: info.model for info in results.run.environment.devices}
     names = dict.fromkeys(c.name for result in results.results for c in result.columns)
     return [

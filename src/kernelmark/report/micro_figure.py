@@ -1,4 +1,4 @@
-"""A microbenchmark's rows as a Vega-Lite figure: data here, drawing in vega.py."""
+"""Vega-Lite figures of microbenchmark rows; vega.py renders them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _PALETTE += ["#a3a635", "#2aa0a4"]
 
 
 def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Spec:
-    """The figure of one result, or of the same benchmark on several devices, whose `models` are
-    given in the same order."""
+    """Return the figure of one result, or of one benchmark on devices of these `models`."""
     every = [results] if isinstance(results, Result) else list(results)
     if not every or not any(result.rows for result in every):
         name = _name(every[0]) if every else "this benchmark"
@@ -62,7 +61,7 @@ def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Sp
 
 
 def fitted(design: Figure, results: Sequence[Result]) -> Figure:
-    """The figure with smaller units where all values would be fractions: a CPU's are."""
+    """Return the figure with smaller units if all values would be below 1, as on a CPU."""
     panels = tuple(_fitted(panel, results) for panel in design.panels)
     return dataclasses.replace(design, panels=panels)
 
@@ -80,7 +79,7 @@ def _fitted(panel: Panel, results: Sequence[Result]) -> Panel:
 
 
 def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> list[dict[str, Any]]:
-    """The points to draw, in the units of the axes."""
+    """Return the points to draw, in axis units."""
     found: list[dict[str, Any]] = []
     for result, who in zip(results, who_of(results, devices), strict=True):
         units = {column.name: column.unit for column in result.columns}
@@ -104,8 +103,8 @@ def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> l
 
 
 def who_of(results: Sequence[Result], devices: Sequence[str]) -> list[str]:
-    """A name for each result, no two alike: the device's model, where they share one with when it
-    was taken, and where they share that too with its place."""
+    """Return a unique name per result: the device's model, with the date if models repeat, and with
+    an index if dates repeat too."""
     names = list(devices)
     if len(set(names)) == len(names):
         return names
@@ -116,13 +115,13 @@ def who_of(results: Sequence[Result], devices: Sequence[str]) -> list[str]:
     ]
     if len(set(names)) == len(names):
         return names
-    return [f"{name} ({place})" for place, name in enumerate(names, 1)]
+    return [f"{name} ({index})" for index, name in enumerate(names, 1)]
 
 
 def _facets(
     design: Figure, panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]
 ) -> list[Spec]:
-    """One drawing, or one for each value of the column that the figure is divided by."""
+    """Return one spec, or one per value of the facet column."""
     if not design.facet:
         return [_panel(design, panel, results, values)]
     made = []
@@ -154,7 +153,7 @@ def _panel(
             x["scale"]["nice"] = False
             ticks = _octaves([v[design.x] for v in values])
             text = ",~r" if ticks[-1] >= 1 else "~r"
-            # Moved inwards, the last label would meet the one before it and be left out.
+            # With labelFlush, the last label would overlap the one before it and be dropped.
             x["axis"] = {"values": ticks, "format": text, "labelFlush": False}
     y: Spec = {
         "field": panel.y,
@@ -204,7 +203,7 @@ def _mark(panel: Panel) -> Spec:
 
 
 def _bound(panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]) -> float | None:
-    """The physical limit, where it is known, the same for all, and near enough to be drawn."""
+    """Return the physical limit if it is known, equal for all results and close enough to draw."""
     limits = {
         column.limit / panel.per
         for result in results
@@ -218,7 +217,7 @@ def _bound(panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]
 
 
 def _limit_line(bound: float, width: int) -> list[Spec]:
-    # With the figure's own data they would be drawn once for every point of it.
+    # One datum: with the figure's data, Vega would draw the line once per point.
     once: Spec = {
         "data": {"values": [{}]},
         "encoding": {"y": {"datum": bound, "type": "quantitative"}},
@@ -241,7 +240,7 @@ def _limit_line(bound: float, width: int) -> list[Spec]:
 
 
 def _octaves(values: list[float]) -> list[float]:
-    """Powers of two on the axis, at most a dozen."""
+    """Return at most twelve powers of two as axis ticks."""
     low, high = min(values), max(values)
     power = 1.0
     found: list[float] = []

@@ -15,10 +15,10 @@ from kernelmark.core.result import Case, Config, Result
 from kernelmark.core.timing import PRESETS, Timing
 from kernelmark.micro import registry as micro
 
-# Said even where they are what a bare problem means: a GEMM without them reads as a plain one.
+# Written even if equal to the default: without them a GEMM reads as a plain one.
 _ALWAYS = ("dtype", "scheme")
 _USUAL = Timing()
-_LONGEST = 40  # characters of a parameter's value in a table
+_LONGEST = 40  # maximum characters of a parameter's value in a table
 _STOP_RULE = {
     "processes": "--processes",
     "max_allocations": "--max-blocks",
@@ -30,7 +30,7 @@ _STOP_RULE = {
 
 
 def short(problem: Problem) -> str:
-    """The key without what follows from the rest; `ops.parse` of it gives the problem back."""
+    """Return the problem's key without redundant parameters; `ops.parse` is the inverse."""
     return _short(problem.key)
 
 
@@ -41,7 +41,7 @@ def _short(key: str) -> str:
         return _short_micro(problem)
     try:
         ops.registry.get(problem.op)
-    except KernelmarkError:  # a plugin that is not installed here, or no longer loads
+    except KernelmarkError:  # a plugin that is not installed or does not load
         return key
     given = dict(word.split("=", 1) for word in key.split()[1:])
     likeness = _likeness(problem)
@@ -54,14 +54,14 @@ def _short(key: str) -> str:
 
 
 def _short_micro(problem: Problem) -> str:
-    """The benchmark, its mode and the parameters that are not the mode's own."""
+    """Return the benchmark, its mode and the parameters that differ from the mode's."""
     given = [f"{name}={_abbreviated(value)}" for name, value in _chosen(problem).items()]
     return " ".join([benchmark_name(problem), mode_of(problem), *given])
 
 
 def _chosen(problem: Problem) -> dict[str, str]:
-    """The parameters of a microbenchmark that its mode does not set so."""
-    from kernelmark.micro.base import MODES  # with numpy, which few tables need
+    """Return the parameters of a microbenchmark that differ from its mode's."""
+    from kernelmark.micro.base import MODES  # imports numpy, which few tables need
 
     mode = next((one for one in MODES if one == mode_of(problem)), None)
     usual = micro.get(problem.op).settings(mode, {}).plain() if mode else {}
@@ -76,8 +76,8 @@ def _abbreviated(value: str) -> str:
     return f"{each[0]},…,{each[-1]} ({len(each)})" if len(each) > 2 else f"{value[:_LONGEST]}…"
 
 
-# What has to be written depends on which values are defaults or equal to each other, hardly on the
-# values themselves: problems that are alike in this are shortened alike, which is then verified.
+# Which words are needed depends on which values are defaults or equal to each other, hardly on the
+# values: problems alike in that are shortened alike, and the result is verified.
 _Shape = tuple[tuple[str, str], ...]  # (name to write, name whose value it has in the key)
 _SHAPES: dict[tuple[object, ...], _Shape] = {}
 
@@ -89,10 +89,10 @@ def _likeness(problem: Problem) -> tuple[object, ...]:
 
 
 def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
-    """The fewest words that still mean the problem, found by leaving out one after the other."""
+    """Return the fewest words that still parse to the problem, found by greedy removal."""
     from kernelmark.ops._own import OwnOp
 
-    # The sizes of a user's own op are always written: nobody else knows its defaults.
+    # Always write the dims of a user-defined op: its defaults are not known elsewhere.
     own = isinstance(ops.registry.get(problem.op), OwnOp)
     kept = (*_ALWAYS, *problem.dims) if own else _ALWAYS
     shape = _with_dtype(problem, given)
@@ -108,18 +108,18 @@ def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
 
 
 def _with_dtype(problem: Problem, given: Mapping[str, str]) -> _Shape:
-    """`dtype=` before the dtypes that may follow from it."""
+    """Return the shape with `dtype=` before the dtypes, if one of them can be derived from it."""
     whole = [(name, name) for name in given]
-    place = len(problem.dims)
+    position = len(problem.dims)
     for source in problem.dtypes:
-        candidate = (*whole[:place], ("dtype", source), *whole[place:])
+        candidate = (*whole[:position], ("dtype", source), *whole[position:])
         if _same(problem, _words(candidate, given)):
             return candidate
     return tuple(whole)
 
 
 def _with_shorthand(shape: _Shape, short_name: str) -> _Shape:
-    """`stride=2` in the place of stride_h=2 stride_w=2."""
+    """Return the shape with `stride=2` instead of stride_h=2 stride_w=2."""
     long_names = [name for name, _ in shape if name.startswith(f"{short_name}_")]
     if len(long_names) < 2:
         return shape
@@ -146,19 +146,18 @@ def _text(op: str, words: Mapping[str, str]) -> str:
 
 
 def config_text(config: Config) -> str:
-    """`tile=64 stages=2`; empty for the backend's own default."""
+    """Return `tile=64 stages=2`; "" for the backend's default config."""
     return " ".join(f"{name}={option_text(value)}" for name, value in sorted(config.items()))
 
 
 def backend_text(case: Case) -> str:
-    """The backend and, where there is one, its config."""
+    """Return the backend, with its config if it has one."""
     config = config_text(case.config)
     return f"{case.backend} [{config}]" if config else case.backend
 
 
 def rerun(result: Result, more: Sequence[str] = ()) -> str:
-    """The command line that measures this case again, with `more` words after it; none for what
-    another tool measured."""
+    """Return the command that measures this case again, with `more` arguments; "" if it cannot."""
     case = result.case
     if is_micro(case):
         return _micro_again(result, more)
@@ -168,9 +167,9 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
         return ""
     installed = case.backend in backends.registry
     if installed and case.problem.op not in ops.registry:
-        return ""  # a whole IREE module, say: its file is not part of the problem
-    place = case.backend if installed else place_of(case.backend)
-    words = ["kmark", "run", "-p", short(case.problem), "-b", place]
+        return ""  # e.g. a whole IREE module: the problem does not include its file
+    path_or_name = case.backend if installed else place_of(case.backend)
+    words = ["kmark", "run", "-p", short(case.problem), "-b", path_or_name]
     if result.device != "cpu":
         words += ["-d", result.device]
     for name, value in sorted(case.config.items()):
@@ -196,7 +195,7 @@ def _micro_again(result: Result, more: Sequence[str]) -> str:
 
 
 def _timing_words(timing: Timing) -> list[str]:
-    """The preset that is nearest to a timing's stop rule, and options for what differs from it."""
+    """Return the options for a timing's stop rule: the preset that needs the fewest overrides."""
     found: list[list[str]] = []
     for name, preset in PRESETS.items():
         words = [] if name == "default" else ["--timing", name]

@@ -1,4 +1,4 @@
-"""Tables of what tuning came to."""
+"""Tables of tuning outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelmark.tune.records.outcome import Outcome
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """One row an outcome, in the order given."""
+    """Return a table with one row per outcome, in the given order."""
     names = ("plan", "share", "reference", "tuned", "ratio", "tried", "outcome")
     right = ("share", "reference", "tuned", "ratio", "tried")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
@@ -19,7 +19,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def by_worth(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those that are kept first, and of them those that save most of the workload's time."""
+    """Return kept outcomes first, ordered by the workload time they save."""
     return sorted(outcomes, key=_worth)
 
 
@@ -41,5 +41,5 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """One outcome in one line."""
+    """Return a one-line summary of an outcome."""
     return f"{outcome.name}: {'kept' if outcome.kept else 'not kept'}, {outcome.reason}"

@@ -1,4 +1,4 @@
-"""Reports of runs as one file: HTML that needs no network and no script, or Markdown."""
+"""Reports of runs as a single file: Markdown, or HTML that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernelmark.report.names import rerun
 from kernelmark.report.render import html_table, markdown
 from kernelmark.report.wins import wins_table
 
-_KINDS = ("roofline", "bars", "sweep", "heatmap")  # what has nothing to draw is left out
+_KINDS = ("roofline", "bars", "sweep", "heatmap")  # kinds with nothing to draw are left out
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --quiet: #59636e; --paper: #fbfbfc; --card: #fff;
   --line: #d9dee4; --soft: #f1f3f6; --mark: #0072b2; }
@@ -60,22 +60,23 @@ caption { text-align: left; font-weight: 600; padding: .6rem .65rem; }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One run of a report, as a reader meets it."""
+    """One run of a report."""
 
     results: ResultSet
     rows: Sequence[tables.Row]
     roofs: Sequence[Roof] = ()
-    levels: Sequence[Roof] = ()  # of memory, which no percentage is of: lines of the roofline
+    # memory roofs that no percentage refers to: lines of the roofline only
+    levels: Sequence[Roof] = ()
     notes: Sequence[str] = ()
 
     @property
     def timed(self) -> list[tables.Row]:
-        """The rows of results whose metric is time."""
+        """The rows whose metric is time."""
         return [row for row in self.rows if not is_micro(row.result.case)]
 
     @property
     def shown(self) -> list[tables.Table]:
-        """The tables of results, with that of wins in front where backends are compared."""
+        """The tables of results, after the table of wins if backends are compared."""
         wins = wins_table(self.timed)
         found = result_tables(self.timed, self.results.results)
         return found if wins is None else [wins, *found]
@@ -89,8 +90,8 @@ class Part:
 def html_page(
     parts: Sequence[Part], title: str, *, drawn: bool = True, changes: Sequence[Change] = ()
 ) -> str:
-    """The report as a page; `drawn` adds figures, which take a library. `changes` are those from
-    the first part to the last."""
+    """Return the report as HTML. `drawn` adds figures, which need vl-convert; `changes` compare the
+    last part with the first."""
     body = [f"<h1>{_escaped(title)}</h1>"]
     if changes:
         body.append(f"<h2>{_escaped(_compared(parts))}</h2>")
@@ -157,7 +158,7 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
 
 
 def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] = ()) -> str:
-    """The report as Markdown, without figures."""
+    """Return the report as Markdown, without figures."""
     lines = [f"# {markdown_cell(title)}", ""]
     if changes:
         lines += [f"## {markdown_cell(_compared(parts))}", ""]
@@ -182,7 +183,7 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
 
 
 def environment_table(environment: Environment) -> tables.Table:
-    """Host, devices, libraries and variables of a run."""
+    """Return a table of the host, devices, libraries and variables of a run."""
     pairs = [("host", environment.host), ("os", environment.os), ("python", environment.python)]
     pairs += [("kernelmark", environment.kernelmark_version), ("container", environment.container)]
     pairs += [("commit", environment.commit + (" (changed)" if environment.dirty else ""))]
@@ -199,7 +200,7 @@ def environment_table(environment: Environment) -> tables.Table:
 
 
 def figure_specs(part: Part, *, inline: bool = False) -> dict[str, vega.Spec]:
-    """The figures of a run that there is something to draw for."""
+    """Return the figures of a run by kind, without those that have nothing to draw."""
     found = {}
     for kind in _KINDS:
         more = {"roofs": [*part.roofs, *part.levels]} if kind == "roofline" else {}
@@ -218,7 +219,7 @@ def _figures(part: Part) -> list[str]:
 
 
 def _inline(spec: vega.Spec) -> str:
-    """A figure in the colours of the page: its dark blue is hard to see on a dark one."""
+    """Return a figure as SVG in the page's colours: the dark blue is hard to see on dark."""
     return vega.svg(spec).replace(f'="{figures.PALETTE[0]}"', '="var(--mark)"')
 
 
@@ -228,7 +229,7 @@ def _warnings(part: Part) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text from anywhere as HTML, without control characters."""
+    """Return untrusted text as HTML, without control characters."""
     return html.escape("\n".join(map(printable, text.split("\n"))))
 
 

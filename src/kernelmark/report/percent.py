@@ -1,9 +1,9 @@
-"""How close a result is to what its device can do.
+"""How close a result is to its roofline.
 
-The least time a problem can take is the larger of flops / compute roof and bytes / memory roof;
-the share is that time over the measured one. It is not clamped: above 1 either the problem did
-not have to move or compute what its op counts, or the roof was measured under other load, and the
-reader must see that.
+The shortest possible time of a problem is the larger of flops / compute roof and bytes / memory
+roof; the fraction is that time over the measured one. It is not clamped: above 1, either the op
+overcounts the required work or traffic, or the roof was measured under load, and both must be
+visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernelmark.runners.possible import Bound, threads_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Measured speed over the attainable one, and the roof that bounds it."""
+    """Measured speed as a fraction of the attainable speed, and the roof that limits it."""
 
     value: float
     bound: Bound
@@ -30,7 +30,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Roofs:
-    """The roofs that results of one place and dtype meet; None where there is none."""
+    """The roofs for results of one device, thread count and dtype; None where unknown."""
 
     compute: Roof | None
     memory: Roof | None
@@ -46,13 +46,13 @@ def share(
     info: DeviceInfo | None = None,
     known: Known | None = None,
 ) -> Share | None:
-    """The share of the roof that bounds this result; None where no roof that fits is known.
+    """Return the fraction of the roof that limits this result; None if no matching roof is known.
 
-    A hot problem that fits the last-level cache is not bound by memory. A float dtype without a
-    roof of its own is compared with memory alone, and only where memory is the bound even for
-    f32: a unit for the narrower dtype could only raise the compute roof.
+    A hot problem that fits the last-level cache is not memory-bound. A float dtype without a
+    measured roof is compared only with memory, and only if the problem is memory-bound even at the
+    f32 compute roof: hardware for the narrower dtype can only raise the compute roof.
 
-    `known` keeps the roofs that were found, for more results with the same `roofs`.
+    `known` caches the roofs that were found, for more results with the same `roofs`.
     """
     if result.measurement is None:
         return None
@@ -76,29 +76,28 @@ def share(
 
 def _roofs(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, known: Known) -> _Roofs:
     kind, dtype = result.device.partition(":")[0], _dtype(result)
-    place = (kind, result.arch, threads_of(result, info), dtype)
-    if place not in known:
+    key = (kind, result.arch, threads_of(result, info), dtype)
+    if key not in known:
         fitting = [
             roof
             for roof in roofs
-            if (roof.device.partition(":")[0], roof.arch) == place[:2]
-            and roof.threads in (0, place[2])
+            if (roof.device.partition(":")[0], roof.arch) == key[:2] and roof.threads in (0, key[2])
         ]
-        known[place] = _Roofs(
+        known[key] = _Roofs(
             compute=_newest(r for r in fitting if r.kind == "flops" and r.name == dtype),
             memory=_newest(r for r in fitting if r.kind == "bytes" and r.name == "dram"),
             f32=_newest(r for r in fitting if r.kind == "flops" and r.name == "f32"),
         )
-    return known[place]
+    return known[key]
 
 
 def _newest(roofs: Iterable[Roof]) -> Roof | None:
-    """The matrix unit's roof where there is one: it is the one a good kernel meets."""
+    """Return the newest roof, preferring matrix units, which good kernels use."""
     return max(roofs, key=lambda r: (r.unit == "matrix", r.measured), default=None)
 
 
 def _dtype(result: Result) -> str:
-    """The dtype of the first input: what the multiplications read."""
+    """Return the dtype of the first input, which the multiplications read."""
     return next(iter(result.case.problem.dtypes.values()), "")
 
 

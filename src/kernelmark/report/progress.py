@@ -14,7 +14,7 @@ Say = Callable[[str], object]
 
 
 class ProgressLines:
-    """How long all will take, and one line for every case that ended."""
+    """Progress as lines: the estimated total time, and one line per finished case."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -35,7 +35,7 @@ class ProgressLines:
 
 
 def outcome(result: Result) -> str:
-    """How a case ended, in one line."""
+    """Return a one-line summary of how a case ended."""
     name = f"{backend_text(result.case)}  {short(result.case.problem)}"
     measured = result.measurement
     if measured is None:

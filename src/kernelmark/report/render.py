@@ -19,19 +19,19 @@ from kernelmark.report.tables import BESIDE, Row, Table
 
 
 def text(table: Table) -> str:
-    """Aligned columns, for a pipe or a file; a cell of several lines goes on under itself."""
+    """Return aligned columns for a pipe or a file; cells of several lines stay in their column."""
     return "".join(f"{line.text}\n" for line in draw(table))
 
 
 def printed(table: Table) -> str:
-    """A table for `print`: folded to the width of the terminal if stdout is one."""
+    """Return a table for `print`, folded to the terminal's width if stdout is a terminal."""
     terminal = getattr(sys.stdout, "isatty", lambda: False)()
     width = shutil.get_terminal_size().columns if terminal else math.inf
     return "".join(f"{line.text}\n" for line in draw(table, width))
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table."""
+    """Return a GitHub Markdown table."""
     rule = ["---:" if column.align == "right" else "---" for column in table.columns]
     lines = [f"### {markdown_cell(table.title)}", ""] if table.title else []
     lines += [_pipes([column.name for column in table.columns]), _pipes(rule)]
@@ -40,7 +40,7 @@ def markdown(table: Table) -> str:
 
 
 def html_table(table: Table) -> str:
-    """A table element; every cell is escaped."""
+    """Return an HTML table element with escaped cells."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
         return "".join(
@@ -55,14 +55,15 @@ def html_table(table: Table) -> str:
 
 
 def html_list(items: Sequence[str]) -> str:
-    """A list element, or nothing; every item is escaped."""
+    """Return an HTML list element with escaped items; "" without items."""
     made = "".join(f"<li>{html.escape(item)}</li>" for item in items)
     return f"<ul>{made}</ul>" if made else ""
 
 
 def records(results: ResultSet, rows: Sequence[Row]) -> list[dict[str, Cell]]:
-    """One flat record a result, in seconds and bytes, with the union of all problems' parameters
-    after the common columns. Where some have metrics, one record a metric, time being one."""
+    """Return one flat record per result, in seconds and bytes, with the union of all problems'
+    parameters after the common columns. If any result has metrics: one record per metric, time
+    included."""
     parameters: dict[str, None] = {}
     for row in rows:
         problem = row.result.case.problem
@@ -75,7 +76,7 @@ def records(results: ResultSet, rows: Sequence[Row]) -> list[dict[str, Cell]]:
 
 
 def _metrics(result: Result) -> list[dict[str, Cell]]:
-    """What a result is measured by: its metrics, or its time. A failure has neither."""
+    """Return the metrics of a result, or its time; the value of a failure is None."""
     if result.metrics:
         return [{"metric": m.name, "value": m.value, "unit": m.unit} for m in result.metrics]
     median = result.measurement.median_s if result.measurement else None
@@ -132,12 +133,12 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "warnings": json.dumps(measured.warnings, ensure_ascii=False) if measured else None,
         "error": result.error,
     }
-    # A microbenchmark may have a parameter `threads` or `samples`; `problem` holds its value.
+    # A microbenchmark's parameter may be named `threads` or `samples`; `problem` holds its value.
     return record | {name: values.get(name) for name in parameters if name not in record}
 
 
 def _modes(measured: Measurement) -> str:
-    """[seconds, share] of each mode, as JSON."""
+    """Return [seconds, share] of each mode, as JSON."""
     return json.dumps([[mode.value_s, mode.share] for mode in measured.modes])
 
 

@@ -19,20 +19,20 @@ from kernelmark.stats.modes import modes_text
 
 NONE = "–"
 _SENTINELS = "canaries:"
-MARK = "!"  # beside the ± of a result with a warning
-_MOST_MULTIMODAL = 5  # rows that are listed
-_MOST_TEXTS = 5  # warnings without a code that are listed
-# How a worker ended, after which mostly the stack of our own code follows.
+MARK = "!"  # after the ± of a result with a warning
+_MOST_MULTIMODAL = 5  # maximum rows listed
+_MOST_TEXTS = 5  # maximum warnings without a code listed
+# Worker failures whose error text is mostly a stack trace of kernelmark's code.
 ENDED_WORKERS = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
-# Which of several warnings with one code is the worst; the largest first number if not said here.
-_BADNESS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+# Ranks several warnings with the same code; default: by the first number.
+_SEVERITY: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "clock-moved": lambda fields: fields["high_mhz"] - fields["low_mhz"],
     "few-samples": lambda fields: -fields["samples"],
     "few-blocks": lambda fields: -fields["blocks"],
     "blocks-disagree": lambda fields: fields["high_s"] / fields["low_s"],
     "interval-above-target": lambda fields: fields["width"],
 }
-# Other times of a kernel, in the order of their columns, which are there when any row has one.
+# Additional times of a kernel, in column order; a column is shown if any row has a value.
 BESIDE = {
     "hot_s": "hot",
     "host_s": "eager",
@@ -49,8 +49,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Text cells under named columns; every row is as long as `columns`. Cells come from files too,
-    and hold no control characters."""
+    """Text cells under named columns; every row has as many cells as `columns`. Cells may come from
+    files and contain no control characters."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -64,10 +64,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One result as a reader meets it. `times_best` is its time over that of the fastest right
-    result for the same problem; None where there is nothing to compare with. `tied` is true where
-    its interval and the fastest one's overlap: the ranking is within the noise. A `sentinel` was
-    measured beside what was asked for."""
+    """One result for display. `times_best` is its time over that of the fastest correct result for
+    the same problem, None without another result. `tied`: its interval overlaps the fastest one's,
+    so the ranking is within the noise. `sentinel`: it is a canary."""
 
     result: Result
     backend: str
@@ -78,25 +77,23 @@ class Row:
 
     @property
     def problem(self) -> str:
-        """Its short name, made when it is shown: an op that only this process knows is looked for
-        among all plugins, 40 ms."""
+        """The short name, computed lazily: looking up an unknown op loads all plugins, 40 ms."""
         return short(self.result.case.problem)
 
     @property
     def timed(self) -> bool:
-        """Whether it is right and has a time."""
+        """Whether the result is correct and has a time."""
         return self.result.status is Status.OK and self.result.measurement is not None
 
     @property
     def ranks(self) -> bool:
-        """Whether its time may be compared with others."""
+        """Whether the time may be compared with others."""
         return _ranks(self.result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Cases that ended in one way for one reason, each with the command that repeats it. `cut` says
-    whether more is known than the reason tells."""
+    """Cases with the same status and reason. `cut`: the full reason is longer than `reason`."""
 
     status: Status
     reason: str
@@ -108,15 +105,15 @@ class Failure:
         return f"{self.status.value}, {counted(len(self.rows), 'case')}: {self.reason}"
 
     def commands(self, more: Sequence[str] = ()) -> tuple[str, ...]:
-        """As `rerun` of each."""
+        """Return the rerun command of each case that has one."""
         return tuple(filter(None, (rerun(row.result, more) for row in self.rows)))
 
 
 def rows(
     results: ResultSet, roofs: Sequence[Roof] = (), sentinels: Collection[str] = ()
 ) -> list[Row]:
-    """One row a result in the order of `results`, which is that asked for, those of one problem
-    together. `sentinels`, keys of problems, come after everything else."""
+    """Return one row per result in the requested order, grouped by problem. Canaries (`sentinels`:
+    problem keys) come last."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
     known: Known = {}
@@ -132,13 +129,13 @@ def rows(
 
 
 def divided(made: Sequence[Row]) -> list[Row | None]:
-    """The rows as the table has them: None is the line between the others and the sentinels."""
+    """Return the rows with None as the separator in front of the canaries."""
     first = next((i for i, row in enumerate(made) if row.sentinel), 0)
     return [*made[:first], None, *made[first:]] if first else list(made)
 
 
 def results_table(made: Sequence[Row]) -> Table:
-    """The table that `run` and `show` print."""
+    """Return the table printed by `run` and `show`."""
     several_devices = len({row.result.device for row in made}) > 1
     timings = _timings(made)
     marked = any(map(warned, made))
@@ -173,7 +170,7 @@ def results_table(made: Sequence[Row]) -> Table:
 
 
 def _timings(made: Sequence[Row]) -> dict[int, str]:
-    """What tells rows apart that would read the same, by the row's identity."""
+    """Return the timing fields that distinguish rows with the same text, by id(row)."""
     found = apart(
         [(row.problem, row.backend, row.result.device) for row in made],
         [row.result.case.timing.identity for row in made],
@@ -199,8 +196,8 @@ def _status(row: Row) -> str:
 
 
 def failures(made: Iterable[Row]) -> list[Failure]:
-    """Everything that is not ok, grouped by status and reason, what failed before what is only
-    unsupported or skipped."""
+    """Return everything that is not ok, grouped by status and reason; failures come before
+    unsupported and skipped cases."""
     groups: dict[tuple[Status, str], list[Row]] = {}
     for row in made:
         if row.result.status is not Status.OK:
@@ -218,13 +215,13 @@ def failures(made: Iterable[Row]) -> list[Failure]:
 
 
 def _reason(result: Result) -> str:
-    """One line, but for a compiler's words, of which each may matter."""
+    """Return the reason on one line; in full for compiler errors, where every line may matter."""
     brief = result.status in (Status.WRONG, *ENDED_WORKERS)
     return format_reason(result.why, BRIEF) if brief else str(result.why)
 
 
 def warned(row: Row) -> bool:
-    """Whether one of `warnings` is about this row."""
+    """Return whether the row has a warning."""
     found = row.result.measurement
     return _above(row) or bool(found and (found.warnings or found.modes))
 
@@ -234,7 +231,7 @@ def _above(row: Row) -> bool:
 
 
 def _multimodal(made: Sequence[Row]) -> list[Reason]:
-    """Rows whose samples fall on several values, with these; the first few of them."""
+    """Return the multimodal rows with their modes, limited to the first few."""
     found = [
         Reason(
             "multimodal",
@@ -250,7 +247,7 @@ def _multimodal(made: Sequence[Row]) -> list[Reason]:
 
 
 def warnings(made: Sequence[Row]) -> list[Reason]:
-    """Warnings of the measurements, those of one kind once; what has no code is its own kind."""
+    """Return the warnings of the measurements, once per kind (code, or text without a code)."""
     groups: dict[object, list[Reason]] = {}
     for row in made:
         for one in row.result.measurement.warnings if row.result.measurement else ():
@@ -274,14 +271,16 @@ def _worst(warnings: Sequence[Reason]) -> Reason:
     def badness(reason: Reason) -> float:
         numbers = (v for v in reason.fields.values() if isinstance(v, int | float))
         return (
-            _BADNESS[reason.code](reason.fields) if reason.code in _BADNESS else next(numbers, 0.0)
+            _SEVERITY[reason.code](reason.fields)
+            if reason.code in _SEVERITY
+            else next(numbers, 0.0)
         )
 
     return max(warnings, key=badness)
 
 
 def summary(made: Sequence[Row]) -> str:
-    """`12 ok, 2 unsupported, 1 crashed`."""
+    """Return `12 ok, 2 unsupported, 1 crashed`."""
     counts: dict[Status, int] = {}
     for row in made:
         counts[row.result.status] = counts.get(row.result.status, 0) + 1
@@ -289,7 +288,7 @@ def summary(made: Sequence[Row]) -> str:
 
 
 def rate(result: Result, bound: str | None) -> str:
-    """Bytes a second where memory is the bound or nothing is computed, FLOP/s elsewhere."""
+    """Return bytes/s for memory-bound results and ops without FLOPs, else FLOP/s."""
     if result.measurement is None or not (result.flops or result.bytes):
         return NONE
     if bound == "memory" or (result.flops == 0 and result.bytes):
@@ -298,7 +297,7 @@ def rate(result: Result, bound: str | None) -> str:
 
 
 def share_text(found: Share | None) -> str:
-    """`87 % compute`, honest above 100."""
+    """Return `87 % compute`; values above 100 % are not clamped."""
     if found is None:
         return NONE
     percent = 100 * found.value
@@ -306,7 +305,7 @@ def share_text(found: Share | None) -> str:
 
 
 def width_text(share_of_median: float) -> str:
-    """Half of the interval's width in percent; a dash where there is no interval."""
+    """Return half the interval's width in percent, or a dash without an interval."""
     if not math.isfinite(share_of_median):
         return NONE
     percent = 100 * share_of_median
@@ -337,7 +336,7 @@ def _row(
 
 
 def _best(results: Iterable[Result]) -> dict[str, Measurement]:
-    """The fastest measurement of each problem that at least two results can be compared on."""
+    """Return the fastest measurement of each problem that has at least two comparable results."""
     found: dict[str, list[Measurement]] = {}
     for result in results:
         if _ranks(result) and result.measurement is not None:
@@ -353,7 +352,7 @@ def _numbers(row: Row, *, marked: bool) -> tuple[str, str, str, str]:
         return NONE, NONE, NONE, NONE
     return (
         time_text(measured.median_s),
-        # Numbers stay under each other where some row has a mark.
+        # Pad unmarked rows, so that the numbers stay aligned.
         width_text(measured.rel_half_width)
         + (f" {MARK if warned(row) else ' '}" if marked else ""),
         rate(row.result, row.share.bound if row.share else None),

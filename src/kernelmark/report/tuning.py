@@ -1,4 +1,4 @@
-"""Tables of a tuning folder: what problems cost, what is planned, how far it is."""
+"""Tables of a tuning folder: cost of the problems, plans and progress."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kernelmark.tune.plans.summary import Cost, Summary
 from kernelmark.tune.records.outcome import Metrics, Outcome
 from kernelmark.tune.records.standing import Standing
 
-# Intervals wider than this make a share a guess.
-_WIDE = 0.2
+# Relative half-width above which a problem's share of the time is unreliable.
+_MAX_HALF_WIDTH = 0.2
 
 
 def summary_table(costs: Sequence[Cost]) -> Table:
-    """What each problem costs, in the order given."""
+    """Return a table with the cost of each problem, in the given order."""
     columns = (
         Column(name="problem"),
         Column(name="calls", align="right"),
@@ -47,7 +47,7 @@ def summary_table(costs: Sequence[Cost]) -> Table:
 
 
 def summary_line(summary: Summary) -> str:
-    """The whole in one sentence."""
+    """Return a one-sentence summary of the workload."""
     basis = summary.basis
     calls = sum(cost.count for cost in summary.costs)
     line = f"{counted(calls, 'call')} of {counted(len(summary.costs), 'problem')}"
@@ -64,12 +64,12 @@ def summary_line(summary: Summary) -> str:
 
 
 def titled(plan: TunePlan | Outcome) -> str:
-    """A plan by its name and problem."""
+    """Return the name and problem of a plan."""
     return f"{plan.name}: {short(plan.problem)}"
 
 
 def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
-    """Plans with what became of their files."""
+    """Return a table of plans and what happened to each plan's file."""
     columns = (
         Column(name="plan"),
         Column(name="calls", align="right"),
@@ -95,7 +95,7 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
 def plan_records(
     drafts: Sequence[Draft], fates: Mapping[str, Fate], refused: Sequence[Refused]
 ) -> list[dict[str, str | int | float | None]]:
-    """One flat record a problem; one without a plan has its reason."""
+    """Return one flat record per problem; a problem without a plan has a reason."""
     made: list[dict[str, str | int | float | None]] = [
         {
             "plan": draft.plan.name,
@@ -118,8 +118,8 @@ def plan_records(
 
 
 def reasons(refused: Sequence[Refused]) -> list[str]:
-    """Why problems have no plan, each reason once. Causes of having nothing to tune differ by the
-    sizes of a problem: those of one kind are one reason, in the words of the first."""
+    """Return why problems have no plan, each reason once. "Nothing to tune" has causes that differ
+    in the sizes only: causes with the same code are grouped under the first one's text."""
     groups: dict[str, list[Refused]] = {}
     for one in refused:
         bare = one.reason.code == "nothing-to-tune"
@@ -131,15 +131,15 @@ def reasons(refused: Sequence[Refused]) -> list[str]:
 
 
 def doubts(summary: Summary) -> list[str]:
-    """What should be known before shares are believed."""
-    wide = [c for c in summary.costs if c.total_s and c.rel_half_width > _WIDE]
+    """Return warnings about unreliable shares."""
+    wide = [c for c in summary.costs if c.total_s and c.rel_half_width > _MAX_HALF_WIDTH]
     lines = []
     if wide:
         share = math.fsum(cost.share for cost in wide)
         lines.append(
             f"the times of {counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
-            f"known to no better than ± {100 * _WIDE:.0f} %: measure on a quiet machine, or with "
-            "--timing default"
+            f"known to no better than ± {100 * _MAX_HALF_WIDTH:.0f} %: measure on a quiet machine, "
+            "or with --timing default"
         )
     return lines
 
@@ -150,7 +150,7 @@ def plans_line(
     refused: Sequence[Refused],
     left_out: Sequence[Cost],
 ) -> str:
-    """What was planned in one sentence."""
+    """Return a one-sentence summary of the plans."""
     counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
     summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
     line = counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
@@ -161,7 +161,7 @@ def plans_line(
 
 
 def standing_table(standings: Sequence[Standing]) -> Table:
-    """How far each plan is."""
+    """Return a table with the progress of each plan."""
     names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "reason")
     right = ("share", "evaluated", "failed", "best", "ratio")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
@@ -185,11 +185,12 @@ def _standing(standing: Standing) -> tuple[str, ...]:
 
 
 def _evaluated(standing: Standing) -> str:
-    """Of how many: not where the budget was lowered to less than there was already."""
+    """Return `12 of 100`; without the total if the budget was lowered below what was evaluated."""
     if standing.plan is None:
         return NONE
     plan = standing.plan
-    # A space that the plan lists may have fewer; one that it leaves to the backend is not known.
+    # A space listed in the plan may have fewer combinations; the backend's own space is not known
+    # here.
     listed = math.prod(len(values) for values in plan.space.values()) if plan.space else math.inf
     asked = int(min(plan.budget.evaluations, listed))
     return (
@@ -200,7 +201,7 @@ def _evaluated(standing: Standing) -> str:
 
 
 def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
-    """One flat record a plan; times in microseconds."""
+    """Return one flat record per plan; times in microseconds."""
     return [
         {
             "plan": standing.name,
@@ -225,7 +226,7 @@ def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int 
 
 
 def metrics_line(metrics: Metrics) -> str:
-    """What tuning came to, in one sentence."""
+    """Return a one-sentence summary of the tuning results."""
     if not metrics.kept:
         return f"none of {counted(metrics.problems, 'problem')} is kept"
     line = (
@@ -242,7 +243,7 @@ def metrics_line(metrics: Metrics) -> str:
 
 
 def percent(share: float) -> str:
-    """`12.3 %`, with three digits down to a ten-thousandth."""
+    """Return `12.3 %`, with more digits below 10 %."""
     value = 100 * share
     for limit, digits in ((0.1, 3), (1, 2), (10, 2), (99.95, 1)):
         if value < limit:
@@ -269,7 +270,7 @@ def _fate(fate: Fate) -> str:
 
 
 def _pct(share: float) -> float | None:
-    """A share in percent; None where nobody knows it."""
+    """Return a share in percent, or None if it is 0 (unknown)."""
     return round(100 * share, 6) or None
 
 
@@ -278,10 +279,10 @@ def _us(seconds: float) -> float | None:
 
 
 def _number(value: float) -> float | None:
-    """None for what JSON cannot say."""
+    """Return the value, or None if it is not finite, which JSON cannot represent."""
     return value if math.isfinite(value) else None
 
 
 def seconds_text(seconds: float) -> str:
-    """`12.3 µs`, or a dash for NaN: nothing was measured."""
+    """Return `12.3 µs`, or a dash for NaN (not measured)."""
     return NONE if math.isnan(seconds) else time_text(seconds)

@@ -15,20 +15,20 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import journal
 from kernelmark.tune.records.journal import Trial
 
-_MOST_PLANS = 6  # whose candidates are drawn
-_MOST_LINES = 250  # candidates of a plan: more is a carpet
+_MOST_PLANS = 6  # maximum plans whose candidates are drawn
+_MOST_LINES = 250  # maximum candidates per plan: more are not distinguishable
 _TIME = "time"
 
 
 def of_folder(folder: TuningFolder) -> Spec:
-    """The figure of all plans of a tuning folder that were begun."""
+    """Return the figure of all plans in a tuning folder that have a journal."""
     there = [name for name in folder.names() if folder.journal(name).is_file()]
     return tuning({name: journal.read(folder.journal(name))[1] for name in there})
 
 
 def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
-    """The best time so far over evaluations for each plan, how much each parameter matters, and the
-    candidates of each plan as lines over its parameters."""
+    """Return the best time so far over evaluations, the importance of each parameter, and parallel
+    coordinates of each plan's candidates."""
     progress: Values = []
     matter: Values = []
     for name, found in trials.items():
@@ -45,7 +45,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
         raise NothingToDo("no candidate has been timed yet")
     line = {
         "x": {"field": "at", "type": "quantitative", "title": "timings"},
-        # Plans of small and large problems share the axis: each over its own best.
+        # Normalised to each plan's best, because small and large problems share the axis.
         "y": {"field": "ratio", "type": "quantitative", "scale": {"zero": False}}
         | {"title": "best so far over the best found"},
         "color": by_field("plan"),
@@ -75,7 +75,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
 
 
 def importance(trials: Sequence[Trial]) -> dict[str, float]:
-    """For each parameter the share of the variance of log time between its values (η²)."""
+    """Return each parameter's fraction of the variance of log time (η²)."""
     times = [math.log(trial.seconds) for trial in trials if trial.seconds]
     if len(times) < 3 or statistics.pvariance(times) == 0:
         return {}
@@ -92,8 +92,9 @@ def importance(trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
-    """Parallel coordinates of one plan: a line a candidate over its parameters, the most important
-    first, then its time; the fastest are drawn last and darkest. None if nothing varies."""
+    """Return parallel coordinates of one plan: one line per candidate over its parameters, the most
+    important first, then its time; the fastest are drawn last and darkest. None if nothing
+    varies."""
     best: dict[str, Trial] = {}
     for trial in _timed(trials):
         key = str(sorted(trial.config.items()))
@@ -104,12 +105,12 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
     parameters = sorted(weight, key=lambda one: -weight[one])
     if not parameters:
         return None
-    # The fastest half, and an even choice of the rest.
+    # The fastest candidates, and every n-th of the rest.
     step = max(1, math.ceil(len(found) / _MOST_LINES))
     half = found[-_MOST_LINES // 2 :]
     shown = [*found[: -len(half) : step], *half]
     places = {
-        parameter: _places([trial.config.get(parameter) for trial in found])
+        parameter: _heights([trial.config.get(parameter) for trial in found])
         for parameter in parameters
     }
     times = [math.log(trial.seconds or 1.0) for trial in found]
@@ -134,10 +135,10 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
     labels += [{"axis": _TIME, "y": y, "value": time_text(math.exp(at))} for y, at in ends]
     axis = {"title": None, "labelAngle": 0, "domain": False, "ticks": False, "grid": True}
     x: Spec = {"field": "axis", "type": "nominal", "sort": [*parameters, _TIME], "axis": axis}
-    # The name as an axis title: a page leaves titles of panels out.
+    # The plan's name as an axis title, because pages omit panel titles.
     bare = {"labels": False, "ticks": False, "domain": False, "grid": False, "title": name}
     y: Spec = {"field": "y", "type": "quantitative", "axis": bare}
-    # The fastest stand out on light and on dark ground; the ends of viridis fade on one of them.
+    # Visible on light and dark backgrounds; either end of viridis fades on one of them.
     fading = [PALETTE[5], PALETTE[1], PALETTE[7]]
     scale = {"type": "log", "range": fading, "interpolate": "rgb", "nice": False}
     colour: Spec = {"field": "us", "type": "quantitative", "title": "µs", "scale": scale}
@@ -163,10 +164,10 @@ def _timed(trials: Sequence[Trial]) -> list[Trial]:
     return [t for t in trials if t.seconds and t.status is Status.OK and not t.backend]
 
 
-def _places(values: Sequence[object]) -> dict[object, float]:
-    """Each value with its height on an axis: numbers in their order, evenly spaced."""
+def _heights(values: Sequence[object]) -> dict[object, float]:
+    """Return each value's height on its axis, evenly spaced: numbers in order, then others."""
     known = dict.fromkeys(values)
     numbers = sorted(v for v in known if isinstance(v, int | float))
     order: list[object] = [*numbers, *sorted((v for v in known if v not in numbers), key=str)]
     last = max(1, len(order) - 1)
-    return {value: place / last for place, value in enumerate(order)}
+    return {value: index / last for index, value in enumerate(order)}

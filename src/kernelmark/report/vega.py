@@ -1,4 +1,4 @@
-"""Vega-Lite figures into files: PNG, SVG, or HTML that needs no network."""
+"""Rendering of Vega-Lite figures to PNG, SVG, or HTML that needs no network."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kernelmark.core.reason import Reason
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-# Colours of a figure's ground, text and grid.
+# Background, text and grid colours.
 LIGHT = ("#ffffff", "#222222", "#dddddd")
 DARK = ("#16181d", "#e6e6e6", "#3a3f4a")
-_BLUES = ("#0072B2", "#56B4E9")  # swapped on a dark ground, where the dark one is hard to see
+_BLUES = ("#0072B2", "#56B4E9")  # swapped on a dark background, where the dark blue is hard to see
 _FOLLOW_SYSTEM = """:root {{ color-scheme: light dark; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: {}; }}{} }}""".format(
     DARK[0],
@@ -47,8 +47,8 @@ body { margin: 8px; }
     """</script><script type="module">""",
 )
 _END = "</script></body>\n</html>\n"
-# On a phone plots are as wide as the screen beside an axis, and legends are below them. What is
-# wide by its contents, such as a heat map, is scrolled in its own box.
+# On a phone, plots fill the screen's width next to the axis and legends move below. Figures whose
+# width depends on the content, such as heat maps, scroll in their own box.
 _SCRIPT = """
 const room = document.documentElement.clientWidth - 16;
 const narrow = (node) => {
@@ -70,7 +70,7 @@ _INSTALL = 'pip install "kernelmark[plots]"'
 
 
 def check_name(path: str | Path) -> Path:
-    """The path, if its ending says how to draw it and it can be written."""
+    """Return the path if its suffix is a known format and it is writable, else raise UsageError."""
     made = Path(path)
     if made.suffix.lower() not in KINDS:
         raise UsageError(Reason("figure-suffix", file=str(path), known=KINDS))
@@ -88,7 +88,7 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 
 def check_ready(path: str | Path) -> Path:
-    """The path, if it can be drawn into here; for refusing before anything is measured."""
+    """Return the path if the figure can be rendered to it; call before anything is measured."""
     made = check_name(path)
     if made.suffix.lower() != ".json":
         _library("vl_convert")
@@ -96,7 +96,7 @@ def check_ready(path: str | Path) -> Path:
 
 
 def save(spec: Spec, path: str | Path) -> Path:
-    """Draw `spec` into `path`, in the form that its ending asks for."""
+    """Render `spec` to `path`, in the format of its suffix."""
     made = check_name(path)
     drawn = _drawn(spec, made.suffix.lower())
     try:
@@ -115,26 +115,26 @@ def _drawn(spec: Spec, kind: str) -> bytes:
         return bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
     if kind == ".svg":
         return svg(spec).encode()
-    # `</script>` in a name from a file would end the element. In JSON \\u003c is the same
-    # character; the bundler would write it as it was.
+    # `</script>` in a name from a file would end the element. JSON's \\u003c is the same character;
+    # the bundler would unescape it.
     data = json.dumps(spec).replace("<", "\\u003c")
-    # The libraries go into the page: it must open where there is no network.
+    # Bundle the libraries, so that the page opens offline.
     bundle = str(converter.javascript_bundle(_SCRIPT))
     paper = spec.get("background")
     style = f"body {{ background: {paper or LIGHT[0]}; }}"
-    style += _FOLLOW_SYSTEM if paper == LIGHT[0] else ""  # other figures have their own colours
+    style += _FOLLOW_SYSTEM if paper == LIGHT[0] else ""  # other backgrounds are explicit themes
     first, middle, last = _PAGE
     return "".join((first, style, middle, data, last, bundle, _END)).encode()
 
 
 def svg(spec: Spec) -> str:
-    """The figure as an SVG element."""
+    """Return the figure as SVG text."""
     return str(_library("vl_convert").vegalite_to_svg(vl_spec=_clean(spec)))
 
 
 def _clean(value: Any) -> Any:
-    """A spec whose texts hold no control characters: vl-convert aborts the process for those that
-    XML does not allow, and names come from files."""
+    """Return the spec without control characters: vl-convert aborts the process on those that XML
+    forbids, and names come from files."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -143,7 +143,7 @@ def _clean(value: Any) -> Any:
 
 
 def missing() -> str | None:
-    """Why nothing can be drawn here, or None."""
+    """Return why figures cannot be rendered here, or None."""
     try:
         _library("vl_convert")
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""How often each backend is fastest, by op and by category of its problems."""
+"""How often each backend is fastest, by op and problem category."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _COLUMNS = (
     Column(name="vs best other", align="right"),
 )
 
-# A problem on a device in one timing, with the seconds of every backend there.
+# Seconds by backend, for one problem on one device in one timing.
 _Field = dict[str, float]
 
 
 def category_names(problem: Problem) -> tuple[str, ...]:
-    """The categories of docs/suites.md that a problem is of; none for other ops."""
+    """Return the categories of a problem (docs/suites.md); () for ops without categories."""
     d = problem.dims
     if problem.op in _GEMMS:
         op = ops.registry.get(problem.op)
@@ -45,8 +45,8 @@ def category_names(problem: Problem) -> tuple[str, ...]:
 
 
 def wins_table(rows: Sequence[Row]) -> Table | None:
-    """Problems that several backends measured: in how many each is fastest, and its speed over the
-    best other backend, as a geometric mean. None where no problem was measured by several."""
+    """Return a table of how often each backend is fastest and its geometric-mean speed-up over the
+    best other backend; None if no problem was measured by several backends."""
     fields: dict[tuple[str, str, str], tuple[Problem, _Field]] = {}
     for row in rows:
         measured = row.result.measurement
@@ -68,7 +68,7 @@ def wins_table(rows: Sequence[Row]) -> Table | None:
 
 
 def _lines(op: str, category: str, found: Sequence[_Field]) -> list[tuple[str, ...]]:
-    """A line for each backend, those that win most first."""
+    """Return one row per backend, most wins first."""
     made = []
     for backend in dict.fromkeys(name for field in found for name in field):
         with_it = [field for field in found if backend in field]

@@ -1,4 +1,4 @@
-"""Who may read and who may push: tokens, host names, limits, and headers that browsers obey."""
+"""Access control: tokens, host names, rate limits and security headers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelmark.stores.store import Store
 from kernelmark.stores.tokens import Scope, Token
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_FAILURES = 30  # wrong tokens of one address in a minute
+_FAILURES = 30  # failed tokens per address and minute
 _REMEMBERED = 10_000
-# No script, style, image or request but our own; nothing embeds our pages or is embedded.
+# Only same-origin scripts, styles, images and requests; no embedding in either direction.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -37,7 +37,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class Refusal(Exception):
-    """A request that is not served: an HTTP status, a code for programs, a sentence."""
+    """A refused request: HTTP status, machine-readable code and message."""
 
     def __init__(
         self, *, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
@@ -50,7 +50,7 @@ class Refusal(Exception):
 
 
 class Limiter:
-    """At most `most` events of one key in a minute."""
+    """A rate limit of `most` events per key and window."""
 
     def __init__(self, most: int, window_s: float = 60.0) -> None:
         self._most = most
@@ -59,7 +59,7 @@ class Limiter:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def wait_s(self, key: str, *, count: int = 1) -> float:
-        """Count an event; the seconds to wait before another one, 0 if it is within the limit."""
+        """Count an event and return the seconds to wait; 0 if it is within the limit."""
         now = time.monotonic()
         with self._lock:
             if len(self._seen) > _REMEMBERED:
@@ -72,7 +72,7 @@ class Limiter:
 
 
 class Access:
-    """What a request may do, by where it comes from and the token it has."""
+    """Permissions of a request, by its origin and token."""
 
     def __init__(self, store: Store, *, local: bool, public: bool) -> None:
         self._store = store
@@ -81,8 +81,8 @@ class Access:
         self._failures = Limiter(_FAILURES)
 
     def check_host(self, host: str) -> None:
-        """Refuse another site's name for this machine: its scripts could read a local server's
-        pages by letting that name mean 127.0.0.1 (DNS rebinding)."""
+        """Refuse foreign host names: by DNS rebinding to 127.0.0.1, scripts of another site could
+        read a local server's pages."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if self._local and name.strip("[]").lower() not in LOCAL_NAMES:
             raise Refusal(
@@ -95,8 +95,7 @@ class Access:
             self._token(authorization, address, bearer_only=False)
 
     def check_write(self, authorization: str, address: str) -> Token:
-        """The token of a push. A browser cannot be made to send one: it is a header that
-        no form can set."""
+        """Return the token of a push. CSRF is not possible: no form can set the header."""
         if self._public or self._store.readonly:
             raise Refusal(status=403, code="read-only", message="this server is read-only")
         token = self._token(authorization, address, bearer_only=True)
@@ -133,7 +132,7 @@ def too_many(wait_s: float) -> Refusal:
 
 
 def _secret(authorization: str, *, bearer_only: bool) -> str:
-    """The token in a header: `Bearer TOKEN`, or the password of `Basic`, which browsers ask for."""
+    """Return the token of a header: `Bearer TOKEN`, or the password of `Basic`, for browsers."""
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()
@@ -146,7 +145,7 @@ def _secret(authorization: str, *, bearer_only: bool) -> str:
 
 
 class Headers:
-    """Adds the security headers to every response, of errors too."""
+    """Middleware that adds the security headers to every response, including errors."""
 
     def __init__(self, app: Application) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The dashboard as one process: pages from cached bytes, made once for each change of the store."""
+"""The dashboard server: pages are cached as bytes and rebuilt when the store changes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kernelmark.web.source import Source
 
 _KEPT = 512  # pages
 _KEPT_BYTES = 64 * 2**20
-_BUILT = 8  # pages before they are rendered: the figure of a page is requested right after it
-_SMALL = 1024  # bytes that are not worth compressing
-_LONGEST = 300  # characters of a parameter
+_BUILT = 8  # unrendered pages: a page's figure is requested right after the page
+_SMALL = 1024  # bytes below which compression does not pay
+_LONGEST = 300  # maximum characters of a parameter
 _MOST_OFFSET = 10**9
-_BUILDERS = 2  # threads that make pages: more would only share one core
+_BUILDERS = 2  # threads that build pages: they share the GIL, so more would not help
 _LISTENERS = 200
 _LOOK_S = 1.0
 _BEAT_S = 15.0
@@ -50,7 +50,7 @@ _FORMAT = Field(name="format", help="html, json, csv or svg: the figure", choice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """A page as bytes, with what the store was like."""
+    """A rendered page as bytes, with the stamp of the store it was built from."""
 
     stamp: str
     body: bytes
@@ -61,7 +61,7 @@ class _Made:
 
 
 class _Pages:
-    """Pages by address; each is made once for a change of the store, however many ask."""
+    """A cache of pages by address; each is built once per change of the store."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -88,7 +88,7 @@ class _Pages:
             self._pending[key] = waiting
             waiting.add_done_callback(lambda _: self._pending.pop(key, None))
         made = await asyncio.shield(waiting)
-        if made.status < 500:  # a store that was locked may be free by the next request
+        if made.status < 500:  # do not cache errors: a locked store may be free at the next request
             self._keep(key, made)
         return made
 
@@ -107,13 +107,13 @@ class _Pages:
         return _packed(self._render(name, form, page, params, status), stamp, form, status)
 
     def _page(self, name: str, params: Mapping[str, str], stamp: str) -> tuple[Page, int]:
-        """The page before it is rendered, and its HTTP status."""
+        """Return the unrendered page and its HTTP status."""
         key = (stamp, name, *sorted(params.items()))
         with self._building:
             if key in self._built:
                 return self._built[key]
         made = self._build(name, params)
-        # With every row they are large.
+        # Pages with all rows are too large to keep.
         if "rows" not in params and made[1] < 500:
             with self._building:
                 self._built[key] = made
@@ -156,7 +156,7 @@ class _Pages:
         made = rendering.html(
             name, page, server_url, twins=twins, figure_url=figure_url, live="/events"
         )
-        # By this a browser sees whether a page has changed, without reading all of it.
+        # The browser compares this digest to detect a changed page.
         return made.replace(_MAIN, b'%s data-digest="%s"' % (_MAIN, _digest(made).encode()), 1)
 
 
@@ -171,7 +171,7 @@ def _problem(error: KernelmarkError, code: str) -> Page:
 
 
 def _figure(page: Page, stamp: str, status: int) -> _Made:
-    """The page's figure as an image; an error is JSON."""
+    """Return the page's figure as SVG, or an error as JSON."""
     if status == 200:
         try:
             drawn = rendering.svg_bytes(page)
@@ -211,7 +211,7 @@ def _response(request: Request, made: _Made) -> Response:
 
 
 def _parse_params(request: Request, view: View) -> tuple[str, dict[str, str]]:
-    """Return the format and the parameters of an address; refuse what is unknown or too long."""
+    """Return the format and the parameters of a request; refuse unknown or overlong ones."""
     known = {field.name: field for field in (*view.fields, _FORMAT)}
     params: dict[str, str] = {}
     for name, value in request.query_params.items():
@@ -245,8 +245,8 @@ def create_app(
     limits: ingest.Limits | None = None,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
-    """The application. `local` serves this machine only, without tokens; `public` serves
-    everybody, read-only."""
+    """Return the application. `local` serves this machine only, without tokens; `public` serves
+    everyone, read-only."""
     access = Access(source.store, local=local, public=public)
     made = _Pages(source)
 
@@ -285,7 +285,7 @@ def create_app(
         parts = _path_parameters(view)
         described = [_described(field) for field in view.fields]
         json_path = "/index.json" if view.path == "/" else f"{view.path}.json"
-        # The twin first: a path's last part matches names with dots too.
+        # Register the JSON route first: the last part of a path also matches names with dots.
         app.get(
             json_path,
             name=f"{name}_json",

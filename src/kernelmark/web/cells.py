@@ -1,4 +1,4 @@
-"""Values of a page as HTML: one function for each kind of column, and figures as SVG."""
+"""Cells of a page as HTML, one function per kind of column, and figures as SVG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMBERS = (
     *("time", "value", "change", "interval", "share", "count", "width", "ratio", "duration"),
     *("right", "number"),
 )
-# Colour is never the only sign: each state has one of its own.
+# Each state has a sign, so that colour is never the only distinction.
 SIGNS = {
     "slower": "▲",
     "faster": "▼",
@@ -36,7 +36,7 @@ SIGNS = {
     "gone": "−",
 }
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
-_FLAT = 0.02  # a range below is drawn flat: stretched noise would look like news
+_FLAT = 0.02  # a smaller range is drawn flat, so that noise is not magnified
 _SIMPLE: dict[str, Callable[[Any], str]] = {
     "time": time_text,
     "date": date_text,
@@ -52,8 +52,8 @@ _STYLE = re.compile(r'\sstyle="[^"]*"')
 def table_row(
     row: Mapping[str, Any], columns: Sequence[Mapping[str, str]], *, sortable: bool
 ) -> Markup:
-    """A row of a table; `sortable` ones have the values that a browser sorts by. Made here and not
-    by a template, which takes several times as long."""
+    """Return a table row; `sortable` adds the values that a browser sorts by. Built in Python,
+    because a template takes several times as long."""
     cells: list[str] = []
     for column in columns:
         kind, key = column["kind"], column["key"]
@@ -72,7 +72,7 @@ def _escaped(text: str) -> str:
 
 
 def _cell(row: Mapping[str, Any], key: str, kind: str) -> str:
-    """A cell's content, linked where the row has a link for it."""
+    """Return a cell's content, with the row's link for it if there is one."""
     value = row.get(key)
     if kind == "spark":
         return spark(value or ())
@@ -91,7 +91,7 @@ def _cell(row: Mapping[str, Any], key: str, kind: str) -> str:
 
 
 def _sort_text(value: Any) -> str:
-    """What a browser sorts by."""
+    """Return the value that a browser sorts by."""
     if isinstance(value, list):
         return str(len(value))
     return "" if value is None else str(value)
@@ -115,7 +115,7 @@ def _text(value: Any, kind: str, row: Mapping[str, Any]) -> str:
 
 
 def _direction(row: Mapping[str, Any], ratio: float) -> str:
-    """The class of a change: coloured only where it was judged to be one."""
+    """Return the CSS class of a change; it is coloured only if the verdict is a change."""
     judged = row.get("verdict") or row.get("state")
     if judged in ("slower", "faster"):
         return str(judged)
@@ -132,7 +132,7 @@ def _bar(share: float) -> str:
 
 
 def state(name: str, *, suppressed: bool = False) -> Markup:
-    """A status or verdict as a badge."""
+    """Return a status or verdict as a badge."""
     more = " suppressed" if suppressed else ""
     kind = re.sub(r"[^a-z]", "-", name.lower())
     sign = f"{SIGNS[name]} " if name in SIGNS else ""
@@ -141,7 +141,7 @@ def state(name: str, *, suppressed: bool = False) -> Markup:
 
 
 def spark(values: Sequence[float | None]) -> str:
-    """The trend of a series; a failure is a cross at the bottom."""
+    """Return the sparkline of a series; a failure is a cross at the bottom."""
     known = [math.log(value) for value in values if value and value > 0]
     if not known:
         return NONE
@@ -166,12 +166,12 @@ def spark(values: Sequence[float | None]) -> str:
 
 
 def can_draw() -> bool:
-    """Whether the library that draws figures is installed."""
+    """Return whether the library that renders figures is installed."""
     return vega.missing() is None
 
 
 def figure(spec: Mapping[str, Any]) -> Markup:
-    """A Vega-Lite spec as an SVG element in the colours of the page; "" where none can be drawn."""
+    """Return a Vega-Lite spec as an SVG element in the page's colours; "" without a renderer."""
     return Markup(_drawn(json.dumps(spec, sort_keys=True))) if can_draw() else Markup("")
 
 
@@ -181,6 +181,6 @@ def _drawn(spec: str) -> str:
 
 
 def with_page_colours(svg: str) -> str:
-    """An SVG element for a page: its policy allows no inline styles, and a dark blue line cannot be
-    seen on a dark page. An image of its own has no page whose colours it could take."""
+    """Return an SVG element for embedding: the page's policy forbids inline styles, and the dark
+    blue is not visible on a dark page. A stand-alone SVG keeps its own colours."""
     return _STYLE.sub("", svg).replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')

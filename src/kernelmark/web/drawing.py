@@ -1,7 +1,7 @@
-"""A process that draws the figures of the server's pages.
+"""A subprocess that renders the figures of the server's pages.
 
-vl-convert holds Python's global lock for the 100 ms that a figure takes: drawn in the server's own
-process, no request would be answered meanwhile. What makes the library abort ends only this one.
+vl-convert holds the GIL for the 100 ms that a figure takes; in the server's process it would block
+all requests. An abort of the library ends only this process.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.report import vega
 
-_NICENESS = 5  # pages come first
+_NICENESS = 5  # pages have priority
 _MOST_S = 60.0
 
 
 class Drawer:
-    """Draws one figure at a time, in a process that is started when it is first needed."""
+    """Renders one figure at a time, in a subprocess that is started on first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
     def svg(self, spec: vega.Spec) -> str:
-        """As `vega.svg`."""
+        """Return the figure as SVG, as `vega.svg` does."""
         with self._lock:
             process = self._running()
             assert process.stdin is not None
@@ -58,19 +58,19 @@ class Drawer:
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
-                start_new_session=True,  # Ctrl-C ends the server, whose end ends this one
+                start_new_session=True,  # Ctrl-C ends the server, which closes this process's stdin
             )
         return self._process
 
 
 @functools.cache
 def drawer() -> Drawer:
-    """The drawer of this process."""
+    """Return the process-wide Drawer."""
     return Drawer()
 
 
 def _serve() -> None:
-    """Answer each line, a spec, with one: its SVG. The end of the input is the server's."""
+    """Answer each line of stdin, a spec, with a line of its SVG, until the server closes stdin."""
     os.nice(_NICENESS)
     for line in sys.stdin:
         spec: dict[str, Any] = json.loads(line)

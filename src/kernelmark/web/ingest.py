@@ -1,8 +1,8 @@
-"""Runs pushed by `kmark push`: authenticated, limited, validated, and safe to send again.
+"""Runs pushed by `kmark push`: authenticated, rate-limited, validated and idempotent.
 
-A push is a results document, the same that `kmark export` writes, with some of a run's results.
-What is stored already is kept as it is, so that a client that lost its connection asks what the
-server has and sends the rest.
+A push is a results document as written by `kmark export`, with some of a run's results. Stored
+results are never overwritten, so that a client that lost its connection can query what the server
+has and send the rest.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kernelmark.web.access import Access, Limiter, Refusal, too_many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one request and one token may bring."""
+    """Limits of a request's size and of a token's rate."""
 
     body_bytes: int = 32 * 2**20
     requests_per_min: int = 1200
 
 
 def add_routes(app: FastAPI, store: Store, access: Access, limits: Limits) -> None:
-    """Add the routes that clients push to."""
+    """Add the routes for pushing runs."""
     rate = Limiter(limits.requests_per_min)
-    writing = threading.Lock()  # one writer at a time: SQLite has one anyway
+    writing = threading.Lock()  # one writer at a time, as in SQLite
 
     def check_writer(request: Request) -> None:
         access.check_host(request.headers.get("host", ""))
@@ -75,13 +75,13 @@ def add_routes(app: FastAPI, store: Store, access: Access, limits: Limits) -> No
 
     @app.get("/api/runs/{run_id}", responses=_RESPONSES)
     async def has(run_id: str, request: Request) -> JSONResponse:
-        """Which results of a run are stored: case, device and process of each."""
+        """Return which results of a run are stored: case, device and process of each."""
         check_writer(request)
         return JSONResponse(await asyncio.to_thread(held, run_id[:100]))
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """The body, read up to the limit, whatever its header says."""
+    """Return the body, read up to the limit regardless of its Content-Length."""
     too_large = Refusal(
         status=413, code="too-large", message=f"a body has at most {most} bytes; send fewer results"
     )
@@ -98,7 +98,7 @@ async def _body(request: Request, most: int) -> bytes:
 
 
 def _document(body: bytes) -> ResultSet:
-    """The results in a body, as strictly as a file is read."""
+    """Return the results of a body, validated as strictly as a file."""
     try:
         found = check_results(codec.loads(body, ResultSet))
         check_name("run", found.run.id)

@@ -1,4 +1,4 @@
-"""Pages as HTML, JSON and CSV, by the same templates for the server and the static site."""
+"""Pages as HTML, JSON and CSV; the server and the static site share the templates."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A kind of page: where it is, what its address may ask, and what makes it."""
+    """A kind of page: its URL path, its parameters and the function that builds it."""
 
-    path: str  # {…} are parts that `build` is given by name
+    path: str  # {…} are passed to `build` by name
     build: Callable[..., Page]
     template: str = "page.html"
     fields: tuple[Field, ...] = ()
@@ -124,7 +124,7 @@ VIEWS: Mapping[str, View] = {
 
 
 def server_url(page: str, *parts: str, **query: str) -> str:
-    """The address of a page on the server."""
+    """Return the URL of a page on the server."""
     path = VIEWS[page].path
     for part in parts:
         start, _, rest = path.partition("{")
@@ -141,7 +141,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Names come from files: no control character of theirs reaches a page.
+        # Names come from files: remove control characters from everything that reaches a page.
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     made.globals |= {
@@ -167,8 +167,9 @@ def html(
     figure_url: str = "",
     live: str = "",
 ) -> bytes:
-    """The page for people. `live` is where changes are announced, `twins` other forms of it. Its
-    figure is loaded from `figure_url` once the page is shown, or drawn into it where that is ""."""
+    """Return the page as HTML. `live` is the URL of change events, `twins` are other formats of the
+    page. The figure is loaded from `figure_url` after the page is shown, or embedded if that is
+    ""."""
     menu = [
         {"text": view.menu, "href": urls(key), "current": key == name}
         for key, view in VIEWS.items()
@@ -188,7 +189,7 @@ def html(
 
 
 def svg_bytes(page: Page) -> bytes | None:
-    """The page's figure as an image; None where it has none or none can be drawn."""
+    """Return the page's figure as SVG; None if it has none or cannot be rendered."""
     if not page.get("figures") or not cells.can_draw():
         return None
     drawn = cells.with_page_colours(drawer().svg(page["figures"][0]["spec"]))
@@ -196,7 +197,7 @@ def svg_bytes(page: Page) -> bytes | None:
 
 
 def warm_up() -> None:
-    """Load what takes long at first: the library that draws, the templates, and the rule."""
+    """Preload what is slow on first use: the renderer, the templates and the default rule."""
     for name in ("parts.html", *{view.template for view in VIEWS.values()}):
         _templates().get_template(name)
     preset(runs.RULES[0])
@@ -205,13 +206,13 @@ def warm_up() -> None:
 
 
 def json_bytes(page: Page) -> bytes:
-    """The JSON twin."""
+    """Return the page's data as JSON."""
     text = json.dumps(_finite(page), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def csv_bytes(page: Page) -> bytes:
-    """The rows of the page's last table, which is its largest."""
+    """Return the rows of the page's last table, its largest, as CSV."""
     table = page["tables"][-1] if page.get("tables") else {"rows": [], "columns": []}
     names = list(dict.fromkeys(name for row in table["rows"] for name in row if name != "links"))
     names = names or [column["key"] for column in table["columns"]]
@@ -226,7 +227,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """JSON values: what is not finite is null."""
+    """Return the value with None in place of non-finite floats, for JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):

@@ -20,15 +20,16 @@ from kernelmark.web.rendering import warm_up
 from kernelmark.web.source import Source
 
 _BACKLOG = 512
-# A summary is hundreds of thousands of objects without cycles. By default the garbage collector
-# walks all of them for every few runs that are read, which takes longer than reading one.
+# A summary is hundreds of thousands of objects without cycles. With the default thresholds, the
+# garbage collector traverses all of them every few runs read, which takes longer than reading a
+# run.
 _GC_THRESHOLDS = (20_000, 20, 50)
 _READ_ONLY = ("store-read-only", "store-folder-read-only")
-_END_S = 2  # for requests that are under way when the server is stopped
+_END_S = 2  # for requests in flight when the server is stopped
 
 
 def open_served(where: str | None, *, public: bool) -> Store:
-    """The store to serve; for reading only in public mode, or if this user may not write to it."""
+    """Return the store to serve; read-only in public mode or without write permission."""
     try:
         return open_store(where, readonly=public)
     except StoreError as error:
@@ -46,7 +47,7 @@ def serve(
     tuning: Sequence[Path],
     on_message: Callable[[str], None],
 ) -> int:
-    """Serve until a signal ends it; 0."""
+    """Serve until a signal arrives; return the exit code 0."""
     source = Source(store, tuning, prepare=rows_of)
     bound = _bind(host, port)
     app = create_app(
@@ -73,7 +74,7 @@ def serve(
     )
     try:
         server.run(sockets=[bound])
-    except KeyboardInterrupt:  # the signal that ended it, once the server has closed
+    except KeyboardInterrupt:  # uvicorn re-raises the signal after it has shut down
         pass
     finally:
         bound.close()
@@ -83,12 +84,12 @@ def serve(
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # asyncio turns Nagle's algorithm off only for sockets that name TCP. With it, the body of
-        # a response waits for the acknowledgement of its headers, which clients delay by 40 ms.
+        # asyncio disables Nagle's algorithm only for sockets with an explicit TCP protocol. With
+        # Nagle, a response's body waits for the ACK of its headers, which clients delay by 40 ms.
         made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(_BACKLOG)  # from here on a client waits instead of being refused
+        made.listen(_BACKLOG)  # from here on clients queue instead of being refused
     except OSError as error:
         raise UsageError(
             f"cannot serve at {host}:{port}: {error.strerror or error}",

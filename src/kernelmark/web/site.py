@@ -1,4 +1,4 @@
-"""The dashboard as files: the same data and templates, with relative links."""
+"""The dashboard as static files: the same data and templates, with relative links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelmark.web.pages.runs import CHARTS
 from kernelmark.web.rendering import VIEWS
 from kernelmark.web.source import Source
 
-# Pages without parts in their address, and what of them depends on a choice that files cannot have.
+# Pages without path parameters, and their file names.
 _FIXED = {
     "overview": "index",
     "kernels": "kernels",
@@ -32,7 +32,7 @@ _UNSAFE = re.compile(r"[^0-9A-Za-z._-]")
 
 
 def write_site(source: Source, folder: Path, *, runs: int) -> int:
-    """Write every page into `folder` and return how many there are."""
+    """Write all pages to `folder` and return their number."""
     summary = source.refresh()
     newest, _ = source.store.find_runs(limit=runs)
     if not newest:
@@ -81,7 +81,7 @@ def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -
             urls = _urls(up, pages)
             try:
                 page = VIEWS[name].build(source, urls, params)
-            except KernelmarkError:  # nothing to compare, no run with a roofline
+            except KernelmarkError:  # e.g. nothing to compare
                 if "/" in stem:
                     continue
                 page = {"title": VIEWS[name].menu, "lead": "Nothing here yet."}
@@ -108,7 +108,7 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _urls(up: str, pages: dict[str, tuple[str, Params]]) -> Urls:
-    """Relative addresses of the pages that are written."""
+    """Return a function that returns relative URLs of the written pages."""
 
     def url(page: str, *parts: str, **query: str) -> str | None:
         stem = _FIXED.get(page, "") if not (parts or query) else _stem(page, *parts, **query)
@@ -118,7 +118,7 @@ def _urls(up: str, pages: dict[str, tuple[str, Params]]) -> Urls:
 
 
 def _stem(page: str, *parts: str, **query: str) -> str:
-    """The file of a page, without its ending: names that a file cannot have are hashed."""
+    """Return the file of a page without suffix; names that are not valid file names are hashed."""
     words = [page, *parts, *(value for _, value in sorted(query.items()) if value)]
     text = "-".join(words[1:])
     if _UNSAFE.search(text) or len(text) > 150 or text.startswith("."):

@@ -1,8 +1,8 @@
-"""What pages are made of: a store, results that were read before, and the newest runs judged.
+"""The data behind pages: a store, cached results, and the judged newest runs.
 
-Judging every series of the newest runs takes seconds for a large store. It is done once for each
-change of the store, by a thread of its own, and only for series that have new points; pages show
-the last summary meanwhile.
+Judging all series of the newest runs takes seconds for a large store. A background thread does it
+once per change of the store, and only for series with new points; meanwhile pages show the last
+summary.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from kernelmark.report.percent import Share
 from kernelmark.stores.store import Store
 from kernelmark.stores.values import SeriesPoint
 
-RUNS = 60  # newest ones that series are judged over
-RECENT = 10  # newest ones whose changes are news
-_KEPT_RESULTS = 12  # runs with all their samples in memory
+RUNS = 60  # newest runs over which series are judged
+RECENT = 10  # newest runs whose changes count as news
+_KEPT_RESULTS = 12  # runs kept in memory with all samples
 _KEPT_COMPARISONS = 6
-_SHARED_RUNS = 6  # newest runs whose percentages of the roof are in the summary
-_PAUSE_S = 1.0  # between looks at the store
+_SHARED_RUNS = 6  # newest runs with percentages of the roof in the summary
+_PAUSE_S = 1.0  # between checks of the store
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A series as the dashboard knows it; `share` is that of its newest point, `is_recent` whether
-    one of the newest runs has it, and `step` its last step if one of them made it."""
+    """A series in the dashboard. `share` is the percentage of the roof of its newest point,
+    `is_recent` whether one of the newest runs has it, `step` its last step if that is in one of
+    these runs."""
 
     case_id: str
     arch: str
@@ -59,20 +60,20 @@ class Kernel:
 
     @property
     def change(self) -> float | None:
-        """The newest point over what was expected, or the last step where that explains it."""
+        """The newest point over its expected value, or the ratio of the step that explains it."""
         screen = self.story.screen
         return self.step.ratio if self.step and not screen.flagged else screen.ratio
 
     @property
     def since(self) -> str:
-        """The run that the change began with; "" where nothing changed."""
+        """The run in which the change began; "" without a change."""
         if self.story.screen.flagged or self.state == "broken":
             return self.story.change[1]
         return self.step.run_id if self.step else ""
 
     @property
     def state(self) -> str:
-        """broken, slower, faster, failed, unsupported, new or steady."""
+        """One of broken, slower, faster, failed, unsupported, new and steady."""
         story = self.story
         if story.screen.flagged or story.screen.status is VerdictStatus.BROKEN:
             return story.screen.status.value
@@ -86,23 +87,23 @@ class Kernel:
 
     @property
     def is_news(self) -> bool:
-        """Whether it changed lately, and not only because the machine did."""
+        """Whether the series changed recently and its alarm is not suppressed."""
         changed = self.state in ("slower", "faster", "broken")
         return changed and self.is_recent and not self.story.held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The newest runs judged, as of `version` of the store; `number` counts summaries."""
+    """The judged newest runs, as of `version` of the store; `number` counts summaries."""
 
     number: int
     version: str
     history: History | None
     kernels: tuple[Kernel, ...]
-    derived: dict[str, Any] = field(default_factory=dict)  # what pages made of it
+    derived: dict[str, Any] = field(default_factory=dict)  # cache of what pages compute from it
 
     def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:
-        """The series with this case, architecture and metric."""
+        """Return the series with this case, architecture and metric."""
         wanted = case_id, arch, metric
         return next(
             (k for k in self.kernels if (k.case_id, k.arch, k.story.newest.metric) == wanted), None
@@ -110,7 +111,7 @@ class Summary:
 
 
 class Source:
-    """A store with everything about it that is worth remembering. Threads may share one."""
+    """A store with caches of its results, comparisons and summary. Thread-safe."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Source:
         prepare: Callable[[Summary], object] = lambda summary: None,
     ) -> None:
         self.store = store
-        self._prepare = prepare  # makes what pages derive from a summary before any asks
+        self._prepare = prepare  # computes what pages derive from a summary in advance
         self.tuning = tuple(tuning)
         self._runs = runs
         self._results: OrderedDict[tuple[object, ...], Results] = OrderedDict()
@@ -134,15 +135,15 @@ class Source:
         self._ended = threading.Event()
         self._ready = threading.Event()
 
-    # What the store holds
+    # Contents of the store
 
     @property
     def stamp(self) -> str:
-        """Another text after every change that a page could show."""
+        """A text that differs after every change that a page could show."""
         return f"{self.store.version()}.{self._summary.number if self._summary else 0}"
 
     def results(self, ref: str) -> Results:
-        """A run with its results and roofs."""
+        """Return a run with its results and roofs."""
         run = self.store.run(ref)
         return self._results_of(run, self._state(run))
 
@@ -160,8 +161,8 @@ class Source:
         return made
 
     def results_like(self, ref: str, case_id: str) -> Results:
-        """A run with its results for the problem of one case: all that the case is shown with. Only
-        these are read, unless the run is in memory."""
+        """Return a run with the results for one case's problem, which are shown together. Only
+        these are read, unless the run is cached."""
         run = self.store.run(ref)
         with self._reading:
             whole = self._results.get(self._state(run))
@@ -173,7 +174,7 @@ class Source:
         return Results(found, stored_roofs(self.store, found))
 
     def comparison(self, base: Run, head: Run, rule: str) -> Comparison:
-        """Two runs compared."""
+        """Return the comparison of two runs, cached."""
         states = [self._state(run) for run in (base, head)]
         key = (*states, rule)
         with self._reading:
@@ -192,16 +193,16 @@ class Source:
         return made
 
     def _state(self, run: Run) -> tuple[object, ...]:
-        """Equal while the run has the same results: a run that has ended keeps them, but for one
-        that is resumed, which ends at another time."""
+        """Return a key that stays equal while the run has the same results: a finished run changes
+        only if it is resumed, and then ends at another time."""
         if run.state is RunState.RUNNING:
             return run.id, self.store.version()
         return run.id, run.finished, self.store.sizes([run.id]).get(run.id)
 
-    # The newest runs judged
+    # Judging the newest runs
 
     def summary(self, wait_s: float = 0.0) -> Summary | None:
-        """The newest summary, None where the first one takes longer than `wait_s`."""
+        """Return the newest summary; None if the first one takes longer than `wait_s`."""
         self._ready.wait(wait_s)
         return self._summary
 
@@ -211,7 +212,7 @@ class Source:
         return self._summary is None or self._summary.version != self.store.version()
 
     def start(self) -> None:
-        """Judge the store whenever it changes, until `stop`."""
+        """Start a thread that judges the store whenever it changes, until `stop`."""
         threading.Thread(target=self._follow, name="summary", daemon=True).start()
 
     def stop(self) -> None:
@@ -222,7 +223,7 @@ class Source:
             try:
                 if self.is_stale:
                     self.refresh()
-            except Exception:  # a store that is away for a while must not end the dashboard
+            except Exception:  # a store that is temporarily unavailable must not end the dashboard
                 _LOG.exception("the newest runs could not be judged")
             self._ended.wait(_PAUSE_S)
 
@@ -246,7 +247,7 @@ class Source:
             return made
 
     def _fetch(self, runs: Sequence[Run]) -> list[SeriesPoint]:
-        """The points of these runs, oldest first, reading only those that changed."""
+        """Return the points of these runs, oldest first; only changed runs are read."""
         sizes = self.store.sizes([run.id for run in runs])
         fresh: dict[str, tuple[object, list[SeriesPoint]]] = {}
         for run in runs:
@@ -260,7 +261,7 @@ class Source:
         return [point for run in reversed(runs) for point in fresh[run.id][1]]
 
     def _judged(self, points: Sequence[SeriesPoint]) -> list[Story]:
-        """Each series with its steps and its screen, judging only those with other points."""
+        """Return each series with its steps and screen; only series with new points are judged."""
         found: dict[str, list[SeriesPoint]] = {}
         for point in points:
             found.setdefault(point.series, []).append(point)
@@ -268,12 +269,12 @@ class Source:
         for series, mine in found.items():
             known = self._stories.get(series)
             made[series] = known if known and known[0] == mine else (mine, story(mine))
-            time.sleep(0)  # lets threads that answer requests go first
+            time.sleep(0)  # yields the GIL to request threads
         self._stories = made
         return [one for _, one in made.values()]
 
     def _shares(self, history: History) -> dict[tuple[str, str, str], Share]:
-        """The percentage of the roof by run, series and device, for the newest runs."""
+        """Return the percentage of the roof by run, series and device, for the newest runs."""
         ids = list(dict.fromkeys(one.newest.run_id for one in history.stories))
         newest = [run.id for run in reversed(history.runs) if run.id in ids][:_SHARED_RUNS]
         return {

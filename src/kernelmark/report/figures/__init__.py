@@ -1,4 +1,4 @@
-"""Figures of results as Vega-Lite specs: what is drawn, from which values. vega.py draws them.
+"""Figures of results as Vega-Lite specs; vega.py renders them.
 
 Every function takes rows (`tables.rows`) or stories and returns a spec that needs no network.
 """
@@ -45,7 +45,7 @@ RESULT_KINDS: dict[str, Callable[..., Spec]] = {
     "heatmap": heatmap,
     "samples": samples,
 }
-# Parameters of each kind besides its rows.
+# Parameters of each kind in addition to its rows.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "ecdf": ("base",),
     "sweep": ("x",),

@@ -1,4 +1,4 @@
-"""Backends compared with each other: bars, ECDF and heat map."""
+"""Comparisons between backends: bars, ECDF and heat map."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from kernelmark.report.names import rerun
 from kernelmark.report.tables import Row
 from kernelmark.report.vega import Spec
 
-_BARS_WIDTH = 640  # not WIDTH, which a page stretches: the labels beside the bars are long
-_FAR = 10.0  # ratios above need a logarithmic axis
-_CELL, _MAP = (64, 36), (1280, 900)  # pixels of a heat map: a cell at most, and all of them
-_LEAST_CELL = (30, 14)  # that a ratio can be read in
-_MOST_SHADED = 4.0  # ratios beyond have the colour of this one
+_BARS_WIDTH = 640  # not WIDTH, which a page stretches: the bar labels are long
+_LOG_AXIS_RATIO = 10.0  # larger ratios need a logarithmic axis
+_CELL, _MAP = (64, 36), (1280, 900)  # heat map in pixels: maximum of a cell, and of the map
+_LEAST_CELL = (30, 14)  # smallest cell in which a ratio is legible
+_MOST_SHADED = 4.0  # larger ratios get the colour of this one
 _LEAST_SHADED = 1.25  # the darkest colour is at least this ratio: 3 % is not a large difference
 
 
 def bars(rows: Sequence[Row]) -> Spec:
-    """Time of each backend over that of the fastest, problem by problem, with the time itself; what
-    failed is named where its bar would be."""
+    """Return bars of each backend's time over the fastest's, per problem, labelled with the time;
+    failures are labelled in place of a bar."""
     tried: dict[str, set[str]] = {}
     best: dict[str, float] = {}
     for row in [*timed_rows(rows), *(row for row in rows if row.result.status.failed)]:
@@ -55,7 +55,7 @@ def bars(rows: Sequence[Row]) -> Spec:
         raise NothingToDo(
             "no problem was measured by two backends", hint="'kmark plot sweep' draws one"
         )
-    # Spread over all: the first ones of a sweep share all dims but one.
+    # Evenly spaced: the first problems of a sweep differ in one dim only.
     count = min(len(compared), MOST_BARS)
     shown = {compared[at * len(compared) // count] for at in range(count)}
     values: Values = []
@@ -76,8 +76,8 @@ def bars(rows: Sequence[Row]) -> Spec:
     colour = {"color": by_field("backend")}
     title = "time over that of the fastest (1 is best)"
     farthest = max(value["end"] for value in values)
-    scale: Spec = {"zero": True, "domainMax": 1.15 * farthest}  # with room for labels
-    if farthest > _FAR:
+    scale: Spec = {"zero": True, "domainMax": 1.15 * farthest}  # room for labels
+    if farthest > _LOG_AXIS_RATIO:
         scale = {"type": "log", "domainMin": 0.5, "domainMax": 3 * farthest, "nice": False}
     x = {"field": "ratio", "type": "quantitative", "title": title, "scale": scale}
     tips = {"tooltip": tooltips("problem", "backend", "time", "ratio", "share", "again")}
@@ -109,7 +109,7 @@ def bars(rows: Sequence[Row]) -> Spec:
 
 
 def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
-    """The fraction of problems (y) with at most a speed-up of x over the backend `base`."""
+    """Return the fraction of problems (y) with at most a speed-up of x over the backend `base`."""
     times = times_by_backend(require_rows(timed_rows(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
@@ -129,11 +129,13 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
     ratios = [value["ratio"] for value in values]
     x = log_axis("ratio", title)
     x["scale"] |= {"padding": 10}
-    if max(ratios) / min(ratios) < _FAR:  # Vega labels only some ticks of a logarithmic axis
+    if (
+        max(ratios) / min(ratios) < _LOG_AXIS_RATIO
+    ):  # Vega labels only some ticks of a logarithmic axis
         x["axis"] |= {"labelExpr": "format(datum.value, '~g')", "labelOverlap": "greedy"}
-        if max(ratios) / min(ratios) > 2:  # and has none between 1 and 2
+        if max(ratios) / min(ratios) > 2:  # Vega draws no ticks between 1 and 2
             ticks = _log_ticks(min(ratios), max(ratios))
-            # Vega draws every n-th of given ticks if they are more than tickCount.
+            # If there are more than tickCount values, Vega draws only every n-th.
             x["axis"] |= {"values": ticks, "tickCount": len(ticks), "labelOverlap": False}
     return {
         "width": WIDTH,
@@ -152,7 +154,7 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
             },
             {
                 **NO_CHANGE,
-                # In the legend too: the others then have their colours of all figures.
+                # In the legend too, so that the other backends keep their colours of all figures.
                 "data": {"values": [{"one": 1, "backend": f"{base}: 1 ×"}]},
                 "encoding": NO_CHANGE["encoding"] | {"color": by_field("backend")},
             },
@@ -161,7 +163,7 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Round values of a logarithmic axis that spans less than two decades."""
+    """Return round tick values for a logarithmic axis that spans less than two decades."""
     first = math.floor(math.log10(low))
     steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8)
     ticks = [step * 10.0**power for power in (first, first + 1, first + 2) for step in steps]
@@ -169,7 +171,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
-    """The speed of one backend over another's for two dims: above 1 `head` is faster."""
+    """Return a heat map of `head`'s speed-up over `base` for two dims; above 1 `head` is faster."""
     some = require_rows(timed_rows(rows))
     timed, words = (some, "") if x and y else rows_of_main_op(some)
     times = times_by_backend(timed)
@@ -204,27 +206,27 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     legend = {"format": ".2f", "titleLimit": 320, "values": ticks}
     title = ["above 1:", f"{head} is faster", f"than {base}"]
     colour = {"field": "ratio", "type": "quantitative", "title": title, "legend": legend}
-    # purpleorange: readable with every colour blindness, and its middle is no difference
+    # purpleorange is readable with every colour blindness; its middle means no difference
     scale: Spec = {"scheme": "purpleorange", "type": "log", "domainMid": 1, "clamp": True}
     scale["domain"] = [1 / most, most]
-    place: Spec = {
+    position: Spec = {
         "x": {"field": "x", "type": "ordinal", "title": x, "axis": {"labelAngle": 0}},
         "y": {"field": "y", "type": "ordinal", "title": y, "sort": "descending"},
     }
-    place["x"]["axis"]["labelOverlap"] = True
-    place["y"]["axis"] = {"labelOverlap": True}
+    position["x"]["axis"]["labelOverlap"] = True
+    position["y"]["axis"] = {"labelOverlap": True}
     pale = f"datum.ratio > {most**-0.6} && datum.ratio < {most**0.6}"
-    # Of the cell, not of the page: names, as the page's own colours change with its theme.
+    # Fixed names, because the text must contrast with the cell, not with the page's theme.
     ink = {"condition": {"test": pale, "value": "black"}, "value": "white"}
     text = {"text": {"field": "ratio", "format": ".2f"}, "color": ink}
     tip = {"tooltip": tooltips("x", "y", "ratio", "count")}
     layers: list[Spec] = [
-        {"mark": "rect", "encoding": {**place, "color": {**colour, "scale": scale}, **tip}}
+        {"mark": "rect", "encoding": {**position, "color": {**colour, "scale": scale}, **tip}}
     ]
     counts = len({value["x"] for value in values}), len({value["y"] for value in values})
     wide, high = (min(_CELL[at], max(2, _MAP[at] // counts[at])) for at in (0, 1))
     if wide >= _LEAST_CELL[0] and high >= _LEAST_CELL[1]:
-        layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": {**place, **text}})
+        layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": {**position, **text}})
     made: Spec = {"data": {"values": values}, "width": {"step": wide}, "height": {"step": high}}
     shared = any(value["count"] > 1 for value in values)
     notes = [words, f"time of {base} over that of {head}"]

@@ -1,4 +1,4 @@
-"""Head over base of compared kernels."""
+"""Head over base for compared kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelmark.report.figures._parts import (
 )
 from kernelmark.report.vega import Spec
 
-# Verdicts with the palette's colours: what is worse is warm.
+# Colours of the palette; warm ones for regressions.
 _VERDICTS = {
     "slower": "#D55E00",
     "broken": "#CC79A7",
@@ -31,7 +31,7 @@ _VERDICTS = {
 
 
 def changes(found: Sequence[Change]) -> Spec:
-    """Head over base of each compared kernel with its interval, the largest cost a call first."""
+    """Return head over base of each compared kernel with its interval, by cost per call."""
     moved = ranked(found)
     rest = sorted((c for c in found if c not in moved), key=lambda c: -c.impact)
     values = [

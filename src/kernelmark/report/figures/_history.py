@@ -1,4 +1,4 @@
-"""Series over their runs."""
+"""Time series over runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kernelmark.report.history import parts as series_parts
 from kernelmark.report.vega import Spec
 
 _MOST_SERIES = 12
-_LEAST_RANGE = 0.03  # of an axis of history, to both sides of its middle
+_LEAST_RANGE = 0.03  # half range of a history axis, relative to its middle
 _DAY_S = 86400.0
 
 
 def history(stories: Sequence[Story]) -> Spec:
-    """Each series over its runs: the band where the newest point was expected, steps as lines, and
-    where the environment changed."""
+    """Return each series over its runs: the expected range of the newest point as a band, steps as
+    lines, and changes of the environment."""
     if not stories:
         raise NothingToDo("no series to draw")
     panels = []
@@ -59,10 +59,10 @@ def history(stories: Sequence[Story]) -> Spec:
                 "encoding": {"x": along, "y": y, "tooltip": tips},
             },
         ]
-        layers += _lanes(story.points, along)
+        layers += _environment_strip(story.points, along)
         screen = story.screen
         if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
-            # From the last step on: before it another level was expected.
+            # Only since the last step: before it, another level was expected.
             since = max([step.started for step in story.steps], default=story.points[0].started)
             band = [{"low": screen.low_s * scale, "high": screen.high_s * scale}]
             band[0] |= {"since": since * 1000, "until": newest.started * 1000}
@@ -104,7 +104,7 @@ def history(stories: Sequence[Story]) -> Spec:
 
 
 def _domain(values: Values, screen: Screen, scale: float) -> list[float]:
-    """The range of a history's axis, never so narrow that noise looks like news."""
+    """Return the range of a history's axis, wide enough not to magnify noise."""
     found = [value["value"] for value in values]
     if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
         found += [screen.low_s * scale, screen.high_s * scale]
@@ -114,8 +114,8 @@ def _domain(values: Values, screen: Screen, scale: float) -> list[float]:
     return [middle - half, middle + half]
 
 
-def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
-    """A strip beneath a history, one colour for each environment; none where it never changed."""
+def _environment_strip(points: Sequence[Point], along: Spec) -> list[Spec]:
+    """Return a strip below a history, one colour per environment; [] if it never changed."""
     lanes: Values = []
     for point in points:
         if not lanes or lanes[-1]["environment"] != point.fingerprint[:8]:
@@ -123,7 +123,7 @@ def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
     if len(lanes) < 2:
         return []
     last = points[-1].started * 1000
-    # The newest environment has a width too if it has one point only.
+    # Extend the newest environment, which may have a single point.
     ends = [*(lane["since"] for lane in lanes[1:]), last + (last - lanes[0]["since"]) / 50]
     for lane, until in zip(lanes, ends, strict=True):
         lane["until"] = until
@@ -142,9 +142,9 @@ def _lanes(points: Sequence[Point], along: Spec) -> list[Spec]:
 
 
 def _over_time(first_s: float, last_s: float) -> Spec:
-    """The axis of times, in UTC as everywhere: dates, or hours too where it spans few days."""
+    """Return a UTC time axis: dates, or dates and hours if it spans at most four days."""
     axis: Spec = {"format": "%m-%d %H:%M", "tickCount": 8, "labelOverlap": True}
-    axis["tickMinStep"] = 60_000  # as fine as labels are
+    axis["tickMinStep"] = 60_000  # labels show minutes
     if last_s - first_s > 4 * _DAY_S:
         axis |= {"format": "%Y-%m-%d", "tickMinStep": _DAY_S * 1000}
     scale = {"type": "utc", "padding": 8}

@@ -1,4 +1,4 @@
-"""Parts that figures share: colours, axes and marks; and what is shown of a row."""
+"""Parts shared by figures: colours, axes, marks and row selection."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kernelmark.report.vega import SCHEMA, Spec
 
 MOST_BARS = 40  # problems in a bar chart
 WIDTH, HEIGHT = 620, 360
-# Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
+# The Okabe-Ito palette: distinguishable with every common colour blindness, in print and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-# The dark blue is hard to see on a dark ground.
+# The dark blue has too little contrast on a dark background.
 _DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
 _INK = {False: vega.LIGHT, True: vega.DARK}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
@@ -40,8 +40,8 @@ Values = list[dict[str, Any]]
 def themed(
     spec: Spec, *, title: str = "", subtitle: str = "", dark: bool = False, inline: bool = False
 ) -> Spec:
-    """A figure with its title, in the colours of a light or a dark page, or `inline` in those of
-    the page that it is part of. The subtitle ends with the figure's description."""
+    """Return a figure with its title, in light or dark colours, or in the colours of the page it is
+    embedded in (`inline`). The figure's description is appended to the subtitle."""
     paper, ink, grid = _PAGE_INK if inline else _INK[dark]
     lines = [line for line in (subtitle, spec.get("description", "")) if line]
     words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
@@ -66,15 +66,15 @@ def themed(
 
 
 def time_unit(typical_s: float) -> tuple[str, float]:
-    """The unit that a time of this size is read in, and how many of it a second has."""
+    """Return the unit for times of this size, and its number per second."""
     if typical_s >= 1:
         return "s", 1.0
     return ("ms", 1e3) if typical_s >= 1e-3 else ("µs", 1e6) if typical_s >= 1e-6 else ("ns", 1e9)
 
 
 def drawn_interval(middle: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """The ends of an interval to draw; `middle` twice if it is unknown or wider than a factor of 2:
-    it would stretch the axis until nothing else can be seen."""
+    """Return the interval to draw; (middle, middle) if it is unknown or wider than a factor of 2,
+    which would stretch the axis too far."""
     if low and high and middle <= 2 * low and high <= 2 * middle:
         return low, high
     return middle, middle
@@ -96,7 +96,7 @@ def tooltips(*names: str) -> list[Spec]:
 
 
 def dots(count: int) -> Spec:
-    """Marks that stay readable at ten thousand."""
+    """Return point marks that stay readable for ten thousand points."""
     size, opacity = (60, 0.9) if count <= 300 else (25, 0.6) if count <= 3000 else (8, 0.35)
     return {"type": "point", "filled": True, "size": size, "opacity": opacity}
 
@@ -109,7 +109,7 @@ def si_prefix(value: float) -> tuple[float, str]:
 
 
 def timed_rows(rows: Sequence[Row]) -> list[Row]:
-    """Rows with a time, without canaries, which nobody asked for, unless there is nothing else."""
+    """Return rows with a time; canaries only if there is nothing else."""
     timed = [row for row in rows if row.timed]
     return [row for row in timed if not row.sentinel] or timed
 
@@ -150,7 +150,7 @@ def times_by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def varying_dims(rows: Sequence[Row], count: int) -> tuple[str, ...]:
-    """The dims with the most values."""
+    """Return the `count` dims with the most distinct values."""
     values: dict[str, set[int]] = {}
     for row in rows:
         for name, size in row.result.case.problem.dims.items():
@@ -169,8 +169,8 @@ def dims_hint(rows: Sequence[Row]) -> str:
 
 
 def rows_of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
-    """The rows of the op with the most results, and a note if there are other ops: a dim of two
-    ops, such as n of gemm and copy, is not one axis."""
+    """Return the rows of the op with the most results, and a note if there are other ops: a dim of
+    the same name in two ops, such as n of gemm and copy, is not one axis."""
     ops = [row.result.case.problem.op for row in rows]
     if len(set(ops)) < 2:
         return rows, ""

@@ -1,4 +1,4 @@
-"""Roofline: measured roofs, with results or alone."""
+"""Roofline plots: measured roofs, with or without results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kernelmark.report.figures._parts import (
 from kernelmark.report.tables import Row
 from kernelmark.report.vega import Spec
 
-_INTENSITIES = (0.125, 2048.0)  # FLOP per byte that roofs alone are drawn over
+_INTENSITIES = (0.125, 2048.0)  # range in FLOP per byte if no results are drawn
 
 
 def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
-    """FLOP/s over FLOPs per byte: measured roofs as lines, each result a point."""
+    """Return FLOP/s over arithmetic intensity: measured roofs as lines, results as points."""
     points = [
         point_of(row) | {"x": row.result.flops / row.result.bytes, "y": row.result.flops_per_s}
         for row in timed_rows(rows)
@@ -47,7 +47,7 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
             "mark": dots(len(points)),
             "encoding": {
                 **axes,
-                # The legend's symbols would be as faint as the points.
+                # Otherwise the legend's symbols are as faint as the points.
                 "color": by_field("backend") | {"legend": {"symbolOpacity": 1}},
                 "shape": {"field": "op", "type": "nominal", "title": None}
                 | {"legend": {"symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}},
@@ -59,7 +59,7 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
 
 
 def ceilings(roofs: Sequence[Roof]) -> Spec:
-    """The roofs of one device alone: FLOP/s that each could reach over FLOPs per byte."""
+    """Return the roofs of one device: attainable FLOP/s over arithmetic intensity."""
     known = [roof for roof in roofs if roof.value > 0]
     lines, labels = _roof_lines(known, _INTENSITIES)
     if not lines:
@@ -68,7 +68,7 @@ def ceilings(roofs: Sequence[Roof]) -> Spec:
 
 
 def _roof_axes() -> Spec:
-    """Axes with room around: a point at the edge would lie on an axis."""
+    """Return axes with padding, so that no point lies on an axis line."""
     made = {
         "x": log_axis("x", "arithmetic intensity, FLOP per byte"),
         "y": log_axis("y", "FLOP/s", "~s"),
@@ -77,7 +77,7 @@ def _roof_axes() -> Spec:
 
 
 def _rise(drawn: Values) -> float:
-    """The angle, in degrees clockwise, at which a line of memory rises over what is drawn."""
+    """Return the angle of memory roofs in the plot, in degrees clockwise."""
     decades = [
         math.log10(max(value[name] for value in drawn) / min(value[name] for value in drawn))
         for name in ("x", "y")
@@ -86,7 +86,7 @@ def _rise(drawn: Values) -> float:
 
 
 def _roof_layers(lines: Values, labels: Values, points: Values) -> list[Spec]:
-    """Roofs as lines with their names, beside `points`; none without any."""
+    """Return layers for the roof lines and their labels; [] without lines."""
     if not lines:
         return []
     axes = _roof_axes()
@@ -98,7 +98,7 @@ def _roof_layers(lines: Values, labels: Values, points: Values) -> list[Spec]:
     ]
     for align in ("left", "right"):
         text: Spec = {"type": "text", "align": align, "dx": 4, "dy": -6, "fontSize": 10}
-        if align == "left":  # a line of memory: its name runs along it
+        if align == "left":  # label along the slope of a memory roof
             text |= {"angle": _rise([*lines, *points]), "dx": 14}
         mine = [label for label in labels if label["align"] == align]
         shown = axes | {"text": {"field": "roof"}}
@@ -107,8 +107,8 @@ def _roof_layers(lines: Values, labels: Values, points: Values) -> list[Spec]:
 
 
 def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Values]:
-    """Lines of the memory levels up to the highest compute roof, and of the compute roofs from
-    where the fastest memory reaches them; a label each."""
+    """Return lines and labels: each memory level up to the highest compute roof, and each compute
+    roof from where the fastest memory reaches it."""
     memory = _highest(roof for roof in roofs if roof.kind == "bytes")
     compute = _highest(roof for roof in roofs if roof.kind == "flops")
     if not memory:
@@ -117,8 +117,8 @@ def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Val
     slowest, fastest = (choose(roof.value for roof in memory) for choose in (min, max))
     top = max((roof.value for roof in compute), default=math.inf)
     if math.isfinite(top):
-        # Where each memory level meets the highest roof is drawn too: without it, a point does not
-        # show which of them bounds it.
+        # Include the ridge points, where memory levels meet the highest compute roof: they show
+        # whether a point is memory-bound or compute-bound.
         ridge = top / slowest
         first, last = min(first, ridge / 4, top / fastest / 2), max(last, ridge * 2)
     lines: Values = []

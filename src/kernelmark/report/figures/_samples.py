@@ -1,4 +1,4 @@
-"""Samples of results, block by block."""
+"""Samples of results by block."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kernelmark.report.figures._parts import (
 from kernelmark.report.tables import Row
 from kernelmark.report.vega import Spec
 
-_MOST_SAMPLES = 6  # results whose samples are drawn
+_MOST_SAMPLES = 6  # maximum number of results
 
 
 def samples(rows: Sequence[Row]) -> Spec:
-    """Every sample of some results, block by block in the order taken; the clock beneath."""
+    """Return every sample of some results, by block in measured order, with the clock below."""
     every = timed_rows(rows)
     timed = every[:_MOST_SAMPLES]
     if not timed:

@@ -27,12 +27,12 @@ from kernelmark.report.figures._parts import (
 from kernelmark.report.tables import Row
 from kernelmark.report.vega import Spec
 
-_MOST_LINES = 12  # of a backend: more cover each other
-_MOST_DASHES = 5  # dash patterns that a reader can distinguish
+_MOST_LINES = 12  # per backend: more would overlap
+_MOST_DASHES = 5  # dash patterns that remain distinguishable
 
 
 def sweep(rows: Sequence[Row], x: str = "") -> Spec:
-    """Rates over a dim, FLOP/s and bytes/s beneath each other, with intervals."""
+    """Return rates over a dim, FLOP/s above bytes/s, with intervals."""
     some = require_rows(timed_rows(rows))
     timed, words = (some, "") if x else rows_of_main_op(some)
     x = x or varying_dims(timed, 1)[0]
@@ -64,7 +64,7 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
         along["x"]["axis"] = {"format": "d"}
         if _spans_octaves([value["x"] for value in values]):
             along["x"]["scale"] = {"type": "log", "base": 2, "nice": False}
-        # The legend's symbols would be as faint as the band.
+        # Otherwise the legend's symbols are as faint as the band.
         opaque = by_field("backend") | {"legend": {"symbolOpacity": 1}}
         colour: Spec = {"color": opaque, "detail": {"field": "rest"}}
         dashes: Spec = {}
@@ -101,7 +101,7 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
 
 
 def _medians(points: Values) -> Values:
-    """The median rates of each backend at each x, and what 80 % of the problems are within."""
+    """Return the median rate per backend and x, with the 10 % and 90 % quantiles over problems."""
     found: dict[tuple[str, float], Values] = {}
     for point in points:
         found.setdefault((point["backend"], point["x"]), []).append(point)
@@ -111,7 +111,7 @@ def _medians(points: Values) -> Values:
         for name in ("flops", "bytes"):
             rates = [point[name] for point in own if name in point]
             if rates:
-                one = len(rates) == 1  # which has no quantiles
+                one = len(rates) == 1  # quantiles need two values
                 cuts = rates * 9 if one else statistics.quantiles(rates, n=10, method="inclusive")
                 value |= {name: cuts[4], f"{name}_low": cuts[0], f"{name}_high": cuts[8]}
         values.append(value)
@@ -119,7 +119,7 @@ def _medians(points: Values) -> Values:
 
 
 def _line_labels(rows: Sequence[Row], without: str) -> list[str]:
-    """The op, dims, dtypes and options that vary among rows, as the label of each row's line."""
+    """Return a line label per row: the op, dims, dtypes and options that vary among the rows."""
     words = []
     for row in rows:
         problem = row.result.case.problem

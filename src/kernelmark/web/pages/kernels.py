@@ -1,4 +1,4 @@
-"""Pages about series: the overview, every kernel, and one series over its runs."""
+"""Pages about series: the overview, all kernels, and one series over its runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from kernelmark.web.source import RECENT, Kernel, Source, Summary
 
 STATES = ("broken", "slower", "faster", "failed", "unsupported", "new", "steady")
 CHANGED = ("broken", "slower", "faster")
-_SPARK = 24  # points of a trend
+_SPARK = 24  # points of a sparkline
 _MOVERS = 12
 _NEWEST_RUNS = 8
 _FOUND = 50
-_MOST_DRAWN = 200  # newest points: those that steps are looked for in
-_FIRST_WAIT_S = 0.25  # for the first summary: a small store is judged in less
+_MOST_DRAWN = 200  # newest points; steps are searched in these
+_FIRST_WAIT_S = 0.25  # for the first summary: a small store takes less
 
 
 def overview(source: Source, urls: Urls, params: Params) -> Page:
-    """Did anything get slower, which kernel, by how much, with what confidence."""
+    """Return the overview: what got slower, by how much, with what confidence."""
     summary = source.summary(_FIRST_WAIT_S)
     newest, total = source.store.find_runs(limit=_NEWEST_RUNS)
     running, _ = source.store.find_runs(limit=5, state=RunState.RUNNING.value)
@@ -109,7 +109,7 @@ def _answer(summary: Summary, urls: Urls) -> Values:
 
 
 def _evidence(one: Kernel) -> str:
-    """Why the change is believed to be one."""
+    """Return the evidence for the change."""
     step = one.step
     if one.story.screen.flagged or step is None:
         return str(one.story.screen.reason)
@@ -117,7 +117,7 @@ def _evidence(one: Kernel) -> str:
 
 
 def _impact(one: Kernel) -> float | None:
-    """The seconds of a launch that the change is worth."""
+    """Return the change in seconds per launch."""
     newest, ratio = judged_s(one.story.newest), one.change
     if not newest or not ratio or one.story.newest.metric:
         return None
@@ -125,15 +125,15 @@ def _impact(one: Kernel) -> float | None:
 
 
 def _rank(one: Kernel) -> float:
-    """Broken series first, then those that changed, by impact, then the others."""
+    """Return the sort key: broken series first, then recent changes by impact, then the rest."""
     if one.state == "broken":
         return 1e9
     return (1.0 if one.is_news else 0.0) + (_impact(one) or 0.0)
 
 
 def _grid(summary: Summary, urls: Urls) -> Values:
-    """One cell for each op and backend: percentage of the roof, change, failures. Canaries are left
-    out: the one that only launches would be 0 % of the roof in the mean of all copies."""
+    """Return one cell per op and backend: percentage of the roof, change, failures. Canaries are
+    left out: the launch-only canary is 0 % of the roof and would distort the mean of copies."""
     cells: dict[tuple[str, str], list[Kernel]] = {}
     canaries = set(sentinel_keys(SENTINELS))
     for one in summary.kernels:
@@ -167,14 +167,14 @@ def _cell(op: str, backend: str, found: Sequence[Kernel], urls: Urls) -> Values:
 
 
 def kernels(source: Source, urls: Urls, params: Params) -> Page:
-    """Every series of the newest runs with its newest point, trend and state."""
+    """Return all series of the newest runs with newest point, trend and state."""
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary else ()
     found = [one for one in every if _is_wanted(one, params)]
     shown = parts.paged(
         _kernel_table(summary, found), params, urls, "kernels", first="rank", finish=_finish(urls)
     )
-    # Rows without a metric come first: a column without a value only takes room.
+    # Rows without a metric come first; drop the column if all its cells on the page are empty.
     if params.get("sort") != "metric" and not any(row["metric"] for row in shown["rows"]):
         shown["columns"] = [one for one in shown["columns"] if one["key"] != "metric"]
     return {
@@ -203,7 +203,7 @@ def _is_wanted(one: Kernel, params: Params) -> bool:
 
 
 def rows_of(summary: Summary) -> dict[int, Values]:
-    """The row of each kernel, by its identity, without links; made once for a summary."""
+    """Return the row of each kernel by id(kernel), without links; cached in the summary."""
     if "rows" not in summary.derived:
         timings = history_report.timings([one.story for one in summary.kernels])
         rows = {id(one): _kernel_row(one, timings[one.story.series]) for one in summary.kernels}
@@ -230,7 +230,7 @@ def _kernel_table(
 
 
 def _linked(of: Section, urls: Urls) -> Section:
-    """The table with links in its rows."""
+    """Return the table with links in its rows."""
     return of | {"rows": list(map(_finish(urls), of["rows"]))}
 
 
@@ -241,7 +241,7 @@ def _finish(urls: Urls) -> Callable[[Values], Values]:
             "started": urls("run", row["run"]),
             "value": result_url(row["run"], row["case"], row["device"], urls),
         }
-        if row["value"] is None:  # what failed has no time to follow: its state leads to the reason
+        if row["value"] is None:  # a failure has no time: link its state to the result
             links["state"] = links["value"]
         return row | {"links": links}
 
@@ -285,7 +285,7 @@ def _series_url(one: Kernel, urls: Urls) -> str | None:
 
 
 def series(source: Source, urls: Urls, params: Params) -> Page:
-    """One series over its runs: noise band, change points, what changed there."""
+    """Return one series over its runs: noise band, change points and environment changes."""
     found = _series(source, params["case_id"], params.get("arch", ""), params.get("metric", ""))
     story, known = found.story, history_report.parts(found.story)
     newest = judged_s(story.newest)
@@ -331,7 +331,7 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def _series(source: Source, case_id: str, arch: str, metric: str) -> Kernel:
-    """A series over all its runs; what the summary knows beyond that is kept."""
+    """Return a series over all its runs, with what the summary adds to it."""
     points = source.store.history(case_id=case_id, arch=arch)
     mine = [point for point in points if point.metric == metric]
     summary = source.summary()
@@ -340,7 +340,7 @@ def _series(source: Source, case_id: str, arch: str, metric: str) -> Kernel:
         raise NothingToDo("there is no such series", hint="the page Kernels lists those there are")
     if recent is None:
         return Kernel(case_id=case_id, arch=arch, story=judging.story(mine))
-    if not mine:  # a microbenchmark's, of one machine among several
+    if not mine:  # a microbenchmark's series, which belongs to one machine of several
         return recent
     return replace(recent, story=replace(judging.story(mine), held=recent.story.held))
 
@@ -394,7 +394,7 @@ def _point_row(point: Point) -> Values:
 
 
 def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the page need."""
+    """Return a function that adds what only the rows on the current page need."""
 
     def finished(row: Values) -> Values:
         links = {
@@ -410,7 +410,7 @@ def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
 
 
 def search(source: Source, urls: Urls, params: Params) -> Page:
-    """Runs and series whose text contains all words."""
+    """Return runs and series whose text contains all words."""
     text = params.get("q", "")
     runs, total = source.store.find_runs(limit=20, text=text) if text else ([], 0)
     summary = source.summary(_FIRST_WAIT_S)

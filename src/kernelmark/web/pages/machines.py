@@ -1,4 +1,4 @@
-"""Pages about machines: microbenchmarks by device, environments, and tuning sessions."""
+"""Pages about machines: microbenchmarks by device, environments and tuning sessions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, tabl
 from kernelmark.web.pages.runs import result_url
 from kernelmark.web.source import Source
 
-_MICRO_RUNS = 40  # newest runs that microbenchmarks are looked for in
+_MICRO_RUNS = 40  # newest runs that are searched for microbenchmarks
 
 
 def micro(source: Source, urls: Urls, params: Params) -> Page:
-    """Microbenchmarks by device: the newest value of each headline metric, and the roofs."""
+    """Return microbenchmarks by device: the newest headline metrics and the roofs."""
     newest: dict[str, dict[str, Values]] = {}
     infos: dict[str, tuple[str, DeviceInfo]] = {}
     for run in source.store.runs(limit=_MICRO_RUNS, suites=(MICRO_SUITE, ROOFS_SUITE)):
@@ -81,37 +81,37 @@ def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
 
 
 def devices(source: Source, urls: Urls, params: Params) -> Page:
-    """Every device and environment that runs were made on."""
-    places = source.store.environments()
+    """Return all devices and environments of the stored runs."""
+    stored = source.store.environments()
     seen: dict[tuple[str, str, str], Values] = {}
-    for place in places:
-        for info in place.environment.devices:
-            first: Values = {"runs": 0, "newest": place.newest, "memory": ""}
-            row = seen.setdefault((place.environment.host, info.name, info.model), first)
-            row["runs"] += place.runs
-            if not row["memory"]:  # roofs that were imported have no size of their device
+    for entry in stored:
+        for info in entry.environment.devices:
+            first: Values = {"runs": 0, "newest": entry.newest, "memory": ""}
+            row = seen.setdefault((entry.environment.host, info.name, info.model), first)
+            row["runs"] += entry.runs
+            if not row["memory"]:  # imported roofs have no memory size
                 row |= {
                     "device": info.name,
                     "model": info.model,
                     "arch": info.arch,
-                    "host": place.environment.host,
+                    "host": entry.environment.host,
                     "units": info.units,
                     "memory": bytes_text(info.memory_bytes) if info.memory_bytes else "",
                     "driver": info.driver,
                 }
     rows = [
         {
-            "environment": place.fingerprint[:8],
-            "host": place.environment.host,
-            "os": place.environment.os,
-            "python": place.environment.python,
-            "commit": place.environment.commit[:12],
-            "libraries": ", ".join(f"{k} {v}" for k, v in place.environment.libraries.items()),
-            "runs": place.runs,
-            "newest": place.newest,
-            "links": {"environment": urls("environment", place.fingerprint)},
+            "environment": entry.fingerprint[:8],
+            "host": entry.environment.host,
+            "os": entry.environment.os,
+            "python": entry.environment.python,
+            "commit": entry.environment.commit[:12],
+            "libraries": ", ".join(f"{k} {v}" for k, v in entry.environment.libraries.items()),
+            "runs": entry.runs,
+            "newest": entry.newest,
+            "links": {"environment": urls("environment", entry.fingerprint)},
         }
-        for place in places
+        for entry in stored
     ]
     columns = ["environment:code", "host", "os::system", "python::Python", "commit:code"]
     columns += ["runs:count", "newest:date:last run", "libraries"]
@@ -131,29 +131,29 @@ def _devices_table(rows: list[Values]) -> Section:
 
 
 def environment(source: Source, urls: Urls, params: Params) -> Page:
-    """One environment, and what differs from the one that its host had before."""
-    places = source.store.environments()
-    at = next((i for i, p in enumerate(places) if p.fingerprint == params["fingerprint"]), None)
+    """Return one environment and its difference from the host's previous one."""
+    stored = source.store.environments()
+    at = next((i for i, p in enumerate(stored) if p.fingerprint == params["fingerprint"]), None)
     if at is None:
         raise NothingToDo("there is no such environment", hint="the page Devices lists them")
-    place, host = places[at], places[at].environment.host
+    entry, host = stored[at], stored[at].environment.host
     page: Page = {
-        "title": f"Environment {place.fingerprint[:8]}",
-        "lead": f"{counted(place.runs, 'run')}, the last on {date_text(place.newest)} UTC.",
-        "environment": parts.text_table(environment_table(place.environment)),
+        "title": f"Environment {entry.fingerprint[:8]}",
+        "lead": f"{counted(entry.runs, 'run')}, the last on {date_text(entry.newest)} UTC.",
+        "environment": parts.text_table(environment_table(entry.environment)),
     }
-    older = next((one for one in places[at + 1 :] if one.environment.host == host), None)
+    older = next((one for one in stored[at + 1 :] if one.environment.host == host), None)
     if older is not None:
         page["changed"] = {
             "since": f"environment {older.fingerprint[:8]}",
             "href": urls("environment", older.fingerprint),
-            "rows": parts.changes(older.environment, place.environment),
+            "rows": parts.changes(older.environment, entry.environment),
         }
     return page
 
 
 def tuning(source: Source, urls: Urls, params: Params) -> Page:
-    """Tuning folders that the dashboard was started with, and how far each is."""
+    """Return the tuning folders that the dashboard was started with, and their progress."""
     rows: list[Values] = []
     for path in source.tuning:
         try:
@@ -181,7 +181,7 @@ def tuning(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def session(source: Source, urls: Urls, params: Params) -> Page:
-    """One tuning folder: each plan's best time so far, and which parameters matter."""
+    """Return one tuning folder: best time so far per plan, and the importance of parameters."""
     path = next((one for one in source.tuning if one.name == params["name"]), None)
     if path is None:
         raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")

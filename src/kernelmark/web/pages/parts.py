@@ -1,4 +1,4 @@
-"""What pages are made of: tables, forms, facts, figures."""
+"""Building blocks of pages: tables, forms, facts and figures."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kernelmark.report.vega import Spec
 
 PAGE_ROWS = 50  # a browser takes about a millisecond to lay out a row
 _ALL_ROWS = 100_000
-_WIDTH = 1160  # pixels of a figure: a wide page's
-_WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # of one figure in a row
-_OWN = ("$schema", "config", "title")  # of a figure in a file of its own, not of one in a page
-_PATH = ("run_id", "case_id", "name", "fingerprint")  # parts of an address before its "?"
+_WIDTH = 1160  # figure width in pixels on a wide page
+_WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # widths of figures that fill a row
+_OWN = ("$schema", "config", "title")  # keys of a stand-alone figure, not of an embedded one
+_PATH = ("run_id", "case_id", "name", "fingerprint")  # path parameters, in front of "?"
 
-Params = Mapping[str, str]  # of an address: in its path, and after its "?"
+Params = Mapping[str, str]  # path and query parameters of a request
 Page = dict[str, Any]
 Section = dict[str, Any]
 Values = dict[str, Any]
 
 
 class Urls(Protocol):
-    """Addresses of pages; None for one that is not there, as on a static site."""
+    """A function that returns the URL of a page; None if there is none, as on a static site."""
 
     def __call__(self, page: str, *parts: str, **query: str) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A parameter of a page's address."""
+    """A query parameter of a page."""
 
     name: str
     help: str
@@ -61,7 +61,7 @@ def table(
     empty: str = "Nothing here",
     sortable: bool = True,
 ) -> Section:
-    """Rows under columns, each `key`, `key:kind` or `key:kind:title`; "" is no column."""
+    """Return a table section; columns are `key`, `key:kind` or `key:kind:title`, "" is skipped."""
     made = []
     for key, kind, name in (f"{column}::".split(":")[:3] for column in columns if column):
         made.append({"key": key, "title": name or key, "kind": kind or "text"})
@@ -75,7 +75,7 @@ def table(
 
 
 def text_table(of: Table) -> Section:
-    """A table of texts."""
+    """Return a section with the text cells of a table."""
     keys = [column.name for column in of.columns]
     columns = [f"{c.name}:{'right' if c.align == 'right' else 'text'}" for c in of.columns]
     rows = [dict(zip(keys, row, strict=True)) for row in of.rows]
@@ -92,10 +92,11 @@ def paged(
     make: Callable[[Any], Values] = lambda row: row,
     finish: Callable[[Values], Values] = lambda row: row,
 ) -> Section:
-    """One page of a table, sorted by the column in the address, or else by `first`, descending.
+    """Return one page of a table, sorted by the `sort` parameter, or else by `first` descending.
 
-    `make` turns a value of the table into a row: every value if the table is sorted, otherwise
-    those on the page. `finish` adds to the rows on the page what is never sorted by."""
+    `make` turns a value of the table into a row: all values if the table is sorted, otherwise only
+    those on the page. `finish` adds to the rows on the page what is never sorted by.
+    """
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
     key = params.get("sort") or first
     order = params.get("order") or ("asc" if params.get("sort") else "desc")
@@ -131,7 +132,7 @@ def _sort_value(row: Mapping[str, Any], key: str) -> Any:
 
 
 def pager(total: int, params: Params, urls: Urls, page: str, *parts: str) -> Values:
-    """Links to the rows before and after."""
+    """Return links to the previous and next rows."""
     given, offset = _query(params), offset_of(params)
     made: Values = {"total": total, "offset": offset}
     if offset > 0:
@@ -143,12 +144,12 @@ def pager(total: int, params: Params, urls: Urls, page: str, *parts: str) -> Val
 
 
 def _query(params: Params) -> dict[str, str]:
-    """The part of the parameters after "?"."""
+    """Return the query parameters, without path parameters."""
     return {name: value for name, value in params.items() if value and name not in _PATH}
 
 
 def device_query(device: str) -> str:
-    """The device in the address of a result; that of the CPU needs none."""
+    """Return the `device` parameter of a result's URL; "" for the CPU."""
     return "" if device == "cpu" else device
 
 
@@ -157,7 +158,7 @@ def offset_of(params: Params) -> int:
 
 
 def most_rows(params: Params) -> int:
-    """Rows of a table that are shown at once."""
+    """Return the number of rows shown at once."""
     return _ALL_ROWS if params.get("rows") == "all" else PAGE_ROWS
 
 
@@ -170,8 +171,8 @@ def choice(
     required: bool = False,
     unset: str = "All",
 ) -> Values:
-    """A field of the form above a table: free text, or a choice among values or (value, text).
-    `unset` is the text for no choice."""
+    """Return a form field: free text, or a choice among values or (value, text) pairs. `unset` is
+    the text for no choice."""
     pairs = [one if isinstance(one, tuple) else (one, one) for one in choices or () if one]
     return {
         "name": name,
@@ -188,7 +189,7 @@ def search_box(params: Params) -> Values:
 
 
 def has_words(text: str, params: Params) -> bool:
-    """Whether `text` contains every word that was searched for."""
+    """Return whether `text` contains all search words."""
     return all(word in text.lower() for word in params.get("q", "").lower().split())
 
 
@@ -201,7 +202,7 @@ def actions(*pairs: tuple[str, str | None]) -> list[dict[str, str]]:
 
 
 def changes(base: Environment, head: Environment) -> list[list[str]]:
-    """What differs between two environments."""
+    """Return the differences between two environments."""
     return [[what, old or "–", new or "–"] for what, old, new in difference(base, head)]
 
 
@@ -210,7 +211,7 @@ def finite(value: float | None) -> float | None:
 
 
 def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
-    """A list of one figure; empty if there is nothing to draw."""
+    """Return a list of one figure; [] if there is nothing to draw."""
     try:
         spec = {name: part for name, part in make().items() if name not in _OWN}
         words = str(spec.pop("description", ""))
@@ -221,7 +222,7 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
 
 
 def _fitted(spec: Any) -> Any:
-    """The spec as wide as a page, without the titles of its views, which the page shows."""
+    """Return the spec in page width, without view titles, which the page shows itself."""
     if isinstance(spec, list):
         return [_fitted(one) for one in spec]
     if not isinstance(spec, dict):

@@ -26,15 +26,15 @@ from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, tabl
 from kernelmark.web.source import Source
 
 RULES = ("robust", "golden-tot", "ratio")
-CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # the other kinds have pages of their own
-_CHOICES = 50  # most runs in a drop-down list
-_MOST_DRAWN = 2000  # most points of a roofline
-_COMMANDS = 5  # most commands shown for one kind of failure
+CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # other kinds have separate pages
+_CHOICES = 50  # maximum runs in a drop-down list
+_MOST_DRAWN = 2000  # maximum points of a roofline
+_COMMANDS = 5  # maximum commands shown per kind of failure
 _FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
 def runs(source: Source, urls: Urls, params: Params) -> Page:
-    """Stored runs, newest first."""
+    """Return the stored runs, newest first."""
     columns = ("label", "suite", "state")
     found, total = source.store.find_runs(
         limit=parts.most_rows(params),
@@ -97,7 +97,7 @@ def progress(source: Source, run: Run, urls: Urls) -> Values:
 
 
 def run(source: Source, urls: Urls, params: Params) -> Page:
-    """One run: the answer, every row, failures with their commands, the environment."""
+    """Return one run: the answer, all rows, failures with rerun commands, the environment."""
     results = source.results(params["run_id"])
     one, every = results.run, results.rows
     rows = _wanted(every, params)
@@ -196,7 +196,7 @@ def _is_wanted(row: Row, params: Params) -> bool:
 
 
 def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
-    """Return a table of results, whose cells `_result_row` makes for the rows of one page."""
+    """Return a table of results; `_result_row` formats the rows of the current page."""
     many = len({row.result.device for row in rows}) > 1
     metrics = any(row.result.metrics for row in rows)
     timed = not metrics or any(row.result.measurement for row in rows)
@@ -210,7 +210,7 @@ def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
 
 
 def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the page need."""
+    """Return a function that adds what only the rows on the current page need."""
 
     def finished(row: Values) -> Values:
         of: Row = row["of"]
@@ -259,7 +259,7 @@ def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None
 
 
 def comparison(source: Source, urls: Urls, params: Params) -> Page:
-    """Two runs side by side, changed rows first."""
+    """Return the comparison of two runs, changed rows first."""
     head = source.store.run(params.get("head") or _newest(source))
     before = source.store.run_before(head) if not params.get("base") else None
     base = before or source.store.run(params.get("base") or "latest~1")
@@ -306,7 +306,7 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the page need."""
+    """Return a function that adds what only the rows on the current page need."""
 
     def finished(row: Values) -> Values:
         pair = row["of"].pair
@@ -346,8 +346,7 @@ def _compared_row(row: Compared) -> Values:
 
 
 def _newest(source: Source) -> str:
-    """Return the id of the newest run of kernels: a run of microbenchmarks has no rows to compare
-    or draw."""
+    """Return the id of the newest run with kernels; microbenchmarks have no rows to draw."""
     return next((run.id for run in _runs_of_kernels(source)), "latest")
 
 
@@ -363,7 +362,7 @@ def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, st
 
 
 def result(source: Source, urls: Urls, params: Params) -> Page:
-    """One result: every sample by block, clocks, resources, and the command that repeats it."""
+    """Return one result: samples by block, clocks, resources and the rerun command."""
     results = source.results_like(params["run_id"], params["case_id"])
     device = params.get("device", "")
     row = next(
@@ -425,11 +424,11 @@ def _headline(row: Row) -> list[tuple[str, str]]:
 
 
 def roofline(source: Source, urls: Urls, params: Params) -> Page:
-    """A run under the measured roofs, and the rows furthest from theirs."""
+    """Return the roofline of a run, and the rows furthest from their roof."""
     results = source.results(params.get("run") or _newest(source))
     one = results.run
     every = [row for row in results.timed if row.ranks]
-    # A canary of one element is 0 % of every roof.
+    # A one-element canary is at 0 % of every roof.
     every = [row for row in every if not row.sentinel] or every
     found = sorted(
         _wanted(every, params), key=lambda row: row.share.value if row.share else math.inf
@@ -464,7 +463,7 @@ def roofline(source: Source, urls: Urls, params: Params) -> Page:
 
 
 def charts(source: Source, urls: Urls, params: Params) -> Page:
-    """A run drawn as `kmark plot` draws it: backends compared, speed-ups, rates over a dim."""
+    """Return a chart of a run as `kmark plot` draws it: bars, speed-ups or rates over a dim."""
     results = source.results(params.get("run") or _newest(source))
     one, kind = results.run, params.get("kind") or CHARTS[0]
     every = results.timed
@@ -483,7 +482,7 @@ def charts(source: Source, urls: Urls, params: Params) -> Page:
     return {
         "title": "Charts",
         "lead": f"Run {one.label or one.id}, {date_text(one.started)} UTC.",
-        "kinds": parts.actions(  # for a static site, which has no form
+        "kinds": parts.actions(  # links for a static site, which has no forms
             *((figures.TITLES[name], urls("charts", run=one.id, kind=name)) for name in CHARTS)
         ),
         "filters": [

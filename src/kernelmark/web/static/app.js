@@ -1,5 +1,5 @@
-// Everything works without this file; it adds live updates, copying, sorting in place, tooltips, and
-// filters, sorting and pages of a table without loading the whole page again.
+// Optional: pages work without scripts. Adds live updates, copying, sorting in place, tooltips, and
+// filters, sorting and paging of tables without reloading the whole page.
 "use strict";
 
 function enhance(root) {
@@ -39,7 +39,7 @@ function enhance(root) {
       visit(new URL(link.href), { top: Boolean(link.closest(".pager")) });
     });
   }
-  // After the first frame: drawing a figure takes longer than all the rest of a page.
+  // After the first frame: rendering a figure takes longer than the rest of a page.
   const figures = root.querySelectorAll("figure[data-figure]");
   if (figures.length) requestAnimationFrame(() => setTimeout(() => figures.forEach(draw), 0));
   for (const table of root.querySelectorAll("table[data-sortable]")) sortable(table);
@@ -50,7 +50,7 @@ function enhance(root) {
   }
 }
 
-// A static site has no server that filters: rows are hidden here.
+// A static site has no server to filter rows: hide them here.
 function filterable(table) {
   const box = document.createElement("input");
   box.type = "search";
@@ -102,7 +102,7 @@ function sortable(table) {
   });
 }
 
-// What a mark of a figure stands for is in its label.
+// Tooltips of figures: the label of a mark describes it.
 const tip = document.createElement("div");
 tip.className = "tip";
 tip.hidden = true;
@@ -129,7 +129,7 @@ async function draw(figure) {
   if (figure.matches(".of-series")) figure.scrollLeft = figure.scrollWidth;
 }
 
-// The page at an address, as a document; null where it is none that can be shown here.
+// Fetch a page as a document; null if it cannot be shown here.
 async function load(address, signal) {
   const answer = await fetch(address, { headers: { accept: "text/html" }, signal });
   if (!answer.ok) return null;
@@ -137,8 +137,8 @@ async function load(address, signal) {
   return found.querySelector("main") ? found : null;
 }
 
-// Rows beyond those that the window has room for follow after the first frame: laying them out takes
-// longer than everything else between a click and what it shows.
+// Append rows below the visible ones after the first frame: laying them out takes longer than the
+// rest of a navigation.
 const ROW_PX = 36;
 
 function postpone(root) {
@@ -155,7 +155,7 @@ function postpone(root) {
 function show(page, { gradual = false } = {}) {
   const main = document.querySelector("main");
   const fresh = page.querySelector("main");
-  // A figure stays until the new one is drawn.
+  // Keep the old figure until the new one is rendered.
   for (const figure of fresh.querySelectorAll("figure[data-figure]")) {
     const old = main.querySelector("figure.drawn > svg");
     if (old) figure.append(old);
@@ -170,7 +170,7 @@ function show(page, { gradual = false } = {}) {
   enhance(main);
 }
 
-// Finds the control that had the focus among those that took its place.
+// Find the control that replaces the one that had the focus.
 function successor(control) {
   if (!control || control.isConnected) return null;
   if (control.form) return document.querySelector(`.filters [name="${control.name}"]`);
@@ -193,7 +193,7 @@ async function visit(url, { add = true, top = false } = {}) {
     if (add) history.pushState(null, "", url);
     here = path();
     if (top) scrollTo(0, 0);
-    show(page, { gradual: scrollY < innerHeight / 2 });  // a shorter page would move what is seen
+    show(page, { gradual: scrollY < innerHeight / 2 });  // a shorter page would scroll the view
   } catch (error) {
     if (!signal.aborted) location.assign(url);
     return;
@@ -234,6 +234,6 @@ document.addEventListener("keydown", (event) => {
   const box = document.querySelector(".search input");
   if (box) { event.preventDefault(); box.focus(); }
 });
-// A link to a part of the page is a change of the address too.
+// Following a link to a fragment changes the address too.
 window.addEventListener("popstate", () => { if (path() !== here) visit(new URL(location.href), { add: false }); });
 if (document.body.dataset.live) follow(document.body.dataset.live);

@@ -81,7 +81,7 @@ def _share(word: str, size: str) -> float:
 
 
 def _size(verdict: Verdict) -> float:
-    """How far the ratio is from 1, as a share of the smaller time."""
+    """Return how far the ratio is from 1, as a share of the smaller time."""
     if not verdict.ratio:
         return 0.0
     return max(verdict.ratio, 1 / verdict.ratio) - 1

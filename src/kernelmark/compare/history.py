@@ -173,20 +173,20 @@ class History:
 
 
 def judged_s(point: Point) -> float | None:
-    """The time that a point counts by, or the value of its metric."""
+    """Return the time that a point counts by, or the value of its metric."""
     if point.metric:
         return point.value
     return mean_of(point.modes) if point.modes else point.median_s
 
 
 def counted_s(measurement: Measurement) -> float:
-    """The time that a measurement counts by as a point of history."""
+    """Return the time that a measurement counts by as a point of history."""
     return mean_of(measurement.modes) if measurement.modes else measurement.median_s
 
 
 def is_reliable(point: Point) -> bool:
-    """Whether a point has as many blocks as promised, and these agree. Where not, its median may be
-    a time that no launch took: it is shown, and neither judged nor part of a level."""
+    """Return whether a point has as many blocks as promised, and these agree. Where not, its median
+    may be a time that no launch took: it is shown, and neither judged nor part of a level."""
     return bool(point.metric) or _doubt(point) is None
 
 
@@ -200,7 +200,7 @@ def _doubt(point: Point) -> Reason | None:
 
 
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
-    """Each series with its steps and its screen; `points` are in the order of time."""
+    """Return each series with its steps and its screen; `points` are in the order of time."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.series, []).append(point)
@@ -208,8 +208,8 @@ def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[
 
 
 def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
-    """One series, oldest point first. Of several results of a run, on many devices of one kind, the
-    middle one stands for it; a failure stands for all."""
+    """Return one series, oldest point first. Of several results of a run, on many devices of one
+    kind, the middle one stands for it; a failure stands for all."""
     points = [_middle(list(group)) for _, group in itertools.groupby(points, lambda p: p.run_id)]
     timed = _timed(points)
     logs = [math.log(time_s) for _, time_s in timed]
@@ -235,7 +235,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
 
 
 def _timed(points: Sequence[Point]) -> list[tuple[Point, float]]:
-    """The newest points that can be judged, with the time of each."""
+    """Return the newest points that can be judged, with the time of each."""
     judged = [
         (p, time_s)
         for p in points
@@ -299,8 +299,8 @@ def marked(
 
 
 def _moves(one: Story, min_effect: float) -> dict[str, float]:
-    """How far the series moved in a run, by run: its steps, and points that the rest of their level
-    lets nobody expect. The newest point is the screen's."""
+    """Return how far the series moved in a run, by run: its steps, and points that the rest of
+    their level lets nobody expect. The newest point is the screen's."""
     moves = {step.run_id: step.ratio for step in one.steps}
     timed = [(point.run_id, time_s) for point, time_s in _timed(one.points)]
     places = [i for i, (run_id, _) in enumerate(timed) if run_id in moves]
@@ -335,7 +335,7 @@ def _middle(points: Sequence[Point]) -> Point:
 
 
 def _levels(logs: Sequence[float], starts: Sequence[int]) -> list[list[float]]:
-    """The points between steps; the last level is without the newest point."""
+    """Return the points between steps; the last level is without the newest point."""
     ends = [*starts, max(len(logs) - 1, 0)]
     return [list(logs[a:b]) for a, b in zip([0, *starts], ends, strict=True)]
 
@@ -368,7 +368,7 @@ def _screened(
 
 
 def _of_metric(screen: Screen, newest: Point) -> Screen:
-    """The screen of a metric: in its unit, and slower where it is worse."""
+    """Return the screen of a metric: in its unit, and slower where it is worse."""
     low, high = screen.low_s, screen.high_s
     if low is None or high is None:
         return screen
@@ -391,8 +391,8 @@ def _was(point: Point) -> Reason:
 
 
 def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
-    """The screen of a point that is multimodal where its level is not, or the reverse: a change
-    only where the modes of the one do not reach the times of the other."""
+    """Return the screen of a point that is multimodal where its level is not, or the reverse: a
+    change only where the modes of the one do not reach the times of the other."""
     modes = [mode.value_s for point in level for mode in point.modes]
     alike = bool(newest.modes) and sum(bool(p.modes) for p in level) >= LEAST_POINTS
     if not screen.flagged or alike or not (modes or newest.modes):
@@ -409,8 +409,8 @@ def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
 
 
 def _gone(level: Sequence[float], newest: float, min_effect: float) -> int:
-    """How many of a level's last points have left it, all to the side where the newest one is. Few
-    points prove no step; a slowdown that lasts must not be expected for that reason."""
+    """Return how many of a level's last points have left it, all to the side where the newest one
+    is. Few points prove no step; a slowdown that lasts must not be expected for that reason."""
     for count in range(min(len(level) - LEAST_POINTS, _MOST_GONE), 0, -1):
         kept = level[:-count]
         spread = _Spread.of(kept)
@@ -424,8 +424,8 @@ def _gone(level: Sequence[float], newest: float, min_effect: float) -> int:
 
 
 def _moved(levels: Sequence[Sequence[float]]) -> list[float]:
-    """The last level before the newest one, moved onto it: how far points stray from a level is
-    known from before a step, and stays so after most."""
+    """Return the last level before the newest one, moved onto it: how far points stray from a level
+    is known from before a step, and stays so after most."""
     older, level = levels[-2], levels[-1]
     shift = statistics.median(level) - statistics.median(older)
     return [point + shift for point in older]
@@ -462,7 +462,7 @@ def _expected(
     min_effect: float,
     alpha: float = SCREEN_ALPHA,
 ) -> Screen:
-    """Where a further point of a level is expected, and whether this one is there."""
+    """Return where a further point of a level is expected, and whether this one is there."""
     centre = statistics.median(level)
     wide = spread.sigma * math.sqrt(1 + 1 / len(level))
     half = max(t_quantile(1 - alpha / 2, spread.dof) * wide, math.log1p(min_effect))

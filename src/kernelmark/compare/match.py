@@ -141,7 +141,8 @@ def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
 
 
 def _joined(results: Sequence[Result]) -> Result:
-    """One result of those that several processes have of a case; a failure of one is its own."""
+    """Return one result of those that several processes have of a case; a failure of one is its
+    own."""
     if len(results) == 1:
         return results[0]
     failed = [

@@ -26,13 +26,13 @@ _ON_CPU = 0.10
 
 
 def is_cpu(result: Result) -> bool:
-    """Whether a CPU was measured, whose limits are more than any core can do: they tell mistakes,
-    nothing comes near them."""
+    """Return whether a CPU was measured, whose limits are more than any core can do: they tell
+    mistakes, nothing comes near them."""
     return result.device.partition(":")[0] == "cpu"
 
 
 def floor(metric: Metric, *results: Result) -> float:
-    """What two runs differ by even where each one's own samples agree."""
+    """Return what two runs differ by even where each one's own samples agree."""
     if metric.host_paced:
         return _BY_HOST
     if any(map(is_cpu, results)):
@@ -45,7 +45,7 @@ def ratio_of(base: Metric, head: Metric) -> float | None:
 
 
 def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
-    """The verdict on a pair of one metric, and why."""
+    """Return the verdict on a pair of one metric, and why."""
     base, head = pair.metrics
     results = pair.both
     ratio = ratio_of(base, head)
@@ -71,7 +71,7 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
 
 
 def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
-    """What a verdict on one metric follows from."""
+    """Return what a verdict on one metric follows from."""
     base, head = pair.metrics
     spreads = [metric.spread for metric in (base, head) if metric.spread is not None]
     return (

@@ -104,7 +104,7 @@ class FileRule(Rule):
 
 @about("rule-file")
 def load(name_or_path: str) -> Rule:
-    """The preset of that name, or the rule of that TOML file."""
+    """Return the preset of that name, or the rule of that TOML file."""
     if not name_or_path.endswith(".toml"):
         try:
             return rules.preset(name_or_path)

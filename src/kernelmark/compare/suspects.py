@@ -36,8 +36,8 @@ class Suspect:
 def suspects(
     history: History, run_ids: Collection[str], *, least: float = LEAST, held: bool = True
 ) -> list[Suspect]:
-    """The suspects among the newest points that these runs gave, the largest change first. Without
-    `held`, none of those that a moved canary explains."""
+    """Return the suspects among the newest points that these runs gave, the largest change first.
+    Without `held`, none of those that a moved canary explains."""
     found = []
     for one in history.stories:
         if one.newest.run_id not in run_ids or (one.held and not held):
@@ -49,13 +49,13 @@ def suspects(
 
 
 def level_s(one: Story) -> float | None:
-    """Where a series was before its newest point."""
+    """Return where a series was before its newest point."""
     value, ratio = judged_s(one.newest), one.screen.ratio
     return value / ratio if value and ratio else None
 
 
 def screened_again(one: Story, value: float, *, min_effect: float = MIN_EFFECT) -> Screen:
-    """The strict screen of a series if its newest point had this value."""
+    """Return the strict screen of a series if its newest point had this value."""
     newest = cast(Any, one.newest)
     field = "value" if newest.metric else "median_s"
     again = cast(Point, dataclasses.replace(newest, modes=(), **{field: value}))

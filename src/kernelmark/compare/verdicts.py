@@ -173,13 +173,13 @@ def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
 
 
 def _size(row: Row) -> float:
-    """How large a change is, whatever its direction."""
+    """Return how large a change is, whatever its direction."""
     ratio = row.judgement.judged or row.judgement.ratio
     return 0.0 if not ratio else max(ratio, 1 / ratio)
 
 
 def _why(base: ResultSet, head: ResultSet) -> str:
-    """The first part of their cases in which two runs differ altogether."""
+    """Return the first part of their cases in which two runs differ altogether."""
     for side in (base, head):
         if not side.results:
             return f"run {side.run.id} has no results"

@@ -212,7 +212,7 @@ class _Comparison:
         self._known[variant.name] |= {"built": built, "specs_applied": applied}
 
     def _applied(self, built: Built) -> bool:
-        """Whether the specs changed a dispatch; compiles without them if no variant did."""
+        """Return whether the specs changed a dispatch; compiles without them if no variant did."""
         plain = same_but_specs(built.variant, list(self._built.values())) or build_variant(
             self._plan.module, plain_variant(built.variant), self._target, self._folder
         )
@@ -262,7 +262,7 @@ class _Comparison:
         return why
 
     def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
-        """The outputs in float64 on the CPU, or why there are none."""
+        """Return the outputs in float64 on the CPU, or why there are none."""
         if not self._plan.reference:
             return None, "none was asked for"
         self._on_step("compute the float64 reference")

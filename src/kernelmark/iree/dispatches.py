@@ -224,7 +224,7 @@ def _computed(function: Any) -> Computed:
 
 
 def _only_casts(op: Any) -> bool:
-    """Whether an elementwise op does nothing but convert its operand."""
+    """Return whether an elementwise op does nothing but convert its operand."""
     if op.name != "linalg.generic":
         return False
     names = [inner.operation.name for inner in op.regions[0].blocks[0]]
@@ -267,7 +267,7 @@ def _dtype(value: Any) -> str:
 
 
 def _sizes(op: Any, maps: Sequence[Sequence[int | None]]) -> Sizes:
-    """The extent of every loop that is a dim of an operand."""
+    """Return the extent of every loop that is a dim of an operand."""
     return {
         loop: size
         for value, dims in zip(op.operands, maps, strict=False)

@@ -209,7 +209,7 @@ def _is_float(name: str) -> bool:
 
 
 def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
-    """The elements in `@FILE`, stored as they are, or numbers: one for all, or one each."""
+    """Return the elements in `@FILE`, stored as they are, or numbers: one for all, or one each."""
     if content.startswith("@"):
         return _load(Path(content[1:]).expanduser().read_bytes(), kind)
     numbers = np.array([float(x) for x in re.split(r"[\s,\[\]]+", content) if x])

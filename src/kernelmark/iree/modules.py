@@ -59,7 +59,7 @@ class TensorType:
     dtype: str
 
     def __str__(self) -> str:
-        """The type as `--input` takes it, with ? for a dynamic dim."""
+        """Return the type as `--input` takes it, with ? for a dynamic dim."""
         sizes = ("?" if size < 0 else str(size) for size in self.shape or ())
         return "x".join([*sizes, self.dtype])
 
@@ -190,7 +190,7 @@ def _refuse_unknown_target(target: Target) -> None:
 
 
 def specs_applied(built: Built, plain: Built) -> bool:
-    """Whether specs changed any dispatch, compared with the same flags without them."""
+    """Return whether specs changed any dispatch, compared with the same flags without them."""
     return (built.dispatches, built.sources) != (plain.dispatches, plain.sources)
 
 
@@ -228,7 +228,8 @@ def parse_type(text: str) -> TensorType:
 
 
 def _types(text: str) -> list[str]:
-    """The types of `%input0: tensor<2x2xf32>, %input1: i32`; attributes after a type are left."""
+    """Return the types of `%input0: tensor<2x2xf32>, %input1: i32`; attributes after a type are
+    left."""
     return [
         part.partition(":")[2].strip().split(" ")[0]
         for part in re.split(r",\s*(?=%)", text)
@@ -238,8 +239,8 @@ def _types(text: str) -> list[str]:
 
 @functools.cache
 def _spec_flags(path: Path) -> tuple[str, ...]:
-    """The flags that hand over a spec. What a spec is shows in the entry points that it defines: a
-    tuning spec may also have that of a preprocessing one."""
+    """Return the flags that hand over a spec. What a spec is shows in the entry points that it
+    defines: a tuning spec may also have that of a preprocessing one."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if "iree_codegen.tuning_spec" in text:
         more = (PREPROCESSING_FLAG,) if f"@{MAIN}" in text else ()
@@ -258,7 +259,7 @@ def resolve_target(name: str) -> Target:
 
 
 def plain_variant(variant: Variant) -> Variant:
-    """The variant without its specs, to compare its dispatches with."""
+    """Return the variant without its specs, to compare its dispatches with."""
     return dataclasses.replace(variant, name=f"{variant.name}.no-spec", specs=())
 
 

@@ -45,7 +45,7 @@ def float64_text(text: str) -> str:
 
 
 def _wide_constant(attribute: Any) -> Any:
-    """A constant's value in f64: written as bits where it is infinite or long."""
+    """Return a constant's value in f64: written as bits where it is infinite or long."""
     import numpy as np
     from iree.compiler import ir
 

@@ -39,7 +39,7 @@ def result_set(report: Report, label: str = "") -> ResultSet:
 
 
 def _rows(report: Report, one: Outcome) -> Iterator[Found]:
-    """A row a round; one without a time where the variant was not timed."""
+    """Yield a row a round; one without a time where the variant was not timed."""
     status, error = one.status, Reason.of(one.error)
     if report.not_run and status is Status.OK:
         status, error = Status.SKIPPED, Reason("compiled-not-run", cause=report.not_run)

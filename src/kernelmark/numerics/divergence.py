@@ -91,7 +91,7 @@ def _histogram(ulps: NDArray[np.float64]) -> tuple[int, ...]:
 
 
 def _ulp(reference: NDArray[np.float64], dtype_name: str) -> NDArray[np.float64]:
-    """The spacing of a dtype's numbers at each reference value."""
+    """Return the spacing of a dtype's numbers at each reference value."""
     kind = dtype(dtype_name)
     if kind.kind == "int":
         return np.ones_like(reference)

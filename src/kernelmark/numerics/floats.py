@@ -21,7 +21,7 @@ _UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def storage(dtype_name: str) -> np.dtype[np.generic]:
-    """The unsigned integer type that holds one element's bits (f4 takes a byte unpacked)."""
+    """Return the unsigned integer type that holds one element's bits (f4 takes a byte unpacked)."""
     return np.dtype(_UNSIGNED[max(8, dtype(dtype_name).bits)])
 
 
@@ -71,7 +71,7 @@ def _encode_bf16(values: NDArray[np.float64]) -> Bits:
 
 @functools.cache
 def _table(dtype_name: str) -> NDArray[np.float64]:
-    """Every value of a format of at most 8 bits, by its bits."""
+    """Return every value of a format of at most 8 bits, by its bits."""
     kind = dtype(dtype_name)
     if dtype_name == "f8e8m0":
         powers = np.exp2(np.arange(256, dtype=np.float64) - 127.0)

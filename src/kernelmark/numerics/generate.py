@@ -26,7 +26,7 @@ _MIX_A, _MIX_B, _STEP = 0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1
 
 
 def hash32(values: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
-    """A 32-bit finaliser of index and seed; the GPU's generator computes the same."""
+    """Return a 32-bit finaliser of index and seed; the GPU's generator computes the same."""
     h = values * np.uint32(_STEP) + np.uint32(seed & 0xFFFFFFFF)
     h ^= h >> np.uint32(16)
     h *= np.uint32(_MIX_A)
@@ -37,12 +37,12 @@ def hash32(values: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
 
 
 def period(spec: TensorSpec) -> int:
-    """How many elements a tensor's pool has."""
+    """Return how many elements a tensor's pool has."""
     return POOL if spec.given is None else max(1, spec.given.count)
 
 
 def offset(spec: TensorSpec, seed: int, set_index: int) -> int:
-    """Where in the pool a tensor's first element lies."""
+    """Return where in the pool a tensor's first element lies."""
     if spec.given is not None and not spec.given.rotates:
         return 0
     row = 1 if spec.given is None else spec.given.row
@@ -50,14 +50,14 @@ def offset(spec: TensorSpec, seed: int, set_index: int) -> int:
 
 
 def source_bits(spec: TensorSpec, seed: int) -> NDArray[np.generic]:
-    """The pool that a tensor's elements come from, as bit patterns."""
+    """Return the pool that a tensor's elements come from, as bit patterns."""
     if spec.given is not None:
         return spec.given.bits
     return pool_bits(spec.dtype, spec.low, spec.high, seed)
 
 
 def source_values(spec: TensorSpec, seed: int) -> NDArray[np.float64]:
-    """The pool that a tensor's elements come from, as float64."""
+    """Return the pool that a tensor's elements come from, as float64."""
     if spec.given is not None:
         return _given_values(spec)
     return pool_values(spec.dtype, spec.low, spec.high, seed)
@@ -71,7 +71,7 @@ def _given_values(spec: TensorSpec) -> NDArray[np.float64]:
 
 @functools.lru_cache(maxsize=16)
 def pool_bits(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.generic]:
-    """The pool as the dtype's bit patterns in the type `floats.storage` gives."""
+    """Return the pool as the dtype's bit patterns in the type `floats.storage` gives."""
     hashed = hash32(np.arange(POOL, dtype=np.uint32), seed)
     # 24 bits: exact in float32, so that a device computing in float32 agrees bit for bit.
     unit = (hashed >> np.uint32(8)).astype(np.float64) * 2.0**-24
@@ -86,7 +86,7 @@ def pool_bits(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np
 
 @functools.lru_cache(maxsize=16)
 def pool_values(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.float64]:
-    """The pool's values after rounding to the dtype, as float64."""
+    """Return the pool's values after rounding to the dtype, as float64."""
     values = decode(pool_bits(dtype_name, low, high, seed), dtype_name)
     values.setflags(write=False)
     return values
@@ -94,7 +94,8 @@ def pool_values(dtype_name: str, low: float, high: float, seed: int) -> NDArray[
 
 @functools.lru_cache(maxsize=4)
 def _twice(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.float64]:
-    """The pool's values twice over: any run that is no longer than the pool lies in one piece."""
+    """Return the pool's values twice over: any run that is no longer than the pool lies in one
+    piece."""
     values = pool_values(dtype_name, low, high, seed)
     return np.concatenate([values, values])
 
@@ -108,7 +109,7 @@ class Inputs:
         self._set_index = set_index
 
     def start(self, name: str) -> int:
-        """Where in its pool the first element of tensor `name` lies."""
+        """Return where in its pool the first element of tensor `name` lies."""
         return offset(self._tensors[name], self._seed, self._set_index)
 
     def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -118,7 +119,7 @@ class Inputs:
         return values[(where + self.start(name)) % len(values)]
 
     def whole(self, name: str) -> NDArray[np.float64]:
-        """All elements of tensor `name`, in its shape."""
+        """Return all elements of tensor `name`, in its shape."""
         spec = self._tensors[name]
         values = source_values(spec, self._seed)
         start = self.start(name) % len(values) if spec.count else 0

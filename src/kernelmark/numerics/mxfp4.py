@@ -22,7 +22,7 @@ Codes = NDArray[np.uint8]
 
 
 def quantise(values: NDArray[np.float64]) -> tuple[Codes, Codes]:
-    """(4-bit codes in the shape of `values`, e8m0 codes of its groups along the last axis).
+    """Return (4-bit codes in the shape of `values`, e8m0 codes of its groups along the last axis).
 
     A last group that is not full is scaled by what it has."""
     grouped = _grouped(np.asarray(values, np.float64))
@@ -42,7 +42,7 @@ def scale_codes(largest: NDArray[np.float64]) -> Codes:
 
 
 def dequantise(codes: Codes, scales: Codes) -> NDArray[np.float64]:
-    """The numbers that codes and the scales of their groups stand for."""
+    """Return the numbers that codes and the scales of their groups stand for."""
     factors = np.repeat(decode(scales, "f8e8m0"), GROUP, axis=-1)[..., : codes.shape[-1]]
     return np.asarray(decode(codes, "f4e2m1") * factors, np.float64)
 

@@ -87,7 +87,7 @@ def _add(step: Step, bits: Bits, dtype_name: str, weights: Floats, result: Float
 
 
 def _view(array: NDArray[_Any], start: int, sizes: list[int], steps: list[int]) -> NDArray[_Any]:
-    """A box of elements of a one-dimensional array, not a copy."""
+    """Return a box of elements of a one-dimensional array, not a copy."""
     width = array.strides[0]
     return as_strided(array[start:], sizes, [step * width for step in steps])
 

@@ -21,7 +21,7 @@ _ROOM = 1.25
 def stays_finite(
     *, inputs: str, out: str, outputs: int, terms: int, alpha: float = 1.0, added: float = 0.0
 ) -> bool:
-    """Whether no right value overflows or saturates, but for one check in 1 / FALSE_ALARM.
+    """Return whether no right value overflows or saturates, but for one check in 1 / FALSE_ALARM.
 
     `added` is the sum of the absolute factors of what is added to alpha · Σ."""
     top = 128.0 if is_int(inputs) else 1.0

@@ -45,7 +45,7 @@ class Given:
     def dim(
         self, name: str, default: int | None = None, *, short: str | None = None, least: int = 1
     ) -> int:
-        """An integer from `least` up to 2^31; without a default it must be given."""
+        """Return an integer from `least` up to 2^31; without a default it must be given."""
         said, value = self._find(name, short)
         if value is None:
             if default is None:
@@ -66,7 +66,7 @@ class Given:
     def base_dtype(
         self, names: Sequence[str], allowed: Sequence[str], because: str = "", other: str = ""
     ) -> str:
-        """The input dtype that the others follow from: `dtype=`, else the first one given.
+        """Return the input dtype that the others follow from: `dtype=`, else the first one given.
         `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._given), None)
         if name is None:
@@ -76,7 +76,7 @@ class Given:
     def dtype(
         self, name: str, default: str, allowed: Sequence[str], because: str = "", other: str = ""
     ) -> str:
-        """One of `allowed`; `because` states what limits the choice ("with f16 inputs"), and
+        """Return one of `allowed`; `because` states what limits the choice ("with f16 inputs"), and
         `other` what another parameter would allow ("f4e2m1 with scale=mx")."""
         return self._one_dtype(name, self._given.get(name, default), allowed, because, other)
 
@@ -96,7 +96,8 @@ class Given:
         return text
 
     def word(self, name: str, allowed: Sequence[str], because: str = "") -> str:
-        """One of `allowed`; the first is the default. `because` states what limits the choice."""
+        """Return one of `allowed`; the first is the default. `because` states what limits the
+        choice."""
         value = self._given.get(name, allowed[0])
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
@@ -106,7 +107,7 @@ class Given:
         return str(value)
 
     def flag(self, name: str) -> bool:
-        """A truth value, no by default."""
+        """Return a truth value, no by default."""
         value = self._given.get(name, False)
         if value in ("yes", "no"):
             return value == "yes"
@@ -115,7 +116,7 @@ class Given:
         return bool(value)
 
     def number(self, name: str, default: float) -> float:
-        """A finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
+        """Return a finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
         value = self._given.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(f"{name}={value!r} is not a number")

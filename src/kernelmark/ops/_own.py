@@ -177,7 +177,7 @@ class OwnOp(Op):
         return self._picked(value, where)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
-        """An answer at flat positions, and the largest in the row of each."""
+        """Return an answer at flat positions, and the largest in the row of each."""
         found = value.ravel()[where]
         if not value.ndim or not found.size:
             return Reference(value=found, magnitude=np.abs(found))
@@ -186,7 +186,7 @@ class OwnOp(Op):
         return Reference(value=found, magnitude=rows[where // value.shape[-1]])
 
     def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
-        """What the reference returns for whole inputs."""
+        """Return what the reference returns for whole inputs."""
         tensors: dict[str, Any] = {spec.name: self._upcast(spec, inputs) for spec in specs}
         if self._definition.convert is not None:
             tensors = {name: self._definition.convert(value) for name, value in tensors.items()}
@@ -201,7 +201,7 @@ class OwnOp(Op):
             ) from None
 
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
-        """A whole input as references take it: floats as float64, integers as int64."""
+        """Return a whole input as references take it: floats as float64, integers as int64."""
         whole = inputs.whole(spec.name)
         return whole.astype(np.int64) if spec.type.kind == "int" else whole
 
@@ -272,7 +272,7 @@ class TorchValues(ValuesOnDevice):
 def given_spec(
     name: str, values: Any, *, rotates: bool | None = None, place: Any = None
 ) -> TensorSpec:
-    """An input that holds the values of a NumPy array or torch tensor. By default floats are
+    """Return an input that holds the values of a NumPy array or torch tensor. By default floats are
     rotated at each rewrite, and integers, which may be indices, are kept. The copy that is made of
     the values is on the device `place` of torch, or on the host."""
     dtype_name = _known_dtype(name, values)
@@ -289,13 +289,14 @@ def given_spec(
 
 
 def array_dtype(values: Any) -> str | None:
-    """The dtype of a NumPy array or torch tensor; None for what is no array or no such dtype."""
+    """Return the dtype of a NumPy array or torch tensor; None for what is no array or no such
+    dtype."""
     name = str(getattr(values, "dtype", "")).removeprefix("torch.")
     return _BY_ARRAY_NAME.get(name) if hasattr(values, "shape") else None
 
 
 def _bits(values: Any, dtype_name: str) -> NDArray[np.generic]:
-    """An array's bit patterns in the generator's storage type."""
+    """Return an array's bit patterns in the generator's storage type."""
     if hasattr(values, "get"):  # CuPy's
         values = values.get()
     if not isinstance(values, np.ndarray):
@@ -314,7 +315,7 @@ def _known_dtype(name: str, values: Any) -> str:
 
 
 def _torch_bits(values: Any, kind: np.dtype[Any]) -> NDArray[np.generic]:
-    """A copy of a tensor's bytes: NumPy lacks some of torch's formats."""
+    """Return a copy of a tensor's bytes: NumPy lacks some of torch's formats."""
     there = values.contiguous()
     there = there.clone() if there.device.type == "cpu" else there.cpu()
     raw = (ctypes.c_uint8 * (there.numel() * there.element_size())).from_address(there.data_ptr())

@@ -46,8 +46,8 @@ def axis(length: int, count: int, rng: np.random.Generator) -> Ints:
 
 
 def sides(rows: int, cols: int, terms: int, groups: int) -> tuple[int, int]:
-    """How many rows and columns of an output to check in each of `groups` groups: what a short
-    side leaves over goes to the other; a corner of 4 × 4 is checked at any cost."""
+    """Return how many rows and columns of an output to check in each of `groups` groups: what a
+    short side leaves over goes to the other; a corner of 4 × 4 is checked at any cost."""
     positions = POSITIONS // groups
     lines = max(8, GATHER // (groups * terms))
     row_count = min(rows, math.isqrt(positions), max(4, lines // 2))

@@ -25,19 +25,19 @@ def scale(problem: Problem) -> float:
 
 
 def weight_type(problem: Problem) -> DType:
-    """The dtype that softmax weights are multiplied in: the wider one of Q's and V's."""
+    """Return the dtype that softmax weights are multiplied in: the wider one of Q's and V's."""
     return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
 
 
 def narrow_type(problem: Problem) -> DType:
-    """The narrower dtype of Q and K, V: the one that says which matrix unit may be used."""
+    """Return the narrower dtype of Q and K, V: the one that says which matrix unit may be used."""
     return min((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.bits)
 
 
 def head(
     problem: Problem, inputs: Inputs, batch: int, head_q: int, rows: Ints, cols: Ints
 ) -> Reference:
-    """The output of one query head at `rows` × `cols`, and its error scale."""
+    """Return the output of one query head at `rows` × `cols`, and its error scale."""
     d = problem.dims
     head_kv = head_q // (d["heads_q"] // d["heads_kv"])
     hidden = d["seq_kv"] - d["seq_q"] + 1
@@ -70,7 +70,7 @@ def head(
 def error(
     problem: Problem, q: Floats, scores: Floats, weights: Floats, v: Floats, value: Floats
 ) -> Floats:
-    """What a correct kernel may be off by, in units of the weights' unit roundoff u.
+    """Return what a correct kernel may be off by, in units of the weights' unit roundoff u.
 
     With weights w_j = exp(s_j - max), l = Σw_j and p_j = w_j / l, to first order:
 

@@ -53,6 +53,6 @@ def input_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec
 
 
 def weight_bound(terms: int) -> float:
-    """The power of two that weights are drawn below, so that a sum of `terms` products with
+    """Return the power of two that weights are drawn below, so that a sum of `terms` products with
     numbers of [-1, 1] is about 1: no f16 overflows, and an activation is neither linear nor 0."""
     return min(1.0, 2.0 ** round(math.log2(3 / math.sqrt(terms))))

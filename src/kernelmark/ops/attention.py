@@ -193,7 +193,7 @@ class Attention(Op):
 
 
 def scale(problem: Problem) -> float:
-    """The factor of the scores as a number."""
+    """Return the factor of the scores as a number."""
     return _softmax.scale(problem)
 
 
@@ -205,8 +205,8 @@ def pairs(problem: Problem) -> int:
 
 
 def kind(problem: Problem) -> Kind:
-    """How a model uses this problem: one new token is decode, all tokens new is prefill, some
-    tokens new is extend; more queries than keys is cross-attention."""
+    """Return how a model uses this problem: one new token is decode, all tokens new is prefill,
+    some tokens new is extend; more queries than keys is cross-attention."""
     queries, keys = problem.dims["seq_q"], problem.dims["seq_kv"]
     if queries == 1:
         return "decode"

@@ -62,7 +62,7 @@ class Op(ABC):
 
     @abstractmethod
     def problem(self, /, **given: Parameter) -> Problem:
-        """A valid problem with every default written out, in canonical order.
+        """Return a valid problem with every default written out, in canonical order.
 
         `dtype=` stands for all dtypes that the op derives from one. Illegal values raise
         `ProblemError`.
@@ -78,11 +78,12 @@ class Op(ABC):
 
     @abstractmethod
     def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
-        """The answer in float64 at flat output positions `where`."""
+        """Return the answer in float64 at flat output positions `where`."""
 
     @abstractmethod
     def tolerance(self, problem: Problem) -> Tolerance:
-        """How far a correct kernel may be from the reference, derived from dtypes and lengths."""
+        """Return how far a correct kernel may be from the reference, derived from dtypes and
+        lengths."""
 
     @abstractmethod
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
@@ -96,12 +97,12 @@ class Op(ABC):
         return rng.integers(0, self.output(problem).count, SCATTERED)
 
     def contraction(self, problem: Problem) -> Contraction | None:
-        """The output as sums of products, by which it is checked whole; None, the default, where
-        it is none or where right values may overflow."""
+        """Return the output as sums of products, by which it is checked whole; None, the default,
+        where it is none or where right values may overflow."""
         return None
 
     def bytes(self, problem: Problem) -> int:
-        """Each input read once, each output written once."""
+        """Return each input read once, each output written once."""
         return sum(spec.nbytes for spec in self.tensors(problem))
 
     def least_flops(self, problem: Problem) -> int:

@@ -232,7 +232,7 @@ class _Operands:
         )
 
     def _line(self, item: Ints | int, row: Ints) -> Ints:
-        """Which row of all rows of A, in the order that they are stored in."""
+        """Return which row of all rows of A, in the order that they are stored in."""
         if self._problem.options["a_order"] == "mbk":
             return row * self._batch + item
         return item * self._m + row
@@ -278,7 +278,7 @@ class _Operands:
         return scaled(raw, self._inputs, "b_scale", place)
 
     def factor(self, item: Ints, row: Ints, column: Ints) -> Floats:
-        """What the sum is multiplied by afterwards."""
+        """Return what the sum is multiplied by afterwards."""
         if self._scheme == "a8w8":
             of_row = self._inputs.take("a_scale", self._line(item, row))
             return of_row * self._inputs.take("b_scale", item * self._n + column)
@@ -314,14 +314,14 @@ def _factor(name: str, shape: tuple[int, ...]) -> TensorSpec:
 
 
 def _summed_like(problem: Problem) -> str:
-    """The dtype whose sums are as exact as this scheme's on the least exact hardware."""
+    """Return the dtype whose sums are as exact as this scheme's on the least exact hardware."""
     if problem.dtypes["b"] == "i8":
         return "f32"  # integer products are exact; sums of blocks of them are added in f32
     return summed_like(problem.dtypes["b"])
 
 
 def _largest_flip(problem: Problem) -> float:
-    """How much an output changes when one element of A, at most 1, goes to its neighbour."""
+    """Return how much an output changes when one element of A, at most 1, goes to its neighbour."""
     small = dtype(problem.dtypes["b"])
     top = small.max_value
     binade = 2.0 ** math.floor(math.log2(top))

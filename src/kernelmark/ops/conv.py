@@ -211,7 +211,7 @@ class Conv(Op):
 
 
 def output_size(problem: Problem) -> tuple[int, int]:
-    """(height, width) of the output."""
+    """Return (height, width) of the output."""
     d = problem.dims
     return (
         _extent(d["h"], d["r"], d["stride_h"], d["pad_h"], d["dilation_h"]),
@@ -277,7 +277,7 @@ def _taps_of_input(problem: Problem) -> Iterator[WeightedSum]:
 
 
 def _inside(first: int, stride: int, size: int, count: int) -> range:
-    """Which of `count` positions first, first + stride, … lie in [0, size)."""
+    """Return which of `count` positions first, first + stride, … lie in [0, size)."""
     return range(max(0, -(first // stride)), min(count, -((first - size) // stride)))
 
 

@@ -274,7 +274,7 @@ def _between(problem: Problem) -> DType:
 
 
 def _is_stored_between(problem: Problem) -> bool:
-    """Whether an unfused epilogue would read the sum back from memory."""
+    """Return whether an unfused epilogue would read the sum back from memory."""
     return problem.options["act"] != "none" or bool(problem.options["bias"])
 
 

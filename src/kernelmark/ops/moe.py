@@ -174,13 +174,14 @@ def routing(experts: int, top_k: int) -> GivenValues:
 
 
 def _tokens(problem: Problem) -> int:
-    """How many tokens are checked."""
+    """Return how many tokens are checked."""
     d = problem.dims
     return max(1, min(d["m"], SCATTERED, _WORK // (2 * d["top_k"] * d["n"] * d["k"])))
 
 
 def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Reference:
-    """The output of one token at some columns, and its error in units of u, x's unit roundoff.
+    """Return the output of one token at some columns, and its error in units of u, x's unit
+    roundoff.
 
     With g, p the sums of gate and up, h = silu(g)·p and y an expert's output, to first order:
 

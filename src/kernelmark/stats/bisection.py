@@ -41,13 +41,13 @@ class Step:
 
     @classmethod
     def of_rounds(cls, logs: Sequence[float], size: float) -> Step:
-        """The step of this size, with the scatter of these rounds of its two ends."""
+        """Return the step of this size, with the scatter of these rounds of its two ends."""
         # Not the median deviation: where processes fall on two values, that sees one of them.
         spread = statistics.stdev(logs) if len(logs) > 1 else 0.0
         return cls(size=size, spread=max(spread, _LEAST_SPREAD, abs(size) * _LEAST_SPREAD_OF_STEP))
 
     def odds(self, logs: Sequence[float]) -> float:
-        """The log odds that rounds are from after the step, for normal noise."""
+        """Return the log odds that rounds are from after the step, for normal noise."""
         if not self.size:
             return 0.0
         parts = (self.size * (log - self.size / 2) / self.spread**2 for log in logs)
@@ -55,7 +55,7 @@ class Step:
         return max(-_MOST_ODDS, min(_MOST_ODDS, total))
 
     def is_settled(self, logs: Sequence[float]) -> bool:
-        """Whether further rounds at this place add nothing."""
+        """Return whether further rounds at this place add nothing."""
         return abs(self.odds(logs)) >= _MOST_ODDS or len(logs) >= MOST_ROUNDS
 
 
@@ -147,7 +147,7 @@ class Search:
     # To and from JSON
 
     def document(self) -> dict[str, object]:
-        """What was measured so far."""
+        """Return what was measured so far."""
         return {
             "rounds": {str(place): logs for place, logs in self.rounds.items()},
             "failed": {str(place): failed for place, failed in self.failed.items()},

@@ -83,7 +83,7 @@ def _divided(data: _Values, start: int, min_effect: float, memory: float) -> dic
 
 
 def _best_split(data: _Values) -> tuple[int, float]:
-    """The split that brings the points nearest to their medians, and by how much."""
+    """Return the split that brings the points nearest to their medians, and by how much."""
     values = data.tolist()
     before = _prefix_costs(values)
     after = _prefix_costs(values[::-1])[::-1]
@@ -93,7 +93,7 @@ def _best_split(data: _Values) -> tuple[int, float]:
 
 
 def _prefix_costs(values: Sequence[float]) -> list[float]:
-    """The sum of distances from their median of the first 0, 1, 2, … values."""
+    """Return the sum of distances from their median of the first 0, 1, 2, … values."""
     ordered: list[float] = []
     costs = [0.0]
     for value in values:
@@ -104,8 +104,8 @@ def _prefix_costs(values: Sequence[float]) -> list[float]:
 
 
 def _p_value(data: _Values, gain: float) -> float:
-    """How often a shuffled series gains as much; exact up to ALPHA, a lower bound above it, as
-    most series have no step and a few dozen shuffles show that."""
+    """Return how often a shuffled series gains as much; exact up to ALPHA, a lower bound above it,
+    as most series have no step and a few dozen shuffles show that."""
     source = np.random.default_rng(len(data))
     every = source.permuted(np.tile(data, (_SHUFFLES, 1)), axis=1)
     count = 1
@@ -121,7 +121,7 @@ def _p_value(data: _Values, gain: float) -> float:
 
 
 def _distance(rows: _Values) -> _Values:
-    """The sum of distances from the median, for each row of at least two values."""
+    """Return the sum of distances from the median, for each row of at least two values."""
     # As in _prefix_costs. One sort takes a third of the time of np.median, and this is called for
     # every split of every shuffled series.
     ordered, half = np.sort(rows, axis=1), rows.shape[1] // 2
@@ -130,8 +130,8 @@ def _distance(rows: _Values) -> _Values:
 
 
 def _settled(left: _Values, right: _Values) -> bool:
-    """Whether enough points of each side are nearer to their own level than to the other: a side
-    of few points may owe its level to less of them."""
+    """Return whether enough points of each side are nearer to their own level than to the other: a
+    side of few points may owe its level to less of them."""
     middle = (np.median(left) + np.median(right)) / 2
     rises = np.median(right) > np.median(left)
     counts = (np.sum((left < middle) == rises), np.sum((right > middle) == rises))
@@ -139,8 +139,8 @@ def _settled(left: _Values, right: _Values) -> bool:
 
 
 def _memory(left: _Values, right: _Values) -> float:
-    """How far neighbours deviate together from their level: 0 for independent points, near 1 for
-    a drift. Wild points count as far ones, not more."""
+    """Return how far neighbours deviate together from their level: 0 for independent points, near 1
+    for a drift. Wild points count as far ones, not more."""
     rest = np.concatenate([left - np.median(left), right - np.median(right)])
     limit = 3 * max(float(np.median(np.abs(rest))) * NORMAL_MAD, _TINY)
     rest = np.clip(rest, -limit, limit)
@@ -149,7 +149,7 @@ def _memory(left: _Values, right: _Values) -> float:
 
 
 def _abrupt(data: _Values, split: int) -> bool:
-    """Whether the change at `split` exceeds what happens elsewhere within a few points."""
+    """Return whether the change at `split` exceeds what happens elsewhere within a few points."""
     jumps = np.array([_jump(data, i) for i in range(2, len(data) - 1)])
     elsewhere = [jump for i, jump in enumerate(jumps, 2) if abs(i - split) >= _NEAR]
     if len(elsewhere) < _NEAR:

@@ -35,13 +35,13 @@ class ClockLine:
     at: float
 
     def moved(self, log_time: float, log_clock: float) -> float:
-        """The log time of a block at the common clock."""
+        """Return the log time of a block at the common clock."""
         return log_time - self.slope * (log_clock - self.at)
 
 
 def clock_line(times: Groups, clocks: Groups) -> ClockLine | None:
-    """The line that the blocks of several runs have in common, fitted within the runs: what differs
-    between them does not bend it. None where times do not follow the clock.
+    """Return the line that the blocks of several runs have in common, fitted within the runs: what
+    differs between them does not bend it. None where times do not follow the clock.
 
     `times` and `clocks` are logarithms, one list a run."""
     count = sum(map(len, times))

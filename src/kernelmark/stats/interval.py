@@ -65,8 +65,8 @@ def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tupl
 
 
 def serial_factor(logs: Sequence[float]) -> float:
-    """How many times wider an interval is for blocks that resemble the ones before them: that of a
-    first-order autoregression, 1 where neighbours do not resemble each other."""
+    """Return how many times wider an interval is for blocks that resemble the ones before them:
+    that of a first-order autoregression, 1 where neighbours do not resemble each other."""
     if len(logs) < _LEAST_SERIAL:
         return 1.0
     values = np.asarray(logs) - statistics.fmean(logs)
@@ -85,7 +85,7 @@ def exp(value: float) -> float:
 
 
 def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """The narrowest pair of order statistics that holds the median with at least `level`,
+    """Return the narrowest pair of order statistics that holds the median with at least `level`,
     whatever the distribution; None when there are too few samples (under 6 for 95 %)."""
     values = sorted(samples)
     count = len(values)
@@ -108,7 +108,7 @@ def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[floa
 
 
 def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
-    """What one block alone can say."""
+    """Return what one block alone can say."""
     if len(samples) == 1:
         return Interval(low_s=0.0, high_s=math.inf, note=Reason("interval-one-sample"))
     low, high = order_interval(samples, level) or block_interval(samples, level)
@@ -117,14 +117,14 @@ def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
 
 
 def nested_interval(groups: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[float, float]:
-    """The interval over processes that measured several blocks each."""
+    """Return the interval over processes that measured several blocks each."""
     low, high = block_interval(replicates(groups), level)
     middle = statistics.median(value for group in groups for value in group)
     return min(low, middle), max(high, middle)
 
 
 def replicates(groups: Sequence[Sequence[float]]) -> list[float]:
-    """The times that count as independent, of processes that measured several blocks each.
+    """Return the times that count as independent, of processes that measured several blocks each.
 
     Where the processes differ by more than their blocks explain, the process is the unit;
     otherwise all blocks are equals.
@@ -135,7 +135,7 @@ def replicates(groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval:
-    """The interval of a measurement's median from its blocks, of one process or of many.
+    """Return the interval of a measurement's median from its blocks, of one process or of many.
 
     Where samples have several modes, blocks may agree on one of them by chance. Each sample draws
     its mode independently, so the interval then also covers the order statistics of all samples.
@@ -152,7 +152,7 @@ def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval
 
 
 def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[float, float]:
-    """The interval from the blocks' medians alone: never wider than `measured_interval`."""
+    """Return the interval from the blocks' medians alone: never wider than `measured_interval`."""
     by_process: dict[int, list[float]] = {}
     for block in blocks:
         by_process.setdefault(block.process, []).append(block.median_s)
@@ -160,7 +160,8 @@ def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[flo
 
 
 def widened(interval: Interval, share: float) -> Interval:
-    """The interval with a further independent spread of ± `share`, which its blocks do not show."""
+    """Return the interval with a further independent spread of ± `share`, which its blocks do not
+    show."""
     if not share or interval.low_s <= 0 or math.isinf(interval.high_s):
         return interval
     middle = math.sqrt(interval.low_s * interval.high_s)
@@ -169,7 +170,8 @@ def widened(interval: Interval, share: float) -> Interval:
 
 
 def _groups_differ(groups: Sequence[Sequence[float]]) -> bool:
-    """Whether the mean square between groups exceeds the one within (a variance above zero)."""
+    """Return whether the mean square between groups exceeds the one within (a variance above
+    zero)."""
     logs = [np.asarray(_logs(group)) for group in groups]
     within_dof = sum(len(group) - 1 for group in logs)
     if within_dof == 0:

@@ -93,8 +93,8 @@ def _middle_width(logs: _Values) -> float:
 
 
 def _reading_variance(ordered: _Values) -> float:
-    """The variance that reading a coarse clock adds: that of a time between two of its steps, which
-    are the least difference of two samples."""
+    """Return the variance that reading a coarse clock adds: that of a time between two of its
+    steps, which are the least difference of two samples."""
     times = np.exp(ordered)
     steps = np.diff(times)
     steps = steps[steps > _SAME * times[0]]
@@ -150,7 +150,7 @@ def _joined(
 def _gap_inside(
     logs: _Values, owners: _Labels, labels: _Labels, pair: tuple[int, int], reading: float
 ) -> bool:
-    """Whether blocks that have samples of both clusters show a gap between them."""
+    """Return whether blocks that have samples of both clusters show a gap between them."""
     cells = [_cells(logs[labels == label], owners[labels == label], owners) for label in pair]
     both = np.logical_and(*(counts > 0 for counts, _, _ in cells))
     dofs = [int((counts[both] - 1).sum()) for counts, _, _ in cells]
@@ -176,7 +176,8 @@ def _cells(logs: _Values, owners: _Labels, every: _Labels) -> tuple[_Values, _Va
 
 
 def _largest_variance(squares: float, dof: int) -> float:
-    """The upper bound of a variance by its sum of squares (Wilson and Hilferty's quantile)."""
+    """Return the upper bound of a variance by its sum of squares (Wilson and Hilferty's
+    quantile)."""
     part = 2 / (9 * dof)
     quantile = dof * max(1 - part + NormalDist().inv_cdf(_UNDERRATED) * math.sqrt(part), 0.0) ** 3
     return squares / quantile if quantile else math.inf
@@ -185,7 +186,7 @@ def _largest_variance(squares: float, dof: int) -> float:
 def _gap_between(
     logs: _Values, owners: _Labels, labels: _Labels, pair: tuple[int, int], reading: float
 ) -> bool:
-    """Whether all blocks sit wholly on one of two clusters and show a gap between them."""
+    """Return whether all blocks sit wholly on one of two clusters and show a gap between them."""
     needed = np.maximum(_WHOLE * np.bincount(owners), _LEAST_COUNT)
     sides: list[list[float]] = []
     for label in pair:

@@ -87,7 +87,8 @@ class Looks:
         return self.rounds[-1]
 
     def alpha_at(self, rounds: int) -> float:
-        """What the look after `rounds` may spend; other numbers of rounds are not looked at."""
+        """Return what the look after `rounds` may spend; other numbers of rounds are not looked
+        at."""
         if rounds not in self.rounds:
             raise ValueError(f"there is no look after {rounds} rounds, only after {self.rounds}")
         place = self.rounds.index(rounds)
@@ -95,13 +96,13 @@ class Looks:
         return self.alpha * (rounds - before) / self.last
 
     def after(self, rounds: int) -> int | None:
-        """The next look after `rounds`, None when there is none."""
+        """Return the next look after `rounds`, None when there is none."""
         return next((look for look in self.rounds if look > rounds), None)
 
     def verdict(
         self, base: Sequence[float], head: Sequence[float], *, delta: float = DELTA
     ) -> Paired:
-        """The verdict of the look that these rounds are."""
+        """Return the verdict of the look that these rounds are."""
         return paired_verdict(base, head, delta=delta, alpha=self.alpha_at(len(base)))
 
 
@@ -156,13 +157,13 @@ def signed_rank(values: Sequence[float] | NDArray[np.float64], alpha: float) -> 
 
 
 def least_rounds(alpha: float) -> int:
-    """The fewest rounds that can exclude anything at this level."""
+    """Return the fewest rounds that can exclude anything at this level."""
     return math.ceil(1 - math.log2(alpha))
 
 
 def detectable(half_width: float, floor: float, alpha: float) -> float:
-    """The share of slowdown that an interval of this half-width, in logarithms, at level
-    1 - `alpha`, finds with `POWER`; `floor` is the least effect that counts, as a logarithm."""
+    """Return the share of slowdown that an interval of this half-width, in logarithms, at level 1 -
+    `alpha`, finds with `POWER`; `floor` is the least effect that counts, as a logarithm."""
     if not math.isfinite(half_width):
         return math.inf
     error = half_width / _normal_quantile(1 - alpha / 2)

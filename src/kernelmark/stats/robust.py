@@ -15,7 +15,7 @@ Samples = Sequence[float] | NDArray[np.float64]
 
 
 def median(samples: Samples) -> float:
-    """The middle value, or the mean of the two middle ones."""
+    """Return the middle value, or the mean of the two middle ones."""
     # np.median imports numpy.ma at its first call, 50 ms.
     return statistics.median(_sorted(samples))
 
@@ -29,7 +29,7 @@ def mad(samples: Samples, *, scaled: bool = False) -> float:
 
 
 def quantile(samples: Samples, share: float) -> float:
-    """The value below which `share` of the samples lie, interpolated linearly."""
+    """Return the value below which `share` of the samples lie, interpolated linearly."""
     return _interpolated(_sorted(samples), share)
 
 

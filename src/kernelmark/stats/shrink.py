@@ -31,7 +31,7 @@ class Common:
     dof: float = 0.0
 
     def mixed(self, variance: float, dof: float) -> tuple[float, float]:
-        """A row's variance with what the others add, and its degrees of freedom."""
+        """Return a row's variance with what the others add, and its degrees of freedom."""
         total = self.dof + dof
         if total == 0:
             return math.nan, 0.0
@@ -40,8 +40,8 @@ class Common:
 
 
 def common(variances: Sequence[float], dofs: Sequence[float]) -> Common:
-    """What sample variances with these degrees of freedom have in common. Zero variances (clocks
-    that tick coarsely) say nothing of the scale and are left out."""
+    """Return what sample variances with these degrees of freedom have in common. Zero variances
+    (clocks that tick coarsely) say nothing of the scale and are left out."""
     kept = [(v, f) for v, f in zip(variances, dofs, strict=True) if v > 0 and f > 0]
     if len(kept) < _LEAST_ROWS:
         return Common()
@@ -57,7 +57,7 @@ def common(variances: Sequence[float], dofs: Sequence[float]) -> Common:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """The positive x with trigamma(x) = `value`, by Newton's method on 1/trigamma."""
+    """Return the positive x with trigamma(x) = `value`, by Newton's method on 1/trigamma."""
     x = 0.5 + 1 / value
     for _ in range(50):
         slope = float(polygamma(1, x))

@@ -52,7 +52,7 @@ def _betainc(a: float, b: float, x: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, forwards (Lentz)."""
+    """Return the continued fraction of the incomplete beta function, forwards (Lentz)."""
     c, d = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
     fraction = d
     for m in range(1, _TERMS):

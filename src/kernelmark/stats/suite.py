@@ -24,7 +24,7 @@ _CHANGED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
 def suite_verdicts(looks: Looks, pairs: Sequence[Rounds], *, delta: float = DELTA) -> list[Paired]:
-    """The verdict of every pair at the look that its rounds are.
+    """Return the verdict of every pair at the look that its rounds are.
 
     Slower and faster are those of `Looks.verdict` that are also discoveries among all pairs when a
     share `looks.alpha` of them may be false. Swapping the sides mirrors every verdict.
@@ -40,7 +40,7 @@ def suite_verdicts(looks: Looks, pairs: Sequence[Rounds], *, delta: float = DELT
 
 
 def stopped_p_value(looks: Looks, base: Sequence[float], head: Sequence[float]) -> float:
-    """A p-value that holds although the pair could have stopped at any earlier look."""
+    """Return a p-value that holds although the pair could have stopped at any earlier look."""
     found = 1.0
     for rounds in looks.rounds:
         if rounds <= len(base):
@@ -69,7 +69,7 @@ def _among(paired: Paired, share: float, part: float, alpha: float, delta: float
 
 
 def _detectable(paired: Paired, part: float, delta: float) -> float:
-    """What one more pair with this spread would have to be slower by to be a discovery."""
+    """Return what one more pair with this spread would have to be slower by to be a discovery."""
     bar = paired.alpha * part
     if not math.isfinite(paired.high) or paired.rounds < least_rounds(bar):
         return math.inf

@@ -49,7 +49,7 @@ class Bench:
     seed: int = 7
 
     def outcome(self, set_index: int, poison: int) -> NDArray[np.uint8]:
-        """The output's bytes after poisoning it and one launch."""
+        """Return the output's bytes after poisoning it and one launch."""
         out = self.output(set_index)
         self.device.poison(out, poison)
         self.device.synchronize()
@@ -66,7 +66,7 @@ class Bench:
         return self.device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
 
     def inputs(self) -> list[bytes]:
-        """The bytes of every input of every set."""
+        """Return the bytes of every input of every set."""
         return [
             self.bytes_of(tensor).tobytes()
             for arguments in self.sets
@@ -75,7 +75,8 @@ class Bench:
         ]
 
     def worst(self, set_index: int, *, everywhere: bool = False) -> float:
-        """The largest error, at the op's positions or everywhere, in units of its tolerance."""
+        """Return the largest error, at the op's positions or everywhere, in units of its
+        tolerance."""
         op = ops.registry.get(self.problem.op)
         count = op.output(self.problem).count
         where = np.arange(count) if everywhere else op.positions(self.problem, self.seed)
@@ -153,7 +154,7 @@ class BackendContract:
             metafunc.parametrize("kind", found.device_kinds)
 
     def the_backend(self) -> Backend:
-        """The backend; skips with its own reason where it cannot run."""
+        """Return the backend; skips with its own reason where it cannot run."""
         found = backends.registry.get(self.backend)
         reason = found.available()
         if reason is not None:
@@ -163,7 +164,8 @@ class BackendContract:
 
     @contextmanager
     def opened(self, kind: str) -> Iterator[Device]:
-        """The first device of a kind; skips with the device's own reason where there is none."""
+        """Yield the first device of a kind; skips with the device's own reason where there is
+        none."""
         family = devices.registry.get(kind)
         reason = family.available() or backends.registry.get(self.backend).missing_on(kind)
         if reason:

@@ -365,7 +365,8 @@ class DeviceContract:
 def make_tensor(
     device: Device, dtype: str, shape: tuple[int, ...], *, role: Role = "in", room: int = 0
 ) -> Tensor:
-    """A tensor in a buffer of its own, with room for guards and `room` more bytes after it."""
+    """Return a tensor in a buffer of its own, with room for guards and `room` more bytes after
+    it."""
     low, high = (-4.0, 4.0) if DTYPES[dtype].kind == "int" else (-1.0, 1.0)
     spec = TensorSpec(name="x", shape=shape, dtype=dtype, role=role, low=low, high=high)
     start = 2 * GUARD_BYTES
@@ -374,7 +375,7 @@ def make_tensor(
 
 
 def expected_bits(spec: TensorSpec, seed: int, set_index: int) -> NDArray[np.generic]:
-    """The elements as `numerics.generate` defines them, as bit patterns."""
+    """Return the elements as `numerics.generate` defines them, as bit patterns."""
     pool = source_bits(spec, seed)
     where = (offset(spec, seed, set_index) + np.arange(spec.count)) % pool.size
     return pool[where]

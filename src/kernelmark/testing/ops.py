@@ -36,7 +36,8 @@ class OpContract(ABC):
 
     @abstractmethod
     def dense(self, problem: Problem, arrays: Arrays) -> NDArray[np.float64]:
-        """The whole output in float64 by the plainest code there is, independent of the op's."""
+        """Return the whole output in float64 by the plainest code there is, independent of the
+        op's."""
 
     def count_flops(self, problem: Problem) -> int | None:
         """Operations counted one by one, or None where the op's formula is all there is."""
@@ -216,7 +217,7 @@ def inputs_of(op: Op, problem: Problem, seed: int = 1) -> Inputs:
 
 
 def arrays_of(op: Op, problem: Problem, seed: int = 1) -> dict[str, NDArray[np.float64]]:
-    """Every input as a whole float64 array: for small problems."""
+    """Return every input as a whole float64 array: for small problems."""
     inputs = inputs_of(op, problem, seed)
     return {
         spec.name: inputs.take(spec.name, np.arange(spec.count)).reshape(spec.shape)
@@ -235,7 +236,7 @@ def _label(example: Example) -> str:
 
 
 def _holds(when: str, problem: Problem) -> bool:
-    """Whether the conditions of a `TensorHelp` hold for a problem."""
+    """Return whether the conditions of a `TensorHelp` hold for a problem."""
     given = {**problem.options, **problem.dtypes}
     for clause in filter(None, when.split(", ")):
         name, equal, words = clause.partition("=" if "=" in clause else "≠")

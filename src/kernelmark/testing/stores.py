@@ -48,12 +48,12 @@ Opener = Callable[[], Store]
 
 
 def problem(size: int) -> Problem:
-    """A problem of its own for every size."""
+    """Return a problem of its own for every size."""
     return Problem(op="gemm", dims={"m": size, "n": 8, "k": 8}, dtypes={"a": "f32"})
 
 
 def measured(case: Case, *blocks: tuple[float, ...], process: int = 0, arch: str = "a") -> Result:
-    """An ok result with these blocks of samples, in seconds."""
+    """Return an ok result with these blocks of samples, in seconds."""
     made = tuple(
         Block(process=process, allocation=i, samples_s=samples) for i, samples in enumerate(blocks)
     )
@@ -75,7 +75,7 @@ def measured(case: Case, *blocks: tuple[float, ...], process: int = 0, arch: str
 
 
 def _ordered(result: Result) -> Result:
-    """The same with its config, a mapping in which order means nothing, in one order."""
+    """Return the same with its config, a mapping in which order means nothing, in one order."""
     config = dict(sorted(result.case.config.items()))
     return dataclasses.replace(result, case=dataclasses.replace(result.case, config=config))
 

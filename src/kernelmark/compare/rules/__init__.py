@@ -13,10 +13,10 @@ registry: Registry[Preset] = Registry("kernelmark.compare.rules", "rule")
 
 
 def names() -> list[str]:
-    """The presets as a user types them."""
+    """Return the presets as a user types them."""
     return [name.replace("_", "-") for name in registry.names()]
 
 
 def preset(name: str) -> Preset:
-    """The rule of that name; an unknown one lists those there are."""
+    """Return the rule of that name; an unknown one lists those there are."""
     return registry.get(name.replace("-", "_"))

@@ -77,11 +77,11 @@ class Rule(ABC):
         """Judge pairs whose two results are right and have times."""
 
     def notes(self, found: Sequence[Pair]) -> list[str]:
-        """What a reader of these rows must know of the rule."""
+        """Return what a reader of these rows must know of the rule."""
         return []
 
     def holds(self, pair: Pair) -> bool:
-        """Whether a change of this pair is held where the machine itself moved."""
+        """Return whether a change of this pair is held where the machine itself moved."""
         return True
 
     def judge(self, found: Sequence[Pair]) -> list[Judgement]:
@@ -120,12 +120,12 @@ class Preset(Rule):
         return made
 
     def fault(self) -> str:
-        """What is wrong with its settings together, "" if nothing is."""
+        """Return what is wrong with its settings together, "" if nothing is."""
         return ""
 
 
 def measured(result: Result) -> Measurement:
-    """The measurement of a result that `weigh` sees."""
+    """Return the measurement of a result that `weigh` sees."""
     if result.measurement is None:
         raise ValueError("a rule weighs only results with times")
     return result.measurement
@@ -139,7 +139,7 @@ def times(pair: Pair) -> tuple[Result, Result]:
 
 
 def medians_s(pair: Pair) -> tuple[float, float]:
-    """The times to show of a pair that `weigh` sees, as `kmark show` and history do."""
+    """Return the times to show of a pair that `weigh` sees, as `kmark show` and history do."""
     base, head = times(pair)
     return measured(base).median_s, measured(head).median_s
 
@@ -150,8 +150,9 @@ def checked(
     reason: Callable[[], Reason],
     contrary: Callable[[], Reason],
 ) -> tuple[VerdictStatus, Callable[[], Reason]]:
-    """The verdict with its reason; unsure instead of changed if a side is unreliable, which history
-    does not judge either, and by the reason `contrary` if the medians went the other way."""
+    """Return the verdict with its reason; unsure instead of changed if a side is unreliable, which
+    history does not judge either, and by the reason `contrary` if the medians went the other
+    way."""
     if status not in (VerdictStatus.SLOWER, VerdictStatus.FASTER):
         return status, reason
     sides = zip(("base", "head"), map(measured, times(pair)), strict=True)
@@ -175,7 +176,7 @@ def disagreement(pair: Pair, judged: float) -> Reason:
 
 
 def centre_s(result: Result, pair: Pair) -> float:
-    """The time that one side of a pair counts by: the median, or, for a multimodal pair, the
+    """Return the time that one side of a pair counts by: the median, or, for a multimodal pair, the
     geometric mean of its blocks' means."""
     if not pair.multimodal:
         return measured(result).median_s
@@ -184,7 +185,7 @@ def centre_s(result: Result, pair: Pair) -> float:
 
 
 def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
-    """The modes of the sides of a multimodal pair, nothing for others."""
+    """Return the modes of the sides of a multimodal pair, nothing for others."""
     if not pair.multimodal:
         return ()
     return tuple(
@@ -194,7 +195,7 @@ def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
 
 
 def noted(reason: Reason, pair: Pair) -> Reason:
-    """The reason, with a note that a pair was judged by means because it is multimodal."""
+    """Return the reason, with a note that a pair was judged by means because it is multimodal."""
     return Reason("by-block-means", cause=reason) if pair.multimodal else reason
 
 

@@ -47,8 +47,8 @@ class Stable:
 
 
 def stable_time(runs_s: Sequence[float], count: int = 3, within: float = 0.05) -> Stable:
-    """The mean of the first `count` runs in a row of which the largest is at most `within` above
-    the smallest; the mean of all where there are none."""
+    """Return the mean of the first `count` runs in a row of which the largest is at most `within`
+    above the smallest; the mean of all where there are none."""
     for end in range(count, len(runs_s) + 1):
         window = runs_s[end - count : end]
         if max(window) <= min(window) * (1 + within) * (1 + _ROUNDING):
@@ -135,7 +135,7 @@ class GoldenTot(Preset):
         )
 
     def _unstable(self, sides: Mapping[str, Stable]) -> Reason | None:
-        """Which sides are unstable and why; None if none is."""
+        """Return which sides are unstable and why; None if none is."""
         found = [(name, side) for name, side in sides.items() if side.agreed is False]
         few = tuple(name for name, side in found if side.runs < self.runs)
         apart = tuple(name for name, side in found if side.runs >= self.runs)
@@ -185,13 +185,13 @@ def _us(seconds: float) -> str:
 
 
 def _is_bare(result: Result) -> bool:
-    """Whether it is a mean that another tool gives, without any dispersion."""
+    """Return whether it is a mean that another tool gives, without any dispersion."""
     found = measured(result)
     return found.samples == 1 and found.timed_s == 0
 
 
 def _runs(result: Result, *, means: bool) -> list[float]:
-    """The time of each run, in the order they were made."""
+    """Return the time of each run, in the order they were made."""
     by_process = groups(measured(result), means=means)
     if len(by_process) == 1:
         return by_process[0]

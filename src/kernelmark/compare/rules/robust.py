@@ -235,8 +235,8 @@ class Robust(Preset):
     def _status(
         self, row: _Weighed, effect: float, low: float, high: float, share: float, found: float
     ) -> tuple[VerdictStatus, Callable[[], Reason]]:
-        """The verdict by the mean over blocks; `effect` is the log ratio that the reason names,
-        which must be beyond the floor too."""
+        """Return the verdict by the mean over blocks; `effect` is the log ratio that the reason
+        names, which must be beyond the floor too."""
         floor = math.log1p(self.delta)
         span = {"low": exp(low), "high": exp(high)}
         if share <= self.q and min(abs(row.centre), abs(effect)) > floor:
@@ -370,7 +370,7 @@ def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
 def _at_equal_clock(
     reason: Callable[[], Reason], pair: Pair, sides: _Sides, shown: float
 ) -> Reason:
-    """The reason, with what it was judged by."""
+    """Return the reason, with what it was judged by."""
     if sides.line is None:
         return noted(reason(), pair)
     return Reason("at-equal-clock", cause=reason(), apart=math.exp(shown))
@@ -387,7 +387,7 @@ def _clock_facts(sides: _Sides) -> Facts:
 
 
 def _too_few(pair: Pair) -> Judgement:
-    """A row that has no spread on some side cannot be judged by one."""
+    """Return a row that has no spread on some side cannot be judged by one."""
     base, head = times(pair)
     base_s, head_s = medians_s(pair)
     sides = (("base", base), ("head", head))

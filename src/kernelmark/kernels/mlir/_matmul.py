@@ -72,7 +72,7 @@ def mx_matmul(
     result: str,
     shape: tuple[int, ...],
 ) -> Value:
-    """The GEMM of A and B, whose blocks `g` of `k` elements have scales, summed in f32.
+    """Return the GEMM of A and B, whose blocks `g` of `k` elements have scales, summed in f32.
     `operands` are A, B and their scales, each with its indices."""
 
     def body(g: Graph, scalars: list[Value]) -> Value:
@@ -85,7 +85,7 @@ def mx_matmul(
 
 
 def _scaled(g: Graph, value: Value, scale: Value) -> Value:
-    """An element times its block's scale."""
+    """Return an element times its block's scale."""
     types = f"{value.type}, {scale.type} to f32"
     return g.add(f"arith.scaling_extf {value.name}, {scale.name} : {types}", None, "f32")
 

@@ -94,8 +94,8 @@ def _operand(size: int) -> Term | int:
 
 
 def dynamic_dims(problem: Problem) -> tuple[str, ...]:
-    """The dims that an argument has as one of its own: the code reads them there. A stride is of
-    no argument."""
+    """Return the dims that an argument has as one of its own: the code reads them there. A stride
+    is of no argument."""
     tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
     sizes = [size for one in tensors for size in argument_shape(one)]
     found = {size.term for size in sizes if isinstance(size, Size)}
@@ -103,13 +103,14 @@ def dynamic_dims(problem: Problem) -> tuple[str, ...]:
 
 
 def argument_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape of a tensor as an argument: elements of less than a byte come as whole bytes."""
+    """Return the shape of a tensor as an argument: elements of less than a byte come as whole
+    bytes."""
     per_byte = 8 // min(8, spec.type.bits)
     return (*spec.shape[:-1], spec.shape[-1] // per_byte)
 
 
 def with_dynamic(problem: Problem, names: Collection[str]) -> Problem:
-    """The problem with the named dims unknown to the compiler."""
+    """Return the problem with the named dims unknown to the compiler."""
     dims = {
         name: Size(value, name) if name in names else value for name, value in problem.dims.items()
     }

@@ -36,7 +36,7 @@ class Attention(Source):
         return graph.module(_heads_back(graph, result, problem))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The scores and the weights made of them, which the steps keep whole."""
+        """Return the scores and the weights made of them, which the steps keep whole."""
         if _has_op(problem, form):
             return 0
         d = problem.dims
@@ -45,7 +45,7 @@ class Attention(Source):
 
 
 def _has_op(problem: Problem, form: Form) -> bool:
-    """Whether the op is used: its lowering sums in f32, whatever the problem says."""
+    """Return whether the op is used: its lowering sums in f32, whatever the problem says."""
     return form.gpu and problem.dtypes["acc"] != "f64"
 
 
@@ -55,7 +55,7 @@ def _weight_type(problem: Problem) -> DType:
 
 
 def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
-    """(batch · heads_kv, rows, dim), where a group's rows of Q follow one another."""
+    """Return (batch · heads_kv, rows, dim), where a group's rows of Q follow one another."""
     batch, heads_kv = problem.dims["batch"], problem.dims["heads_kv"]
     if problem.options["layout"] == "bshd":
         b, s, h, d = value.dims
@@ -68,7 +68,7 @@ def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
 
 
 def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
-    """The result in the output's layout."""
+    """Return the result in the output's layout."""
     d = problem.dims
     whole = (d["batch"], d["heads_q"], d["seq_q"], d["dim_v"])
     flat = graph.reshape(value, [[0, 1], [2]], (math.prod(whole[:3]), whole[3]))
@@ -131,7 +131,7 @@ def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
 
 
 def _scale(graph: Graph, problem: Problem, acc: str) -> Value:
-    """The factor of the scores: computed where it follows from a dim that is not known."""
+    """Return the factor of the scores: computed where it follows from a dim that is not known."""
     length = problem.dims["dim_qk"]
     if not isinstance(length, Size) or problem.options["scale"] != "auto":
         return graph.constant(scale(problem), acc)
@@ -154,7 +154,7 @@ def _is_hidden(g: Graph, problem: Problem, *, rows: Value, column: Value) -> Val
 
 
 def _fused(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc: str) -> Value:
-    """One attention op; a causal mask is an operand of truth values."""
+    """Return one attention op; a causal mask is an operand of truth values."""
     q, k, v = qkv
     heads, rows, _ = q.dims
     loops = "b, m, n, c, d"  # c: the dim of Q and K, d: positions of K and V

@@ -61,10 +61,10 @@ class Source(ABC):
 
     @abstractmethod
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
-        """A whole module."""
+        """Return a whole module."""
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """A lower bound on the memory that intermediate results take."""
+        """Return a lower bound on the memory that intermediate results take."""
         return 0
 
 
@@ -114,7 +114,7 @@ class Graph:
         self.output = _argument(tensors[-1])
 
     def _input(self, spec: TensorSpec) -> Value:
-        """A tensor in its own type. IREE has no arguments of less than a byte an element."""
+        """Return a tensor in its own type. IREE has no arguments of less than a byte an element."""
         given, element = _argument(spec), element_type(spec.dtype) or ""
         if given.type == element:
             return given
@@ -126,12 +126,12 @@ class Graph:
         return self.add(text, spec.shape, element)
 
     def _unknown(self, shape: Sequence[int]) -> str:
-        """The sizes that a type leaves open, as they follow it."""
+        """Return the sizes that a type leaves open, as they follow it."""
         names = ", ".join(self.size(size) for size in shape if isinstance(size, Size))
         return f"{{{names}}}" if names else ""
 
     def module(self, result: Value) -> str:
-        """The module whose function writes `result` into its last argument."""
+        """Return the module whose function writes `result` into its last argument."""
         arguments = [f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors]
         # The attribute makes the caller's buffer the storage of result 0: the kernel writes
         # there, with no copy and no allocation.
@@ -141,7 +141,8 @@ class Graph:
         return "\n".join(["module @kernelmark {", head, *self._head, *self._lines, *tail])
 
     def function(self, name: str, result: Value) -> str:
-        """A private function of static dims that returns `result`, for a module of IREE's."""
+        """Return a private function of static dims that returns `result`, for a module of
+        IREE's."""
         arguments = ", ".join(f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors)
         head = f"  util.func private @{name}({arguments}) -> {result.text} {{"
         return "\n".join(
@@ -149,7 +150,7 @@ class Graph:
         )
 
     def add(self, text: str, shape: tuple[int, ...] | None, element: str) -> Value:
-        """The value of the op that `text` writes."""
+        """Return the value of the op that `text` writes."""
         return Value(name=self._append(self._lines, text), shape=shape, type=element)
 
     def _append(self, lines: list[str], text: str) -> str:
@@ -159,11 +160,12 @@ class Graph:
         return name
 
     def size(self, size: int) -> str:
-        """A size as it stands in a list of sizes: a number, or the name of a computed one."""
+        """Return a size as it stands in a list of sizes: a number, or the name of a computed
+        one."""
         return self._index(size.term) if isinstance(size, Size) else str(size)
 
     def _index(self, term: Term | int) -> str:
-        """The name of an index that is computed at the function's beginning."""
+        """Return the name of an index that is computed at the function's beginning."""
         if term not in self._known:
             if isinstance(term, int):
                 text = f"arith.constant {term} : index"
@@ -179,7 +181,7 @@ class Graph:
         return self._known[term]
 
     def _owner(self, dim: str) -> tuple[Value, int]:
-        """An argument that has the dim, and the dim's place in it."""
+        """Return an argument that has the dim, and the dim's place in it."""
         for value in map(_argument, self._tensors):
             for place, size in enumerate(value.dims):
                 if isinstance(size, Size) and size.term == dim:
@@ -211,7 +213,7 @@ class Graph:
     def named(
         self, op: str, ins: Sequence[Value], out: Value, *, before: str = "", attributes: str = ""
     ) -> Value:
-        """A named linalg op; `before` stands between its name and its operands."""
+        """Return a named linalg op; `before` stands between its name and its operands."""
         operands = f"ins({', '.join(v.name for v in ins)} : {', '.join(v.text for v in ins)})"
         words = [op, before, attributes, operands, f"outs({out.name} : {out.text})"]
         text = " ".join(word for word in words if word)
@@ -226,8 +228,8 @@ class Graph:
         *,
         reduced: Sequence[str] = (),
     ) -> Value:
-        """An op over `loops`, parallel but for those in `reduced`; `body` gets one scalar per
-        operand, the output's last."""
+        """Return an op over `loops`, parallel but for those in `reduced`; `body` gets one scalar
+        per operand, the output's last."""
         out_value, out_map = out
         maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in ins), out_map])
         names = [name.strip() for name in loops.split(",")]
@@ -268,7 +270,7 @@ class Graph:
         return self.add(f"linalg.index {loop} : index", None, "index")
 
     def cast(self, value: Value, element: str) -> Value:
-        """A scalar in another type, rounded to nearest even where it narrows."""
+        """Return a scalar in another type, rounded to nearest even where it narrows."""
         if value.type == element:
             return value
         if is_float(value.type) and is_float(element) and _BITS[value.type] == _BITS[element]:
@@ -293,7 +295,7 @@ class Graph:
         return self.add(f"{text}into {tensor_type(shape, value.type)}", shape, value.type)
 
     def _sized(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """The same tensor with other dims of it known to the compiler."""
+        """Return the same tensor with other dims of it known to the compiler."""
         target = tensor_type(shape, value.type)
         if target == value.text:
             return value
@@ -304,8 +306,8 @@ class Graph:
 def _collapsed(
     whole: Sequence[int], groups: Sequence[Sequence[int]], given: Sequence[int]
 ) -> tuple[int, ...]:
-    """The sizes `given` of the groups of a shape, each unknown if any dim of its group is: MLIR
-    demands that."""
+    """Return the sizes `given` of the groups of a shape, each unknown if any dim of its group is:
+    MLIR demands that."""
     sizes = []
     for group, size in zip(groups, given, strict=True):
         known = not any(isinstance(whole[dim], Size) for dim in group)
@@ -330,7 +332,7 @@ def _argument(spec: TensorSpec) -> Value:
 
 
 def argument_type(spec: TensorSpec) -> str:
-    """The type of the function's argument for a tensor."""
+    """Return the type of the function's argument for a tensor."""
     return _argument(spec).text
 
 

@@ -41,14 +41,14 @@ class BatchedGemmQuant(Source):
         return graph.module(_finish(graph, problem, summed))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The sums of each group, which are kept whole."""
+        """Return the sums of each group, which are kept whole."""
         d = problem.dims
         groups = -(-d["k"] // d["group"]) if "group" in d else 1
         return 4 * d["batch"] * d["m"] * d["n"] * groups
 
 
 def _rows(problem: Problem) -> str:
-    """The dims of A's rows in the order that they are stored in."""
+    """Return the dims of A's rows in the order that they are stored in."""
     return "i, b" if problem.options["a_order"] == "mbk" else "b, i"
 
 
@@ -167,7 +167,7 @@ def _inverse(g: Graph, scale: Value) -> Value:
 
 
 def _on_f4_grid(g: Graph, value: Value) -> Value:
-    """The nearest number of f4E2M1FN, ties to even, in f32.
+    """Return the nearest number of f4E2M1FN, ties to even, in f32.
 
     IREE 3.13's own conversion to that type, where the target has none, takes 0.75 to 1 for 0; of
     numbers that the type has it is right."""
@@ -192,7 +192,7 @@ def _largest(g: Graph, scalars: list[Value]) -> Value:
 
 
 def _split(graph: Graph, value: Value, groups: int, group: int) -> Value:
-    """The last dim as (groups, group), with zeros where it ends inside a group."""
+    """Return the last dim as (groups, group), with zeros where it ends inside a group."""
     *lines, k = value.dims
     shape = (*lines, groups * group)
     missing = shape[-1] - k
@@ -209,7 +209,7 @@ def _split(graph: Graph, value: Value, groups: int, group: int) -> Value:
 
 
 def _grouped(graph: Graph, value: Value, groups: int, group: int) -> Value:
-    """The last dim as (groups, group)."""
+    """Return the last dim as (groups, group)."""
     return graph.reshape(value, [[0], [1], [2, 3]], (*value.dims[:2], groups, group))
 
 

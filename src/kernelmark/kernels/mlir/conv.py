@@ -41,7 +41,7 @@ class Conv(Source):
         return graph.module(_rounded(graph, summed))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The patches, where they are written out."""
+        """Return the patches, where they are written out."""
         if not form.im2col or problem.dims["groups"] > 1 or _pointwise(problem):
             return 0
         d = problem.dims
@@ -62,7 +62,7 @@ def _one_tap(problem: Problem) -> bool:
 
 
 def _pointwise(problem: Problem) -> bool:
-    """One tap, no step: the input is its own patches."""
+    """Return one tap, no step: the input is its own patches."""
     return _one_tap(problem) and problem.dims["stride_h"] * problem.dims["stride_w"] == 1
 
 
@@ -87,7 +87,7 @@ def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
 
 
 def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
-    """An nchw convolution of one tap as W · X for every image and group.
+    """Return an nchw convolution of one tap as W · X for every image and group.
 
     The named convolution has X as its left factor. IREE 3.13 turns that into matrix instructions
     of NVIDIA whose result lies the other way round: half of the sums came out wrong on an H200."""
@@ -109,7 +109,7 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
 
 
 def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]) -> Value:
-    """Every so-many-th row and column of an nchw tensor."""
+    """Return every so-many-th row and column of an nchw tensor."""
     shape = (*x.dims[:2], *size)
     if shape == x.dims:
         return x
@@ -121,8 +121,8 @@ def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]
 
 
 def im2col_function(problem: Problem, name: str) -> str:
-    """The function (x, w, y) -> y + x * w of a convolution by im2col, for a padded x: the operands
-    and the result of the named op."""
+    """Return the function (x, w, y) -> y + x * w of a convolution by im2col, for a padded x: the
+    operands and the result of the named op."""
     d = problem.dims
     h, w = d["h"] + 2 * d["pad_h"], d["w"] + 2 * d["pad_w"]
     padded = replace(problem, dims={**d, "h": h, "w": w, "pad_h": 0, "pad_w": 0})
@@ -177,7 +177,8 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
 
 
 def _patches(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Every tap of every output pixel: (n, p, q, r, s, c), or (n, c, r, s, p, q) for nchw."""
+    """Return every tap of every output pixel: (n, p, q, r, s, c), or (n, c, r, s, p, q) for
+    nchw."""
     d = problem.dims
     p, q = output_size(problem)
     row = f"p * {d['stride_h']} + r * {d['dilation_h']}"

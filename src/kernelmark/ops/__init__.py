@@ -1,4 +1,4 @@
-"""Operations: costs, inputs, references, tolerances. One file an op."""
+"""Operations: costs, inputs, references, tolerances. One file per op."""
 
 from __future__ import annotations
 

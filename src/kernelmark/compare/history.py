@@ -469,7 +469,7 @@ def _expected(
     centre = statistics.median(level)
     wide = spread.sigma * math.sqrt(1 + 1 / len(level))
     half = max(t_quantile(1 - alpha / 2, spread.dof) * wide, math.log1p(min_effect))
-    # The range of the level's own points, without outliers, is expected too: a second mode, say.
+    # The range of the level's own points, without outliers, is expected too (a second mode).
     low = min(centre - half, quantile(spread.points, _WILD))
     high = max(centre + half, quantile(spread.points, 1 - _WILD))
     ratio = math.exp(newest - centre)

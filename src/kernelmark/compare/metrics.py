@@ -54,7 +54,7 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
     if apart < SAME:
         return VerdictStatus.SAME, Reason("metric-within", limit=SAME)
-    # A fit over other sizes is not comparable; headline metrics are always taken alike.
+    # A fit over other sizes is not comparable; the sizes for a headline are always measured.
     if not base.headline and (ways := taken_ways(*results)):
         return VerdictStatus.UNSURE, Reason("taken-otherwise", ways=tuple(ways))
     spread = max(base.spread or 0.0, head.spread or 0.0)

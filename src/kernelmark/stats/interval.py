@@ -161,13 +161,13 @@ def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[flo
     return nested_interval(list(by_process.values()), level)
 
 
-def widened(interval: Interval, share: float) -> Interval:
-    """Return the interval with a further independent spread of ± `share` (0.01 is 1 %) that its
+def widened(interval: Interval, fraction: float) -> Interval:
+    """Return the interval with a further independent spread of ± `fraction` (0.01 is 1 %) that its
     blocks do not show."""
-    if not share or interval.low_s <= 0 or math.isinf(interval.high_s):
+    if not fraction or interval.low_s <= 0 or math.isinf(interval.high_s):
         return interval
     middle = math.sqrt(interval.low_s * interval.high_s)
-    half = math.hypot(math.log(interval.high_s / interval.low_s) / 2, share)
+    half = math.hypot(math.log(interval.high_s / interval.low_s) / 2, fraction)
     return replace(interval, low_s=middle / exp(half), high_s=middle * exp(half))
 
 

@@ -1,2 +1,2 @@
-"""Two runs side by side: pairs of results, rules that judge them, verdicts. Nothing here reads a
-store or prints; results go in, verdicts come out."""
+"""Comparison of two runs: pairs of results, the rules that judge them, and verdicts. This package
+neither reads a store nor prints."""

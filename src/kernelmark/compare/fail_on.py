@@ -1,4 +1,4 @@
-"""What makes a comparison fail: `slower,broken`, `slower:3%`, `none`, `held`."""
+"""Parser of `--fail-on`: `slower,broken`, `slower:3%`, `none`, `held`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kernelmark.core.verdict import Verdict, VerdictStatus
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
 _HELD = "held"
-# A number below this without % is probably meant as a fraction: 0.03 for 3 %.
+# A smaller number without % was probably meant as a fraction: 0.03 for 3 %.
 _LEAST_BARE = 0.1
-# A change that is on a limit in decimal may be a rounding below it in binary.
+# Tolerance for a change that is exactly on a limit in decimal but not in binary.
 _ROUNDING = 1e-9
 _SIZED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailOn:
-    """Verdicts that fail, each with the least size of the change (0.03 is 3 %); `held` says whether
-    rows that a moved sentinel holds fail too."""
+    """Verdicts that fail a comparison, each with the least size of the change (0.03 is 3 %);
+    `held`: suppressed alarms fail too."""
 
     sizes: tuple[tuple[VerdictStatus, float], ...] = (
         (VerdictStatus.SLOWER, 0.0),
@@ -40,8 +40,8 @@ class FailOn:
 
 
 def parse(words: Sequence[str]) -> FailOn:
-    """Of words like `slower:3%`; `none` fails on nothing, `held` alone on the usual verdicts. Where
-    only sizes are given, what is broken fails as it always does."""
+    """Parse words like `slower:3%`. `none` fails on nothing, `held` alone adds suppressed alarms to
+    the default. Where all verdicts have a size, `broken` is added."""
     held = _HELD in words
     words = [word for word in words if word != _HELD]
     if words == ["none"]:
@@ -64,13 +64,13 @@ def parse(words: Sequence[str]) -> FailOn:
                 f"--fail-on: {word!r} is not a verdict with a size",
                 hint="slower:3% fails on rows that are at least 3 % slower",
             )
-        sizes.append((status, _share(word, found[1]) if found else 0.0))
+        sizes.append((status, _fraction(word, found[1]) if found else 0.0))
     if all(":" in word for word in words):
         sizes.append((VerdictStatus.BROKEN, 0.0))
     return FailOn(sizes=tuple(sizes), held=held)
 
 
-def _share(word: str, size: str) -> float:
+def _fraction(word: str, size: str) -> float:
     percent = float(size)
     if 0 < percent < _LEAST_BARE and not word.endswith("%"):
         raise UsageError(
@@ -81,7 +81,7 @@ def _share(word: str, size: str) -> float:
 
 
 def _size(verdict: Verdict) -> float:
-    """How far the ratio is from 1, as a share of the smaller time."""
+    """Return the distance of the ratio from 1, as a fraction of the smaller time."""
     if not verdict.ratio:
         return 0.0
     return max(verdict.ratio, 1 / verdict.ratio) - 1

@@ -1,11 +1,12 @@
-"""Steps of a series of runs, and whether its newest point fits its level.
+"""Steps in the series of a case over runs, and whether the newest point fits the level.
 
-Detection has two stages. The screen here is cheap and looks at every series of every run; what it
+Detection has two stages. The screen here is cheap and covers every series of every run; what it
 flags is confirmed by paired rounds (`kmark ab`), which cost many runs and decide.
 
-A point counts by its median, a multimodal one by the mean of its modes: which of them the median is
-on is chance. A run may also have seen one mode of several. So a multimodal point after others, or
-the other way round, is news only where no mode of the one is where the other was.
+A point counts by its median, a multimodal point by the mean of its modes, as its median is on one
+of them by chance. A run may also have seen only one of several modes. So a multimodal point after
+unimodal ones, or a unimodal point after multimodal ones, is a change only if no mode of one side is
+within the range of the other.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from kernelmark.stats.student import t_quantile
 
 MIN_EFFECT = 0.02
 SCREEN_ALPHA = 0.01
-LEAST_POINTS = 4  # that a new one is screened against
-_MOST_POINTS = 200  # that steps are looked for in
-# Makes the median distance of neighbours estimate a standard deviation, for normal noise.
+LEAST_POINTS = 4  # needed to screen a new point
+_MOST_POINTS = 200  # newest points in which steps are searched
+# Scales the median distance of neighbours to a standard deviation, for normal noise.
 _NORMAL_MOVE = 1.0483
 _LEAST_SPREAD = 1e-4
-_WILD = 0.03  # share of points that may be wild on either side
-_RECENT = 10  # runs; a series may be in every other one only
-# Points that may have left a level before a step there can be proven, with as few before them.
+_WILD = 0.03  # fraction of points that may be outliers on either side
+_RECENT = 10  # runs; some series are measured only in every other run
+# The most points that may have left a level before a step can be proven.
 _MOST_GONE = 8
 
 
 class Point(Protocol):
-    """One result of a series, as a store gives it."""
+    """One result of a series, as a store returns it."""
 
     @property
     def series(self) -> str: ...
@@ -74,7 +75,7 @@ class Point(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesStep:
-    """The level changed with run `run_id`; `before_id` is the last run of the old level. `ratio`
+    """A change of the level at run `run_id`; `before_id` is the last run of the old level. `ratio`
     is the new level over the old: above 1 is slower."""
 
     run_id: str
@@ -86,10 +87,10 @@ class SeriesStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The newest point against the level before it. `status` is slower, faster, same, broken, fixed
-    or, with too few points, new, or unsure where many more failed; `low_s` and `high_s` are where
-    it was expected. `runs` is how many points of the level `ratio` is against the median of; `gone`
-    counts the points before it that have left the level as it has."""
+    """The newest point compared with the level before it. `status` is slower, faster, same, broken
+    or fixed; with too few points new, or unsure if many points failed. `low_s` and `high_s` bound
+    the expected range. `ratio` is relative to the median of the level's `runs` points; `gone`
+    counts the points before the newest that have left the level in the same direction."""
 
     status: VerdictStatus
     reason: Reason
@@ -106,7 +107,8 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A series with what was found in it. `held` is why a flagged point's alarm is suppressed."""
+    """A series with its steps and its screen. `held` is why the alarm of a flagged point is
+    suppressed."""
 
     series: str
     points: tuple[Point, ...]
@@ -125,7 +127,8 @@ class Story:
 
     @property
     def change(self) -> tuple[str, str]:
-        """The runs between which the newest point's state began: the last one before, the first."""
+        """The runs between which the newest point's state began: the last before and the first with
+        it."""
         timed = [i for i, p in enumerate(self.points) if p.status is Status.OK and judged_s(p)]
         gone = self.screen.gone
         first = timed[-1 - gone] if gone else len(self.points) - 1
@@ -133,23 +136,24 @@ class Story:
 
     @property
     def since_before(self) -> float | None:
-        """The newest point over that of the last run before its state began; None without one."""
+        """The newest point over that of the last run before its state began; None if there is
+        none."""
         before = next((p for p in self.points if p.run_id == self.change[0]), None)
         times = [judged_s(p) for p in (before, self.newest) if p is not None]
         return times[1] / times[0] if len(times) == 2 and times[0] and times[1] else None
 
     @property
     def alarm(self) -> bool:
-        """Whether it is worth a confirmation, or is broken."""
+        """Whether the newest point needs confirmation or is broken, and is not suppressed."""
         return not self.held and (self.screen.flagged or self.screen.status is VerdictStatus.BROKEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Series with what was found in them, and the runs they are of, oldest first.
+    """Series with their steps and screens, and their runs, oldest first.
 
-    `changes` is what differs in the environment at each step, by (run before, run after); `moved`
-    are canaries that moved in the newest run, `marked` those that did in earlier ones, by run;
+    `changes` are the environment differences at each step, by (run before, run after); `moved` are
+    the canaries that moved in the newest run, `marked` those that moved in earlier runs, by run;
     `watched` is true if the newest run has canaries; `baseline` has the times of a pinned run by
     series.
     """
@@ -166,33 +170,33 @@ class History:
 
     @property
     def alarms(self) -> list[Story]:
-        """Series whose newest point is worth a confirmation, or is broken. One that no recent run
-        has is not measured any more."""
+        """Series whose newest point needs confirmation or is broken, without series that no recent
+        run has measured."""
         recent = {run.id for run in self.runs[-_RECENT:]}
         return [one for one in self.stories if one.alarm and one.newest.run_id in recent]
 
 
 def judged_s(point: Point) -> float | None:
-    """The time that a point counts by, or the value of its metric."""
+    """Return the time by which a point is judged, or the value of its metric."""
     if point.metric:
         return point.value
     return mean_of(point.modes) if point.modes else point.median_s
 
 
 def counted_s(measurement: Measurement) -> float:
-    """The time that a measurement counts by as a point of history."""
+    """Return the time of a measurement as a point of history."""
     return mean_of(measurement.modes) if measurement.modes else measurement.median_s
 
 
 def is_reliable(point: Point) -> bool:
-    """Whether a point has as many blocks as promised, and these agree. Where not, its median may be
-    a time that no launch took: it is shown, and neither judged nor part of a level."""
+    """Return whether a point has enough blocks and these agree. If not, its median may be a time
+    that no launch took: the point is shown, but neither judged nor part of a level."""
     return bool(point.metric) or _doubt(point) is None
 
 
 def _doubt(point: Point) -> Reason | None:
-    """Why a point is not judged; None where it is. Stores that earlier versions filled tell only
-    by the interval."""
+    """Return why a point is not judged; None if it is. Stores of earlier versions have no `doubt`,
+    so the width of the interval decides."""
     low_s, high_s = point.low_s, point.high_s
     if point.doubt is not None or low_s is None or high_s is None or not is_wide(low_s, high_s):
         return point.doubt
@@ -200,7 +204,7 @@ def _doubt(point: Point) -> Reason | None:
 
 
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
-    """Each series with its steps and its screen; `points` are in the order of time."""
+    """Return each series with its steps and its screen; `points` are in chronological order."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.series, []).append(point)
@@ -208,14 +212,14 @@ def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[
 
 
 def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
-    """One series, oldest point first. Of several results of a run, on many devices of one kind, the
-    middle one stands for it; a failure stands for all."""
+    """Return one series, oldest point first. If a run has several results, on devices of one kind,
+    the median one counts; a failure takes precedence."""
     points = [_middle(list(group)) for _, group in itertools.groupby(points, lambda p: p.run_id)]
     timed = _timed(points)
     logs = [math.log(time_s) for _, time_s in timed]
     steps = change_points(logs, min_effect=math.log1p(min_effect))
     screen = _screened(points, _levels(logs, [step.index for step in steps]), min_effect)
-    screen = _of_metric(screen, points[-1]) if points[-1].metric else screen
+    screen = _screen_metric(screen, points[-1]) if points[-1].metric else screen
     before = [point for point, _ in timed[steps[-1].index if steps else 0 : -1]]
     return Story(
         series=points[0].series,
@@ -235,7 +239,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
 
 
 def _timed(points: Sequence[Point]) -> list[tuple[Point, float]]:
-    """The newest points that can be judged, with the time of each."""
+    """Return the newest points that can be judged, with the time of each."""
     judged = [
         (p, time_s)
         for p in points
@@ -248,24 +252,24 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
     """Suppress alarms where the machine itself changed. Return the stories, and the canaries that
     moved.
 
-    `sentinels` gives the problem's key for the series that are canaries. A canary moved if it was
-    flagged in the same direction by every backend that ran it last in a run: what these have in
-    common is the machine. The alarms of that run are then suppressed.
+    `sentinels` maps the series that are canaries to their problem keys. A canary moved in a run if
+    every backend whose newest point is of that run was flagged in the same direction: then the
+    machine is the common cause. The alarms of that run are suppressed.
     """
     flags: dict[tuple[str, str], list[VerdictStatus]] = {}
     for one in found:
         if one.series in sentinels:
-            place = one.newest.run_id, sentinels[one.series]
-            flags.setdefault(place, []).append(one.screen.status)
+            key = one.newest.run_id, sentinels[one.series]
+            flags.setdefault(key, []).append(one.screen.status)
     moved = {
-        place: statuses[0]
-        for place, statuses in flags.items()
+        key: statuses[0]
+        for key, statuses in flags.items()
         if len(set(statuses)) == 1 and statuses[0] in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
     }
     runs = {run_id for run_id, _ in moved}
     newest = max(found, key=lambda one: one.newest.started).newest.run_id if found else ""
     held = [
-        _held(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
+        _suppress(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
         for one in found
     ]
     reasons = [
@@ -279,15 +283,15 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
 def marked(
     found: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
 ) -> dict[str, tuple[Reason, ...]]:
-    """Return, by run, the canaries that have a step at the run, or are an outlier among the runs
-    around it; as in `hold`, with every backend in the same direction."""
+    """Return, by run, the canaries that have a step at the run or are an outlier among the runs
+    around it; as in `hold`, every backend must agree in direction."""
     by_key: dict[str, list[Story]] = {}
     for one in found:
         if one.series in sentinels:
             by_key.setdefault(sentinels[one.series], []).append(one)
     reasons: dict[str, list[Reason]] = {}
     for key, mine in by_key.items():
-        moves = {one.series: _moves(one, min_effect) for one in mine}
+        moves = {one.series: _find_moves(one, min_effect) for one in mine}
         for run_id in dict.fromkeys(run_id for ratios in moves.values() for run_id in ratios):
             present = [one for one in mine if any(p.run_id == run_id for p in one.points)]
             every = [moves[one.series].get(run_id) for one in present]
@@ -298,9 +302,9 @@ def marked(
     return {run_id: tuple(texts) for run_id, texts in reasons.items()}
 
 
-def _moves(one: Story, min_effect: float) -> dict[str, float]:
-    """How far the series moved in a run, by run: its steps, and points that the rest of their level
-    lets nobody expect. The newest point is the screen's."""
+def _find_moves(one: Story, min_effect: float) -> dict[str, float]:
+    """Return the ratio by which the series moved, by run: its steps, and points outside the range
+    expected from the rest of their level. The newest point is left to the screen."""
     moves = {step.run_id: step.ratio for step in one.steps}
     timed = [(point.run_id, time_s) for point, time_s in _timed(one.points)]
     places = [i for i, (run_id, _) in enumerate(timed) if run_id in moves]
@@ -310,7 +314,7 @@ def _moves(one: Story, min_effect: float) -> dict[str, float]:
             rest = [*logs[:i], *logs[i + 1 :]]
             if len(rest) < LEAST_POINTS or run_id in moves or run_id == one.newest.run_id:
                 continue
-            # All points of a level together have the chance of a false mark that a newest one has.
+            # Divided over the points of a level, so that the level as a whole has SCREEN_ALPHA.
             alpha = SCREEN_ALPHA / len(logs)
             screen = _expected(logs[i], rest, _Spread.of(rest), min_effect, alpha)
             if screen.flagged and screen.ratio is not None:
@@ -322,7 +326,7 @@ def _direction(ratio: float) -> str:
     return (VerdictStatus.SLOWER if ratio > 1 else VerdictStatus.FASTER).value
 
 
-def _held(one: Story, reason: str) -> Story:
+def _suppress(one: Story, reason: str) -> Story:
     return Story(
         series=one.series, points=one.points, steps=one.steps, screen=one.screen, held=reason
     )
@@ -335,7 +339,7 @@ def _middle(points: Sequence[Point]) -> Point:
 
 
 def _levels(logs: Sequence[float], starts: Sequence[int]) -> list[list[float]]:
-    """The points between steps; the last level is without the newest point."""
+    """Return the points between steps; the last level excludes the newest point."""
     ends = [*starts, max(len(logs) - 1, 0)]
     return [list(logs[a:b]) for a, b in zip([0, *starts], ends, strict=True)]
 
@@ -350,16 +354,16 @@ def _screened(
             return Screen(status=VerdictStatus.BROKEN, reason=_failed(newest))
         return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
-        return Screen(status=VerdictStatus.FIXED, reason=_was(points[-2]))
+        return Screen(status=VerdictStatus.FIXED, reason=_failed_before(points[-2]))
     if not newest.metric and (doubt := _doubt(newest)) is not None:
         return Screen(status=VerdictStatus.UNSURE, reason=doubt)
     level, log = levels[-1], math.log(judged)
     if len(level) >= LEAST_POINTS:
-        gone = _gone(level, log, min_effect)
+        gone = _count_departed(level, log, min_effect)
         kept = level[: len(level) - gone]
         return replace(_expected(log, kept, _Spread.of(kept), min_effect), gone=gone)
     if len(levels) > 1:
-        return _expected(log, level, _Spread.of(level, _moved(levels)), min_effect)
+        return _expected(log, level, _Spread.of(level, _shift_onto_newest(levels)), min_effect)
     many = len(points) > LEAST_POINTS
     return Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
@@ -367,14 +371,14 @@ def _screened(
     )
 
 
-def _of_metric(screen: Screen, newest: Point) -> Screen:
-    """The screen of a metric: in its unit, and slower where it is worse."""
+def _screen_metric(screen: Screen, newest: Point) -> Screen:
+    """Return the screen of a metric: in its unit, and slower where the metric is worse."""
     low, high = screen.low_s, screen.high_s
     if low is None or high is None:
         return screen
     status = screen.status
     if screen.flagged and not newest.better:
-        status = VerdictStatus.UNSURE  # it moved, and neither direction is better
+        status = VerdictStatus.UNSURE  # neither direction is better
     elif screen.flagged and newest.better == "higher":
         slower = status is VerdictStatus.SLOWER
         status = VerdictStatus.FASTER if slower else VerdictStatus.SLOWER
@@ -386,13 +390,13 @@ def _failed(point: Point) -> Reason:
     return Reason("failed", status=point.status.value)
 
 
-def _was(point: Point) -> Reason:
+def _failed_before(point: Point) -> Reason:
     return Reason("failed-before", cause=_failed(point))
 
 
 def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
-    """The screen of a point that is multimodal where its level is not, or the reverse: a change
-    only where the modes of the one do not reach the times of the other."""
+    """Return the screen of a point that is multimodal where its level is not, or the reverse: a
+    change only if the modes of one are outside the range of the other."""
     modes = [mode.value_s for point in level for mode in point.modes]
     alike = bool(newest.modes) and sum(bool(p.modes) for p in level) >= LEAST_POINTS
     if not screen.flagged or alike or not (modes or newest.modes):
@@ -408,9 +412,9 @@ def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
     )
 
 
-def _gone(level: Sequence[float], newest: float, min_effect: float) -> int:
-    """How many of a level's last points have left it, all to the side where the newest one is. Few
-    points prove no step; a slowdown that lasts must not be expected for that reason."""
+def _count_departed(level: Sequence[float], newest: float, min_effect: float) -> int:
+    """Return how many of a level's last points have left it in the direction of the newest one.
+    They are too few to prove a step, but must not make a lasting slowdown the expected level."""
     for count in range(min(len(level) - LEAST_POINTS, _MOST_GONE), 0, -1):
         kept = level[:-count]
         spread = _Spread.of(kept)
@@ -423,9 +427,9 @@ def _gone(level: Sequence[float], newest: float, min_effect: float) -> int:
     return 0
 
 
-def _moved(levels: Sequence[Sequence[float]]) -> list[float]:
-    """The last level before the newest one, moved onto it: how far points stray from a level is
-    known from before a step, and stays so after most."""
+def _shift_onto_newest(levels: Sequence[Sequence[float]]) -> list[float]:
+    """Return the points of the level before the newest one, shifted onto it. Their spread stands in
+    for that of the newest level, which has too few points."""
     older, level = levels[-2], levels[-1]
     shift = statistics.median(level) - statistics.median(older)
     return [point + shift for point in older]
@@ -433,8 +437,7 @@ def _moved(levels: Sequence[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spread:
-    """How far points stray: their standard deviation, the degrees of freedom it is known with, and
-    the points themselves."""
+    """The spread of points: their standard deviation, its degrees of freedom, and the points."""
 
     sigma: float
     dof: int
@@ -442,7 +445,7 @@ class _Spread:
 
     @classmethod
     def of(cls, level: Sequence[float], older: Sequence[float] = ()) -> _Spread:
-        # Several estimates: the widest one, as few points may agree by chance in any.
+        # The widest of several estimates, as few points may agree by chance in any of them.
         estimates = [_LEAST_SPREAD]
         for part in (level, older):
             moves = [abs(b - a) for a, b in itertools.pairwise(part)]
@@ -462,11 +465,11 @@ def _expected(
     min_effect: float,
     alpha: float = SCREEN_ALPHA,
 ) -> Screen:
-    """Where a further point of a level is expected, and whether this one is there."""
+    """Return the range expected for a further point of a level, and whether this one is inside."""
     centre = statistics.median(level)
     wide = spread.sigma * math.sqrt(1 + 1 / len(level))
     half = max(t_quantile(1 - alpha / 2, spread.dof) * wide, math.log1p(min_effect))
-    # What the level did before, but for its wildest points, is not news: a second mode, say.
+    # The range of the level's own points, without outliers, is expected too (a second mode).
     low = min(centre - half, quantile(spread.points, _WILD))
     high = max(centre + half, quantile(spread.points, 1 - _WILD))
     ratio = math.exp(newest - centre)

@@ -1,4 +1,4 @@
-"""Which result of one run belongs to which result of another."""
+"""Matching of the results of one run with those of another."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The results of both sides that are compared; None where a side has none. `metric` is what is
-    compared of microbenchmarks, empty where it is time."""
+    """The results of both sides of a comparison; None where a side has no result. `metric` is the
+    microbenchmark metric to compare; empty for time."""
 
     base: Result | None
     head: Result | None
@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def both(self) -> tuple[Result, Result]:
-        """The two results, where there are two."""
+        """Both results. Raise ValueError if one is missing."""
         if self.base is None or self.head is None:
             raise ValueError("a pair of less than two results")
         return self.base, self.head
@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def shown(self) -> Result:
-        """The result that names the row: head's, or base's where there is no head."""
+        """The result that names the row: head's, or base's if head has none."""
         found = self.head or self.base
         if found is None:
             raise ValueError("a pair of nothing")
@@ -50,7 +50,7 @@ class Pair:
 
     @property
     def same_binary(self) -> bool:
-        """Whether both sides ran the very same code: a difference is noise or the machine."""
+        """Whether both sides ran the same binary, so that a difference is noise or the machine."""
         if self.base is None or self.head is None:
             return False
         one, other = self.base.kernel.binary_hash, self.head.kernel.binary_hash
@@ -58,15 +58,15 @@ class Pair:
 
     @property
     def multimodal(self) -> bool:
-        """Whether the samples of a side fall on several values. Medians of such blocks jump from
-        one to the other; their means do not."""
+        """Whether the samples of a side have several modes. Block medians then jump between modes;
+        block means do not."""
         base = self.base.measurement if self.base else None
         head = self.head.measurement if self.head else None
         return bool((base and base.modes) or (head and head.modes))
 
     @property
     def clocks_mhz(self) -> tuple[float, float] | None:
-        """The core clocks that both sides ran at, where both measured theirs."""
+        """The core clocks of both sides; None unless both were measured."""
         sides = [side.measurement for side in (self.base, self.head) if side is not None]
         clocks = [found.clock_mhz for found in sides if found is not None]
         if len(clocks) != 2 or clocks[0] is None or clocks[1] is None:
@@ -75,13 +75,13 @@ class Pair:
 
 
 def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") -> list[Pair]:
-    """Results joined in base's order, then what only head has.
+    """Return the matched results in base's order, then those that only head has.
 
-    By `case`: problem, backend, config and what the timing means; on the same device where a side
-    has several. By `problem`: the best of each side, whatever its backend, config and timing.
+    By `case`: same problem, backend, config and identity of the timing, and same device if a side
+    has several. By `problem`: the best result of each side, over backends, configs and timings.
 
-    A microbenchmark is joined by its name where each side has it once, however it was taken, and
-    gives a pair for each metric that both sides have.
+    A microbenchmark that each side ran once is matched by name, whatever its parameters, and gives
+    one pair per metric that both sides have.
     """
     sides = (list(base), list(head))
     if by == "problem":
@@ -89,37 +89,37 @@ def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") ->
     else:
         devices = any(_several_devices(side) for side in sides)
         found = tuple(_by_case(side, devices=devices) for side in sides)
-    once = set.intersection(*map(_once, sides))
-    named = [{_named(key, r, once): r for key, r in side.items()} for side in found]
+    once = set.intersection(*map(_unique_micros, sides))
+    named = [{_match_key(key, r, once): r for key, r in side.items()} for side in found]
     keys = dict.fromkeys((*named[0], *named[1]))
     every = [Pair(base=named[0].get(key), head=named[1].get(key)) for key in keys]
-    return [one for pair in every for one in _each_metric(pair)]
+    return [one for pair in every for one in _split_by_metric(pair)]
 
 
-def _once(side: Sequence[Result]) -> set[str]:
-    """Microbenchmarks that a side has at most one result of; all that it has none of."""
+def _unique_micros(side: Sequence[Result]) -> set[str]:
+    """Return the microbenchmarks of which a side has exactly one result."""
     counts = Counter(r.case.problem.op for r in side if is_micro(r.case))
     return {name for name, count in counts.items() if count == 1}
 
 
-def _named(key: Key, result: Result, once: Collection[str]) -> Key:
+def _match_key(key: Key, result: Result, once: Collection[str]) -> Key:
     name = result.case.problem.op
     return (name, MICRO) if is_micro(result.case) and name in once else key
 
 
-def _each_metric(pair: Pair) -> list[Pair]:
+def _split_by_metric(pair: Pair) -> list[Pair]:
     if pair.base is None or pair.head is None:
         return [pair]
     if not pair.base.metrics:
         return [pair]
     good = pair.base.status is Status.OK and pair.head.status is Status.OK
-    theirs = {metric.name for metric in pair.head.metrics} if good else set()
-    names = [metric.name for metric in pair.base.metrics if metric.name in theirs]
+    head_names = {metric.name for metric in pair.head.metrics} if good else set()
+    names = [metric.name for metric in pair.base.metrics if metric.name in head_names]
     return [dataclasses.replace(pair, metric=name) for name in names] or [pair]
 
 
 def groups(measurement: Measurement, *, means: bool = False) -> list[list[float]]:
-    """Block medians, or geometric means, of each process, in order, in seconds."""
+    """Return the block medians, or geometric means, of each process, in order, in seconds."""
     found: dict[int, list[float]] = {}
     for block in measurement.blocks:
         time_s = statistics.geometric_mean(block.samples_s) if means else block.median_s
@@ -137,11 +137,12 @@ def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
     for result in side:
         key = (result.case.id, result.device if devices else "")
         found.setdefault(key, []).append(result)
-    return {key: _joined(results) for key, results in found.items()}
+    return {key: _join_processes(results) for key, results in found.items()}
 
 
-def _joined(results: Sequence[Result]) -> Result:
-    """One result of those that several processes have of a case; a failure of one is its own."""
+def _join_processes(results: Sequence[Result]) -> Result:
+    """Return one result for the results of several processes of a case; the first failure if
+    any."""
     if len(results) == 1:
         return results[0]
     failed = [
@@ -149,7 +150,7 @@ def _joined(results: Sequence[Result]) -> Result:
     ]
     if failed:
         return failed[0]
-    if results[-1].measurement is None:  # metrics have no blocks to join: the last one counts
+    if results[-1].measurement is None:  # metrics have no blocks to join: take the last result
         return results[-1]
     blocks = tuple(b for r in results if r.measurement for b in r.measurement.blocks)
     interval = measured_interval(blocks)

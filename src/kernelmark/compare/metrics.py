@@ -1,7 +1,7 @@
-"""How metrics of microbenchmarks are judged: by how well they repeat, as they have no blocks.
+"""Verdicts on metrics of microbenchmarks, which have no blocks: based on their repeatability.
 
-Two runs differ by more than each one's own samples tell. What a metric must move by to be a change
-is the larger of that and of the spread that was measured with it.
+Two runs differ by more than the samples within each run do. A metric must move by more than its
+known run-to-run repeatability, and by more than the spread that was measured with it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from kernelmark.core.result import Result
 from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 
-# How well a GPU's headline metrics repeat from run to run, by measurement (docs/evidence.md).
+# Measured run-to-run repeatability of a GPU's headline metrics (docs/evidence.md).
 SAME = 0.02
-# Other metrics are not that well known, and some are the pace of the host.
+# Other metrics are known less well; some depend on the speed of the host.
 _OTHERS = 0.10
 _BY_HOST = 0.40
-# A CPU also does other work, and its clock is another one minutes later.
+# A CPU is shared with other work, and its clock changes within minutes.
 _ON_CPU = 0.10
 
 
 def is_cpu(result: Result) -> bool:
-    """Whether a CPU was measured, whose limits are more than any core can do: they tell mistakes,
-    nothing comes near them."""
+    """Return whether a CPU was measured. Limits of CPUs are generous bounds that only expose
+    errors: real results stay far below."""
     return result.device.partition(":")[0] == "cpu"
 
 
 def floor(metric: Metric, *results: Result) -> float:
-    """What two runs differ by even where each one's own samples agree."""
+    """Return the fraction by which two runs differ even if the samples of each agree."""
     if metric.host_paced:
         return _BY_HOST
     if any(map(is_cpu, results)):
@@ -45,7 +45,7 @@ def ratio_of(base: Metric, head: Metric) -> float | None:
 
 
 def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
-    """The verdict on a pair of one metric, and why."""
+    """Return the verdict on a pair of one metric, and its reason."""
     base, head = pair.metrics
     results = pair.both
     ratio = ratio_of(base, head)
@@ -54,7 +54,7 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
     if apart < SAME:
         return VerdictStatus.SAME, Reason("metric-within", limit=SAME)
-    # A fit over other sizes is another figure; what a headline is made of is always there.
+    # A fit over other sizes is not comparable; the sizes for a headline are always measured.
     if not base.headline and (ways := taken_ways(*results)):
         return VerdictStatus.UNSURE, Reason("taken-otherwise", ways=tuple(ways))
     spread = max(base.spread or 0.0, head.spread or 0.0)
@@ -71,7 +71,7 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
 
 
 def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
-    """What a verdict on one metric follows from."""
+    """Return the values that the verdict on one metric was derived from."""
     base, head = pair.metrics
     spreads = [metric.spread for metric in (base, head) if metric.spread is not None]
     return (
@@ -83,7 +83,7 @@ def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
 
 
 def taken_ways(result: Result, other: Result) -> list[str]:
-    """In which ways two results of a benchmark were not taken alike."""
+    """Return the differences in how two results of a benchmark were taken."""
     ways = []
     problems = result.case.problem, other.case.problem
     modes = [mode_of(problem) for problem in problems]

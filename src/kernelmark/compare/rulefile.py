@@ -1,9 +1,9 @@
-"""Rules of a user's own, in TOML.
+"""User-defined rules, in TOML.
 
-rule = "robust"          what it begins with: robust, golden-tot or ratio
+rule = "robust"          the rule to start from: robust, golden-tot or ratio
 delta = 0.02             settings of that rule
 
-[[where]]                rows of some kind, judged apart; the first that fits takes a row
+[[where]]                rows that are judged separately; the first table that matches a row counts
 op = "attention"
 backend = "iree"
 problem = "m=1 "         a regular expression found in the problem's key
@@ -30,7 +30,7 @@ _SELECTORS = ("op", "backend", "problem")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Rows of one kind and the rule that judges them; an empty word fits every row."""
+    """A selection of rows and the rule that judges them; an empty selector matches every row."""
 
     rule: Preset
     op: str = ""
@@ -39,12 +39,12 @@ class Where:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What it chooses rows by."""
+        """The selectors that are set."""
         return {name: word for name in _SELECTORS if (word := getattr(self, name))}
 
     @property
     def words(self) -> str:
-        """What it chooses rows by, as written."""
+        """The selectors as written in TOML."""
         return ", ".join(f'{name} = "{word}"' for name, word in self.chosen.items())
 
     def fits(self, pair: Pair) -> bool:
@@ -58,8 +58,8 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRule(Rule):
-    """The rule of a TOML file. Each kind of row is a suite of its own to its rule, so false
-    alarms are counted in each."""
+    """The rule of a TOML file. Each table's rows are a separate suite, with their own false
+    discovery rate."""
 
     stem: str
     rest: Preset
@@ -71,14 +71,14 @@ class FileRule(Rule):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the file says, with every setting that it leaves as it is."""
-        where = [{**one.chosen, **_stated(one.rule)} for one in self.special]
-        return {**_stated(self.rest), **({"where": where} if where else {})}
+        """The rules and selectors of the file, with defaults filled in."""
+        where = [{**one.chosen, **_rule_document(one.rule)} for one in self.special]
+        return {**_rule_document(self.rest), **({"where": where} if where else {})}
 
     def notes(self, found: Sequence[Pair]) -> list[str]:
         taken = {self._kind(pair) for pair in found}
         return [
-            f"{self.stem}: where {number} ({where.words}) {_idle(where, found)}"
+            f"{self.stem}: where {number} ({where.words}) {_why_unused(where, found)}"
             for number, where in enumerate(self.special, 1)
             if number - 1 not in taken
         ]
@@ -91,8 +91,8 @@ class FileRule(Rule):
         made: dict[int, Judgement] = {}
         for kind in dict.fromkeys(chosen):
             rule = self._rule(kind)
-            places = [i for i, one in enumerate(chosen) if one == kind]
-            made |= dict(zip(places, rule.weigh([found[i] for i in places]), strict=True))
+            indices = [i for i, one in enumerate(chosen) if one == kind]
+            made |= dict(zip(indices, rule.weigh([found[i] for i in indices]), strict=True))
         return [made[i] for i in range(len(found))]
 
     def _kind(self, pair: Pair) -> int:
@@ -104,7 +104,7 @@ class FileRule(Rule):
 
 @about("rule-file")
 def load(name_or_path: str) -> Rule:
-    """The preset of that name, or the rule of that TOML file."""
+    """Return the preset of that name, or the rule of that TOML file."""
     if not name_or_path.endswith(".toml"):
         try:
             return rules.preset(name_or_path)
@@ -125,53 +125,53 @@ def load(name_or_path: str) -> Rule:
     return FileRule(stem=path.stem, rest=rest, special=tuple(made))
 
 
-def _where(table: Mapping[str, Any], place: str, rest: Preset) -> Where:
+def _where(table: Mapping[str, Any], where: str, rest: Preset) -> Where:
     words = {name: table.get(name, "") for name in _SELECTORS}
     for name, word in words.items():
         if not isinstance(word, str):
-            raise UsageError(f"{place}: {name} = {word!r} is not text")
+            raise UsageError(f"{where}: {name} = {word!r} is not text")
     settings = {name: value for name, value in table.items() if name not in _SELECTORS}
-    rule = _rule(settings, place, rest)
+    rule = _rule(settings, where, rest)
     if not any(words.values()):
-        raise UsageError(f"{place}: fits every row", hint=f"give one of {', '.join(_SELECTORS)}")
+        raise UsageError(f"{where}: fits every row", hint=f"give one of {', '.join(_SELECTORS)}")
     try:
         re.compile(words["problem"])
     except re.error as error:
-        raise UsageError(f"{place}: problem is not a regular expression: {error}") from None
+        raise UsageError(f"{where}: problem is not a regular expression: {error}") from None
     return Where(rule=rule, **words)
 
 
-def _stated(rule: Preset) -> dict[str, Any]:
+def _rule_document(rule: Preset) -> dict[str, Any]:
     return {"rule": rule.name, **rule.settings}
 
 
-def _idle(where: Where, pairs: Sequence[Pair]) -> str:
-    """Why no row is judged by a table."""
+def _why_unused(where: Where, pairs: Sequence[Pair]) -> str:
+    """Return why a table judges no row."""
     if any(where.fits(pair) for pair in pairs):
         return "takes no row: tables above it take those that fit"
     return "fits no row of this comparison"
 
 
-def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Preset:
+def _rule(table: Mapping[str, Any], where: str, default: Preset | None) -> Preset:
     settings = dict(table)
     name = settings.pop("rule", None)
     if name is None:
         if default is None:
             raise UsageError(
-                f"{place}: no rule to begin with", hint=f'rule = "{rules.names()[-1]}"'
+                f"{where}: no rule to begin with", hint=f'rule = "{rules.names()[-1]}"'
             )
         start = default
     elif isinstance(name, str) and name in rules.names():
         start = rules.preset(name)
     else:
         raise UsageError(
-            f"{place}: unknown rule {name!r}", hint=f"known: {', '.join(rules.names())}"
+            f"{where}: unknown rule {name!r}", hint=f"known: {', '.join(rules.names())}"
         )
     unknown = [name for name in settings if name not in start.settings]
     if unknown and default is not None:
         raise UsageError(
-            f"{place}: the rule {start.name} has no setting {unknown[0]!r}",
+            f"{where}: the rule {start.name} has no setting {unknown[0]!r}",
             hint=f"it has: {', '.join(start.settings)}; rows are chosen by: "
             f"{', '.join(_SELECTORS)}",
         )
-    return start.changed(settings, place)
+    return start.changed(settings, where)

@@ -1,9 +1,9 @@
-"""Suspects: the points of one night that are worth a second, stricter look.
+"""Suspects: the points of one night that are measured again before an alarm.
 
 Stage one is cheap and lenient: it may flag every tenth kernel of a noisy machine, because stage two
-measures the suspects again before anybody is alarmed. With the lenient limit a slowdown of 3 % is
-caught in spite of a night-to-night drift of the same size, which the strict screen of `history`
-misses three times out of four (benchmarks/gate.py).
+measures the suspects again. The lenient limit catches a slowdown of 3 % in spite of a
+night-to-night drift of the same size, which the strict screen of `history` misses three times out
+of four (benchmarks/gate.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, cast
 from kernelmark.compare.history import MIN_EFFECT, History, Point, Screen, Story, judged_s, story
 from kernelmark.core.verdict import VerdictStatus
 
-LEAST = 0.01  # a point this much above its level is a suspect
+LEAST = 0.01  # a point this fraction above its level is a suspect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
     """A series whose newest point may be slower, faster or broken. `before` is the last run before
-    that began, `level_s` the level until then."""
+    the change, `level_s` the level until then."""
 
     story: Story
     status: VerdictStatus
@@ -36,37 +36,37 @@ class Suspect:
 def suspects(
     history: History, run_ids: Collection[str], *, least: float = LEAST, held: bool = True
 ) -> list[Suspect]:
-    """The suspects among the newest points that these runs gave, the largest change first. Without
-    `held`, none of those that a moved canary explains."""
+    """Return the suspects among series whose newest point is of these runs, the largest change
+    first. Without `held`, leave out alarms that a moved canary suppresses."""
     found = []
     for one in history.stories:
         if one.newest.run_id not in run_ids or (one.held and not held):
             continue
-        status = _suspected(one, least)
+        status = _suspect_status(one, least)
         if status is not None:
             found.append(Suspect(story=one, status=status, level_s=level_s(one)))
     return sorted(found, key=lambda suspect: -abs((suspect.story.screen.ratio or 1e9) - 1))
 
 
 def level_s(one: Story) -> float | None:
-    """Where a series was before its newest point."""
+    """Return the level of a series before its newest point."""
     value, ratio = judged_s(one.newest), one.screen.ratio
     return value / ratio if value and ratio else None
 
 
 def screened_again(one: Story, value: float, *, min_effect: float = MIN_EFFECT) -> Screen:
-    """The strict screen of a series if its newest point had this value."""
+    """Return the strict screen of a series with its newest point replaced by this value."""
     newest = cast(Any, one.newest)
     field = "value" if newest.metric else "median_s"
     again = cast(Point, dataclasses.replace(newest, modes=(), **{field: value}))
     return story([*one.points[:-1], again], min_effect=min_effect).screen
 
 
-def _suspected(one: Story, least: float) -> VerdictStatus | None:
+def _suspect_status(one: Story, least: float) -> VerdictStatus | None:
     screen = one.screen
     if screen.status is VerdictStatus.BROKEN or screen.flagged:
         return screen.status
-    # The lenient limit is for times; a metric has its unit and its direction.
+    # Only times have a lenient limit: metrics differ in unit and direction.
     lenient = screen.status is VerdictStatus.SAME and not one.newest.metric
     if lenient and screen.ratio is not None and screen.ratio >= 1 + least:
         return VerdictStatus.SLOWER

@@ -1,4 +1,4 @@
-"""Comparison: every row of two runs with its verdict, and what the whole says."""
+"""Comparison of two runs: every row with its verdict, and a summary."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result, ResultSet, Run
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
-# Why an alarm is held.
+# Why an alarm is suppressed.
 HELD = Reason("canary-moved")
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
-# What a reader of changes wants to see, in the order to be worried.
+# Verdicts that are changes, the most serious first.
 CHANGES = (
     VerdictStatus.BROKEN,
     VerdictStatus.SLOWER,
@@ -31,8 +31,8 @@ CHANGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A pair, what the rule said of it, and its place in the comparison, from 1. `runs` are the
-    ids of base and head; `held` says why its change fails nothing."""
+    """A pair with its judgement, numbered from 1. `runs` are the ids of base and head; `held` is
+    why its alarm is suppressed."""
 
     number: int
     pair: Pair
@@ -61,8 +61,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Rows whose two sides ran the same binary, and how many of them the rule still alarmed on:
-    each is a false alarm, or the machine that changed."""
+    """The number of rows whose two sides ran the same binary, and of alarms among them. Each such
+    alarm is false, or the machine changed."""
 
     compared: int
     alarms: int
@@ -74,14 +74,14 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs compared by one rule; `notes` is what the rule says of the rows as a whole."""
+    """Two runs compared by one rule; `notes` are the rule's remarks on all rows."""
 
     base: Run
     head: Run
     rule: str
     settings: Mapping[str, Any]
     rows: tuple[Row, ...]
-    moved: tuple[Reason, ...] = ()  # sentinels that moved
+    moved: tuple[Reason, ...] = ()  # canaries that moved
     notes: tuple[str, ...] = ()
 
     @property
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def counts(self) -> dict[VerdictStatus, int]:
-        """How many rows have each verdict; only those that occur."""
+        """The number of rows per verdict, without verdicts that do not occur."""
         found = [row.status for row in self.rows]
         return {status: found.count(status) for status in VerdictStatus if status in found}
 
@@ -102,7 +102,7 @@ class Comparison:
 
     @property
     def environment(self) -> list[tuple[str, str, str]]:
-        """(what, in base, in head) for everything that differs."""
+        """(name, value in base, value in head) for every difference of the environments."""
         return difference(self.base.environment, self.head.environment)
 
     @property
@@ -119,15 +119,17 @@ def compare(
     by: By = "case",
     sentinels: Sequence[str] = (),
 ) -> Comparison:
-    """Join two runs and judge every row. `sentinels` are keys of problems that should not move.
+    """Match the results of two runs and judge every row. `sentinels` are the problem keys of
+    canaries.
 
-    Where a sentinel moved, changes of times are held, as history holds its alarms, unless the
-    rule says otherwise. Two runs that have no case in common cannot be compared.
+    Where a canary moved, alarms about times are suppressed, as in history, unless the rule opts
+    out. Raise NothingToDo if the runs have no case in common.
     """
     found = pairs(base.results, head.results, by=by)
     if not any(pair.base and pair.head for pair in found):
         raise NothingToDo(
-            f"runs {base.run.id} and {head.run.id} have nothing in common", hint=_why(base, head)
+            f"runs {base.run.id} and {head.run.id} have nothing in common",
+            hint=_explain_mismatch(base, head),
         )
     judged = rule.judge(found)
     ids = base.run.id, head.run.id
@@ -141,23 +143,23 @@ def compare(
         head=head.run,
         rule=rule.name,
         settings=rule.settings,
-        rows=tuple(_held(row, rule) for row in rows) if seen else rows,
+        rows=tuple(_suppress(row, rule) for row in rows) if seen else rows,
         moved=tuple(seen),
         notes=tuple(rule.notes(found)),
     )
 
 
-def _held(row: Row, rule: Rule) -> Row:
+def _suppress(row: Row, rule: Rule) -> Row:
     if row.status not in ALARMS or not rule.holds(row.pair):
         return row
     return dataclasses.replace(row, held=HELD)
 
 
 def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
-    """Sentinel problems that moved, with how.
+    """Return the canaries that moved, with the direction.
 
-    What backends have in common is the machine: a sentinel moved where every backend that ran it
-    changed in the same direction. One backend alone may have changed itself.
+    A canary moved if every backend that ran it changed in the same direction: then the machine is
+    the common cause. With one backend alone, that backend may have changed.
     """
     wanted = set(sentinels)
     directions: dict[str, list[VerdictStatus]] = {}
@@ -173,18 +175,18 @@ def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
 
 
 def _size(row: Row) -> float:
-    """How large a change is, whatever its direction."""
+    """Return the size of a change as a factor of at least 1, in either direction."""
     ratio = row.judgement.judged or row.judgement.ratio
     return 0.0 if not ratio else max(ratio, 1 / ratio)
 
 
-def _why(base: ResultSet, head: ResultSet) -> str:
-    """The first part of their cases in which two runs differ altogether."""
+def _explain_mismatch(base: ResultSet, head: ResultSet) -> str:
+    """Return which part of their cases makes two runs disjoint."""
     for side in (base, head):
         if not side.results:
             return f"run {side.run.id} has no results"
 
-    def apart(*parts: str) -> bool:
+    def disjoint(*parts: str) -> bool:
         def seen(results: Sequence[Result]) -> set[tuple[object, ...]]:
             return {
                 tuple(
@@ -200,9 +202,9 @@ def _why(base: ResultSet, head: ResultSet) -> str:
 
         return not seen(base.results) & seen(head.results)
 
-    if apart("problem"):
+    if disjoint("problem"):
         return "their problems differ"
     for part in ("backend", "timing"):
-        if apart("problem", part):
+        if disjoint("problem", part):
             return f"same problems, but another {part}: --match problem compares the best of each"
     return "same problems, but other configs: --match problem compares the best of each"

@@ -1,1 +1,1 @@
-"""Whole IREE modules: variants of one module compared, and their dispatches as a workload."""
+"""Whole IREE modules: comparison of variants of a module, and its dispatches as a workload."""

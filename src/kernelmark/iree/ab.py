@@ -1,9 +1,9 @@
-"""Variants of one module compared: numerics first, then times in interleaved rounds.
+"""Comparison of variants of one module: numerics first, then times in interleaved rounds.
 
 Each variant runs once in its own process for its outputs, which are compared with those of the
-first variant and with the module in float64. Those that ran are timed in rounds: a round starts one
-process a variant, in an order that is drawn for the first of two rounds and reversed in the second,
-so that a drift of the machine affects all of them alike.
+first variant and with the module in float64. The variants that ran are timed in rounds: a round
+starts one process per variant, in an order that is random in the first of two rounds and reversed
+in the second, so that a drift of the machine affects all variants alike.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from kernelmark.stats.paired import Paired, paired_verdict
 
 Outputs = tuple[NDArray[np.float64], ...]
 OnStep = Callable[[str], None]
-# Fewer rounds give no interval at all.
+# Fewer rounds give no interval.
 _LEAST_ROUNDS = 2
 _REFERENCE = "float64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is compared and how. `tolerance` None is that of each output's dtype; `inputs` are
-    empty for random ones."""
+    """The variants to compare, and how. `tolerance` None means the default of each output's dtype;
+    empty `inputs` mean random ones."""
 
     module: Path
     variants: tuple[Variant, ...]
@@ -98,7 +98,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds by round, one block a process."""
+    """Seconds by round, one block per process."""
 
     blocks: tuple[Block, ...]
     median_s: float
@@ -109,9 +109,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a variant. `end_to_end` is a call of the function as its caller pays for it;
-    `kernels` is the sum over its dispatches, measured inside the same call. Divergences are one an
-    output; `against_first` is empty for the first variant, `against_f64` without a reference."""
+    """The result of a variant. `end_to_end` is the time of a call of the function as its caller
+    sees it; `kernels` is the sum over its dispatches, measured inside the same call. There is one
+    divergence per output; `against_first` is empty for the first variant, `against_f64` without a
+    reference."""
 
     variant: Variant
     status: Status
@@ -133,7 +134,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All variants, the first being the base. `not_run` and `no_reference` are reasons."""
+    """All variants; the first is the base. `not_run` and `no_reference` are reasons, or empty."""
 
     plan: Plan
     target: str
@@ -152,7 +153,7 @@ class Report:
 def compare_variants(
     plan: Plan, *, folder: Path | None = None, on_step: OnStep | None = None
 ) -> Report:
-    """Compile, run, check and time all variants of a plan. `folder` keeps what was compiled."""
+    """Compile, run, check and time all variants of a plan. `folder` keeps the compiled files."""
     with contextlib.ExitStack() as stack:
         if folder is None:
             made = stack.enter_context(tempfile.TemporaryDirectory(prefix="kmark-iree-"))
@@ -161,7 +162,7 @@ def compare_variants(
 
 
 class _Comparison:
-    """The state between the steps: variants that failed leave `_built`."""
+    """The state between the steps; variants that fail are removed from `_built`."""
 
     def __init__(self, plan: Plan, folder: Path, on_step: OnStep) -> None:
         self._plan = plan
@@ -212,14 +213,15 @@ class _Comparison:
         self._known[variant.name] |= {"built": built, "specs_applied": applied}
 
     def _applied(self, built: Built) -> bool:
-        """Whether the specs changed a dispatch; compiles without them if no variant did."""
+        """Return whether the specs changed a dispatch. Compile without specs if no variant did
+        so."""
         plain = same_but_specs(built.variant, list(self._built.values())) or build_variant(
             self._plan.module, plain_variant(built.variant), self._target, self._folder
         )
         return specs_applied(built, plain)
 
     def _obstacle(self) -> str:
-        """Why nothing is run, or ""."""
+        """Return why nothing is run, or ""."""
         if not self._plan.run:
             return "--compile-only was given"
         return (absent(self._target.driver) or "") if self._target.gpu else ""
@@ -240,7 +242,7 @@ class _Comparison:
         )
 
     def _check(self, inputs: Sequence[Input]) -> str:
-        """Compare all outputs; return why there is no reference, or ""."""
+        """Compare all outputs. Return why there is no reference, or ""."""
         reference, why = self._reference(inputs)
         first: tuple[str, Outputs] | None = None
         for name, built in list(self._built.items()):
@@ -254,7 +256,7 @@ class _Comparison:
             if first is not None:
                 known["against_first"] = found = self._diverge(outputs, first[1])
                 _judge(known, found, against=first[0])
-            # The first variant may be the wrong one: float64 decides where it is known.
+            # The first variant may be wrong: the float64 reference, if any, decides.
             if reference is not None:
                 known["against_f64"] = found = self._diverge(outputs, reference)
                 _judge(known, found, against="float64")
@@ -262,7 +264,7 @@ class _Comparison:
         return why
 
     def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
-        """The outputs in float64 on the CPU, or why there are none."""
+        """Return the outputs in float64 on the CPU, or why there are none."""
         if not self._plan.reference:
             return None, "none was asked for"
         self._on_step("compute the float64 reference")
@@ -311,7 +313,7 @@ class _Comparison:
         base = next(iter(self._built), "")
         for name in self._built:
             self._known[name] |= _summary(rounds[name])
-            # The time of a wrong result is no gain: it may have done less work.
+            # No verdict on a wrong result: the kernel may have done less work.
             wrong = any(self._known[one].get("status") is Status.WRONG for one in (base, name))
             if name != base and not wrong:
                 self._known[name] |= _verdicts(rounds[base], rounds[name])
@@ -330,7 +332,7 @@ class _Comparison:
 
 
 def _judge(known: dict[str, object], found: Sequence[Divergence], *, against: str) -> None:
-    """Note the first output that is wrong, or that none is."""
+    """Set the status to wrong at the first output that diverges, else to ok."""
     known |= {"status": Status.OK, "error": ""}
     for number, one in enumerate(found):
         if not one.passed:
@@ -385,7 +387,8 @@ def _times(samples: Sequence[tuple[float, ...]]) -> Times:
 
 
 def _verdicts(base: Sequence[Round], head: Sequence[Round]) -> dict[str, Paired]:
-    """Both sides have the same rounds, or one of them would have failed."""
+    """Return the verdicts of paired rounds. Both sides have the same rounds, as a side that missed
+    one has failed."""
 
     def medians(rounds: Sequence[Round]) -> list[float]:
         return [statistics.median(one.samples_s) for one in rounds]

@@ -25,14 +25,14 @@ from kernelmark.workloads.workload import Call, Workload, write
 
 Sizes = Mapping[int, int]
 _ATTENTION = ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention")
-# What may stand beside a contraction and is computed with it, or costs nothing.
-_BESIDE = ("linalg.fill", "linalg.yield", "linalg.index")
+# Ops that are computed with a contraction, or cost nothing.
+_NO_COST = ("linalg.fill", "linalg.yield", "linalg.index")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a dispatch computes: a problem, or `why` there is none. `lost` names what the problem
-    leaves out: fused (elementwise ops around it), layout (operands lie in another order)."""
+    """The problem that a dispatch computes, or `why` there is none. `lost` names what the problem
+    leaves out: fused (elementwise ops around it), layout (another order of the operands)."""
 
     problem: Problem | None = None
     lost: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def rank_dispatches(
 
 
 def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
-    """Return the problems among dispatches with their counts, most frequent first."""
+    """Return the problems of the dispatches with their counts, most frequent first."""
     calls: dict[tuple[str, tuple[str, ...]], Call] = {}
     for cost in costs:
         problem, lost = cost.computed.problem, cost.computed.lost
@@ -135,7 +135,7 @@ def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
 
 
 def save_workload(workload: Workload, folder: Path, module: Path) -> None:
-    """Write DIR/workload.csv, a tuning folder's, and DIR/suite.toml with the same problems."""
+    """Write DIR/workload.csv, as in a tuning folder, and DIR/suite.toml with the same problems."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -154,7 +154,7 @@ def save_workload(workload: Workload, folder: Path, module: Path) -> None:
 
 
 def computed_by(text: str) -> list[tuple[str, Computed]]:
-    """Return each function in a dispatch's source with what it computes."""
+    """Return each function in a dispatch's source with the problem that it computes."""
     from iree.compiler import ir
 
     with ir.Context():
@@ -168,28 +168,28 @@ def computed_by(text: str) -> list[tuple[str, Computed]]:
 
         module.operation.walk(visit)
         return [
-            (ir.StringAttr(one.attributes["sym_name"]).value, _computed(one)) for one in functions
+            (ir.StringAttr(one.attributes["sym_name"]).value, _classify(one)) for one in functions
         ]
 
 
-def _computed(function: Any) -> Computed:
+def _classify(function: Any) -> Computed:
     from iree.compiler import ir
     from iree.compiler.dialects import linalg
 
     roots: list[tuple[Callable[[Any], Computed], Any]] = []
-    beside, stored = [], []
+    fused, stored = [], []
 
     def visit(op: Any) -> Any:
         op = op.operation
         if op.name in _ATTENTION:
             roots.append((_attention, op))
-        elif op.name.startswith("linalg.") and op.name not in _BESIDE:
+        elif op.name.startswith("linalg.") and op.name not in _NO_COST:
             if linalg.isa_contraction_op(op):
                 roots.append((_contraction, op))
             elif linalg.isa_convolution_op(op):
                 roots.append((_convolution, op))
             elif not _only_casts(op):
-                beside.append(op)
+                fused.append(op)
         elif op.name == "iree_tensor_ext.dispatch.tensor.store":
             stored.append(_element(op.operands[0]))
         return ir.WalkResult.ADVANCE
@@ -206,8 +206,8 @@ def _computed(function: Any) -> Computed:
     if found.problem is None:
         return found
     problem = found.problem
-    lost = (*found.lost, "fused") if beside else found.lost
-    # A rounding of the result is part of our problems: their output's dtype.
+    lost = (*found.lost, "fused") if fused else found.lost
+    # A rounding of the result is part of the problem, by its output's dtype.
     output = {"conv": "y", "attention": "o"}.get(problem.op, "c")
     if (
         len(stored) == 1
@@ -224,7 +224,7 @@ def _computed(function: Any) -> Computed:
 
 
 def _only_casts(op: Any) -> bool:
-    """Whether an elementwise op does nothing but convert its operand."""
+    """Return whether an elementwise op only converts its operand."""
     if op.name != "linalg.generic":
         return False
     names = [inner.operation.name for inner in op.regions[0].blocks[0]]
@@ -232,7 +232,7 @@ def _only_casts(op: Any) -> bool:
 
 
 def _maps(op: Any) -> list[list[int | None]]:
-    """For each operand, the loop of each dim; None where a dim is a sum of loops."""
+    """Return, for each operand, the loop of each dim; None where a dim is a sum of loops."""
     from iree.compiler.dialects import linalg
 
     named = op.name.startswith("linalg.")
@@ -267,7 +267,7 @@ def _dtype(value: Any) -> str:
 
 
 def _sizes(op: Any, maps: Sequence[Sequence[int | None]]) -> Sizes:
-    """The extent of every loop that is a dim of an operand."""
+    """Return the extent of every loop that is a dim of an operand."""
     return {
         loop: size
         for value, dims in zip(op.operands, maps, strict=False)
@@ -287,7 +287,7 @@ def _contraction(op: Any) -> Computed:
     left, right, out = maps[:3]
     a, b = op.operands[0], op.operands[1]
     rows = [d for d in out if d in m or d in n]
-    if rows and rows[0] in n and m:  # the transposed result is the product of swapped operands
+    if rows and rows[0] in n and m:  # a transposed result is the GEMM of swapped operands
         a, b, left, right, m, n = b, a, right, left, n, m
     lost = [] if all(d in batch for d in out[: len(batch)]) else ["layout"]
 
@@ -336,7 +336,7 @@ def _convolution(op: Any) -> Computed:
     taps = [int(d) for d in dims.filter_loop]
     outputs = {int(d) for d in (*dims.output_channel, *dims.depth)}
     order = dict.fromkeys("k" if d in outputs else "r" if d in taps else "c" for d in maps[1])
-    ours = ("krc", "kr") if nhwc else ("kcr", "kr")  # filters without their own channels: depthwise
+    ours = ("krc", "kr") if nhwc else ("kcr", "kr")  # without c: depthwise
     lost = () if "".join(order) in ours else ("layout",)
     problem = ops.registry.get("conv").problem(
         n=total(dims.batch),
@@ -376,7 +376,7 @@ def _attention(op: Any) -> Computed:
         q=_dtype(op.operands[0]),
         kv=_dtype(op.operands[1]),
     )
-    # The scale is a value of the program and a mask an operand: both change the result, not the
-    # shape of the work.
+    # The scale is a runtime value and a mask an operand: both change the result, not the shape of
+    # the computation.
     masked = ("mask",) if len(maps) > 5 else ()
     return Computed(problem=problem, lost=("scale", *masked))

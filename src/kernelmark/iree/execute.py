@@ -1,8 +1,8 @@
 """Run compiled modules with IREE's own tools, each time in a new process.
 
-iree-run-module gives the outputs and iree-benchmark-module the times. Both run in a child process,
-so that a kernel that crashes ends its variant and nothing else, and each round of timings has its
-own allocations.
+iree-run-module returns the outputs and iree-benchmark-module the times. Both run in a child
+process, so that a crashing kernel ends its variant only, and each round of timings has its own
+allocations.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.numerics.floats import decode, encode, storage
 
 _SHAPED = re.compile(r"((?:\d+x)*)([a-z]\w*)(?:=(.*))?\Z", re.DOTALL)
-# Integers that kernelmark has no dtype for; IREE stores a truth value in a byte.
+# Integers without a kernelmark dtype; IREE stores a boolean in a byte.
 _INTEGERS = {"i1": np.uint8, "i16": np.int16, "i64": np.int64, "si8": np.int8, "ui8": np.uint8}
 _MLIR_NAME = {ours: name for name, ours in DTYPE_OF.items()}
-# Iterations of a repetition and of the warm-up last at least this long.
+# Least duration of a repetition, and of the warm-up.
 _REPETITION_S = 0.05
-# A longer call is timed once a round: it needs neither repetitions nor a warm-up.
+# A longer call is timed once per round, without repetitions and warm-up.
 _LONG_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An argument: its values, exact in float64, and how they are stored. A scalar has none but
+    """An argument: its values, exact in float64, and the type they are stored in. A scalar has only
     its `text`."""
 
     type: TensorType
@@ -45,15 +45,14 @@ class Input:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Raise UsageError for a limit that no process can keep."""
+    """Raise UsageError for a limit that is not above 0."""
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g} is not a number of seconds above 0")
 
 
 def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
-    """Return the function's arguments: as given, or uniform over [-1, 1] where only types are.
-
-    Integers are 0 or 1 then, which are valid as indices too."""
+    """Return the function's arguments. Where only a type is given, values are random: floats
+    uniform in [-1, 1], integers 0 or 1, which are also valid as indices."""
     if given and len(given) != len(signature.inputs):
         raise UsageError(
             f"--input was given {counted(len(given), 'time')}, but the function has"
@@ -80,7 +79,7 @@ def run_module(
     timeout_s: float,
     threads: int = 0,
 ) -> tuple[NDArray[np.float64], ...]:
-    """Return the outputs of one call, exact in float64. A failed run is a CaseError."""
+    """Return the outputs of one call, exact in float64. Raise CaseError if the run fails."""
     files = [folder / f"{binary.stem}.out{at}.bin" for at in range(len(outputs))]
     run_tool(
         [
@@ -104,7 +103,7 @@ def benchmark_module(
     threads: int = 0,
     expected_s: float = 0.0,
 ) -> Round:
-    """Time one process of iree-benchmark-module; `expected_s` is what a call is known to take."""
+    """Time one process of iree-benchmark-module; `expected_s` is the known time of a call, or 0."""
     long = expected_s > _LONG_S
     text = run_tool(
         [
@@ -122,7 +121,8 @@ def benchmark_module(
 
 
 def _arguments(inputs: Sequence[Input], folder: Path) -> list[str]:
-    """Inputs as words of IREE's tools; their bits lie in files, which hold every dtype."""
+    """Return the `--input` arguments of IREE's tools; values are passed in files, which support
+    every dtype."""
     words = []
     for at, one in enumerate(inputs):
         if one.values is None or one.type.shape is None:
@@ -143,7 +143,7 @@ def _bits(values: NDArray[np.float64], name: str) -> bytes:
 
 
 def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
-    """Stored elements as float64; a dynamic dim takes what is left."""
+    """Return stored elements as float64; a dynamic dim gets the remaining size."""
     name = kind.dtype
     if name in _INTEGERS:
         flat = np.frombuffer(data, _INTEGERS[name]).astype(np.float64)
@@ -199,7 +199,7 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
     elif not _is_float(kind.dtype):
         values = random.integers(0, 2, shape).astype(np.float64)
     else:
-        # Rounded to the dtype, so that float64 has the very same numbers.
+        # Rounded to the dtype, so that the float64 reference has the same values.
         values = decode(encode(random.uniform(-1, 1, shape), kind.dtype), kind.dtype)
     return Input(type=kind, values=values)
 
@@ -209,7 +209,8 @@ def _is_float(name: str) -> bool:
 
 
 def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
-    """The elements in `@FILE`, stored as they are, or numbers: one for all, or one each."""
+    """Return the elements in `@FILE`, which are stored as raw bytes, or numbers: one for all, or
+    one each."""
     if content.startswith("@"):
         return _load(Path(content[1:]).expanduser().read_bytes(), kind)
     numbers = np.array([float(x) for x in re.split(r"[\s,\[\]]+", content) if x])

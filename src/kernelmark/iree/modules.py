@@ -1,4 +1,4 @@
-"""Compile a module in several variants, and read back which dispatches the compiler made of it."""
+"""Compilation of a module in several variants, and the dispatches that the compiler created."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Variant:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What is handed to iree-compile."""
+        """The arguments for iree-compile."""
         folders = dict.fromkeys(path.parent for path in self.objects)
         return (
             *self.flags,
@@ -52,14 +52,14 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorType:
-    """The type of a function's argument or result. `dtype` is ours, or MLIR's name where
+    """The type of a function's argument or result. `dtype` is kernelmark's name, or MLIR's if
     kernelmark has no such dtype; `shape` is None for a scalar."""
 
     shape: tuple[int, ...] | None
     dtype: str
 
     def __str__(self) -> str:
-        """The type as `--input` takes it, with ? for a dynamic dim."""
+        """Return the type in the syntax of `--input`, with ? for a dynamic dim."""
         sizes = ("?" if size < 0 else str(size) for size in self.shape or ())
         return "x".join([*sizes, self.dtype])
 
@@ -74,8 +74,8 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """A kernel that the compiler made. `config` is its translation info and lowering configs as
-    the compiler writes them (pipeline, tile sizes, intrinsic)."""
+    """A kernel that the compiler created. `config` is its translation info and lowering configs as
+    the compiler prints them (pipeline, tile sizes, intrinsic)."""
 
     name: str
     config: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ def parse_variant(text: str) -> Variant:
 
 
 def split_words(text: str, place: str) -> list[str]:
-    """Split as a shell does; `place` names the text if a quote in it is not closed."""
+    """Split as a shell does; `place` is the prefix of the error if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -133,7 +133,7 @@ def split_words(text: str, place: str) -> list[str]:
 
 
 def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> Built:
-    """Compile `module` into `folder`. A compiler that refuses is a CompileError."""
+    """Compile `module` into `folder`. Raise CompileError if the compiler fails."""
     if not compiler_present():
         raise UsageError(
             "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
@@ -176,9 +176,10 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
 
 @functools.cache
 def _refuse_unknown_target(target: Target) -> None:
-    """Raise UsageError if the compiler has no such target: it does not compile an empty module.
+    """Raise UsageError if the compiler has no such target: then it fails on an empty module.
 
-    Called once something did not compile, because the answer takes a second."""
+    Called only after a compilation failed, because it takes a second.
+    """
     command = [tool("iree-compile"), "-", *target.device_flags, "--compile-to=stream"]
     done = run_child(command, input=b"module {}")
     if done.returncode:
@@ -190,12 +191,12 @@ def _refuse_unknown_target(target: Target) -> None:
 
 
 def specs_applied(built: Built, plain: Built) -> bool:
-    """Whether specs changed any dispatch, compared with the same flags without them."""
+    """Return whether specs changed any dispatch, compared with the same flags without them."""
     return (built.dispatches, built.sources) != (plain.dispatches, plain.sources)
 
 
 def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
-    """Return the name and types of a module's function: the only one where none is named."""
+    """Return the name and types of a module's function; the only one if none is named."""
     import iree.runtime as rt
 
     module = rt.VmModule.mmap(instance(), str(binary))
@@ -228,7 +229,8 @@ def parse_type(text: str) -> TensorType:
 
 
 def _types(text: str) -> list[str]:
-    """The types of `%input0: tensor<2x2xf32>, %input1: i32`; attributes after a type are left."""
+    """Return the types of `%input0: tensor<2x2xf32>, %input1: i32`, without attributes after a
+    type."""
     return [
         part.partition(":")[2].strip().split(" ")[0]
         for part in re.split(r",\s*(?=%)", text)
@@ -238,8 +240,8 @@ def _types(text: str) -> list[str]:
 
 @functools.cache
 def _spec_flags(path: Path) -> tuple[str, ...]:
-    """The flags that hand over a spec. What a spec is shows in the entry points that it defines: a
-    tuning spec may also have that of a preprocessing one."""
+    """Return the flags for a spec, by the entry points that it defines: a tuning spec may also have
+    that of a preprocessing spec."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if "iree_codegen.tuning_spec" in text:
         more = (PREPROCESSING_FLAG,) if f"@{MAIN}" in text else ()
@@ -250,7 +252,7 @@ def _spec_flags(path: Path) -> tuple[str, ...]:
 
 
 def resolve_target(name: str) -> Target:
-    """Return the target called cpu, gfx942, sm_80 or vulkan."""
+    """Return the target named cpu, gfx942, sm_80 or vulkan. Raise UsageError for an unknown one."""
     found = target_named(name)
     if found is None:
         raise UsageError(f"iree has no target {name!r}", hint=_TARGETS)
@@ -258,12 +260,12 @@ def resolve_target(name: str) -> Target:
 
 
 def plain_variant(variant: Variant) -> Variant:
-    """The variant without its specs, to compare its dispatches with."""
+    """Return the variant without its specs, as the baseline for `specs_applied`."""
     return dataclasses.replace(variant, name=f"{variant.name}.no-spec", specs=())
 
 
 def same_but_specs(one: Variant, others: Sequence[Built]) -> Built | None:
-    """Return a build without specs that has the flags and objects of `one`."""
+    """Return a build without specs that has the flags and objects of `one`, or None."""
     return next(
         (
             built

@@ -1,5 +1,5 @@
-"""A module in float64: every float type becomes f64 and no rounding is left between the inputs and
-the outputs."""
+"""Conversion of a module to float64: every float type becomes f64, and no rounding is left between
+inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kernelmark.core.errors import CompileError
 from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
 
 _SHORT = "|".join(sorted((name for name in DTYPE_OF if is_float(name) and name != "f64"), key=len))
-# A type stands by itself or after the dims of a shaped type: `f16`, `4x?xf16`, not `%f16`.
+# A type is separate or follows the dims of a shaped type: `f16`, `4x?xf16`, not `%f16`.
 _TYPE = re.compile(rf"(?:(?<![\w%@!#.$\"-])|(?<=[\d?]x))(?:{_SHORT})\b")
 _CASTS = ("arith.extf", "arith.truncf")
 
 
 def float64_text(text: str) -> str:
-    """Return the module with all floats as f64. What MLIR cannot parse is a CompileError."""
+    """Return the module with all floats as f64. Raise CompileError if MLIR cannot parse it."""
     from iree.compiler import ir
 
     with ir.Context(), ir.Location.unknown():
@@ -35,17 +35,17 @@ def float64_text(text: str) -> str:
             return ir.WalkResult.ADVANCE
 
         module.operation.walk(visit)
-        for op in casts:  # between equal types a cast is not valid
+        for op in casts:  # a cast between equal types is invalid
             op.results[0].replace_all_uses_with(op.operands[0])
         for op in reversed(casts):
             op.erase()
-        # The types disagree until the text is changed, which only the generic form can show.
+        # Types are inconsistent until the text is changed: only the generic form can be printed.
         generic = module.operation.get_asm(print_generic_op_form=True, assume_verified=True)
     return _TYPE.sub("f64", generic)
 
 
 def _wide_constant(attribute: Any) -> Any:
-    """A constant's value in f64: written as bits where it is infinite or long."""
+    """Return a constant's value as an f64 attribute."""
     import numpy as np
     from iree.compiler import ir
 

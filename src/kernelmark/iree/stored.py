@@ -1,4 +1,4 @@
-"""A comparison of variants as a run, for `kmark show`, `compare` and `history`."""
+"""Conversion of a comparison of variants to a run, for `kmark show`, `compare` and `history`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kernelmark.workloads.importers.base import Found, Given, build_run, problem
 
 
 def result_set(report: Report, label: str = "") -> ResultSet:
-    """Return the run: for each variant a result end to end and one of its kernels. A variant that
-    was only compiled has one result, which is skipped and has its resources."""
+    """Return the run: per variant one end-to-end result and one of its kernels. A variant that was
+    only compiled has one skipped result, with its resources."""
     device = "cpu" if report.driver == "local-task" else report.driver
     if report.driver in ("cuda", "hip") and not report.not_run:
         device = f"{device}:0"
@@ -39,7 +39,7 @@ def result_set(report: Report, label: str = "") -> ResultSet:
 
 
 def _rows(report: Report, one: Outcome) -> Iterator[Found]:
-    """A row a round; one without a time where the variant was not timed."""
+    """Yield a row per round, or one row without a time if the variant was not timed."""
     status, error = one.status, Reason.of(one.error)
     if report.not_run and status is Status.OK:
         status, error = Status.SKIPPED, Reason("compiled-not-run", cause=report.not_run)

@@ -1,4 +1,4 @@
-"""Warnings about a measurement: what disturbed it and what to do about it."""
+"""Warnings about disturbances of a measurement."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
 
 
 def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reason]:
-    """Warn about load by others, a moving clock and throttling, by the device's telemetry."""
+    """Warn about load by other processes, a changing clock and throttling, from telemetry."""
     sustained = duty is not Duty.BURST
     return [
         *_load(blocks, cores),

@@ -1,9 +1,9 @@
 """Audit: detects kernels that skip work when their inputs have not changed.
 
-Such a kernel's output is right after every timed launch. So one block of a measurement, drawn at
+Such a kernel's output is correct after every timed launch. So one block of a measurement, drawn at
 random, is audited after timing: inputs are rewritten, outputs poisoned, and some sets are launched
-once each, in a random order. Those must be right, the others untouched, and the launches must not
-take clearly longer than the timed ones did.
+once each, in random order. The launched sets must be correct, the others untouched, and the
+launches must not take clearly longer than the timed ones did.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from kernelmark.measure.check import Checker, Launchable, PendingCheck, check_au
 from kernelmark.measure.sets import Arena
 
 # Launches of the shorter of an audit's two replays; the longer one has twice as many. Enough that
-# the slack below is an eighth of their time, but few on a CPU, where rewriting a large set costs
-# more than launching it.
+# the slack below is an eighth of their time, but few on a CPU, where rewriting a large set takes
+# longer than launching it.
 _LEAST_LAUNCHES, _HOST_LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 1, 16
 _SLACK_SHARE = 8
-# Launches whose output is read as soon as they end. On a CPU a background thread may finish before
-# the first read, so there are several.
+# Launches whose output is read as soon as they end. Several on a CPU, where a background thread may
+# finish before the first read.
 _SINGLE_LAUNCHES, _HOST_SINGLE_LAUNCHES = 1, 4
-# An honest launch on rewritten inputs takes as long as a timed one. Over 120 honest cases on an
-# H200 the largest ratio of cold launches, less the slack below, was 1.3.
+# A correct kernel takes as long on rewritten inputs as on timed ones. Over 120 such cases on an
+# H200 the largest ratio of cold launches, minus the slack below, was 1.3.
 FACTOR = 1.5
-# Hot launches find their inputs in the cache; rewritten ones may come from memory.
+# Hot launches have their inputs in the cache; rewritten inputs may come from memory.
 FACTOR_UNCACHED = 4.0
-# Seconds that a single replay may take longer: events resolve half a microsecond and a graph's
-# start varies by some; a CPU's threads have to be woken.
+# Slack of a single replay, in seconds: events resolve half a microsecond and a graph's start varies
+# by a few; a CPU's threads have to be woken.
 SLACK_S = 4e-6
 HOST_SLACK_S = 2e-5
-# Seconds that every launch on a GPU may take longer. Timed launches go through memory in order,
-# audited ones in a random order: copies of 1 to 1,003 elements took 1.1 to 1.2 µs timed cold on an
-# H200 and up to 2.4 µs audited, a GEMM of 256³ took 2.8 µs and up to 5.9 µs. A kernel that gains
-# less than this by skipping its work is not caught by its time.
+# Slack of every launch on a GPU, in seconds. Timed launches access memory in order, audited ones in
+# random order: copies of 1 to 1,003 elements took 1.1 to 1.2 µs timed cold on an H200 and up to 2.4
+# µs audited, a GEMM of 256³ took 2.8 µs and up to 5.9 µs. A kernel that gains less than this by
+# skipping its work is not detected by its time.
 LATENCY_S = 2e-6
-# Fixed cost of a GPU's replay, at most: a graph's start, clock stamps, a gate.
+# Upper bound of the fixed cost of a GPU's replay: a graph's start, clock stamps, a gate.
 REPLAY_S = 4e-5
-# Further rounds for a kernel that looks slow: other work may have disturbed the first.
+# Further rounds for a kernel that seems slow: other work may have disturbed the first.
 MORE_ROUNDS = 6
 
 Retime = Callable[[], float]  # times a launch again as the block did; seconds
@@ -74,7 +74,7 @@ class Audit:
 
     def run(self, timed_s: float, retime: Retime) -> PendingCheck:
         """Audit the block, whose launches took `timed_s` each. `retime` is called if audited
-        launches look slow, in case the device has become slower since."""
+        launches seem slow, in case the device has become slower since."""
         if self._device.real_time:
             least = _LEAST_LAUNCHES if self._device.enqueues else _HOST_LEAST_LAUNCHES
             wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
@@ -127,10 +127,11 @@ class Audit:
     def _elapsed_s(self, order: Sequence[int], warm: Sequence[int], sets: Sequence[int]) -> float:
         """Return the device seconds of these launches.
 
-        They are recorded before their inputs are rewritten, so that nothing computed while
-        recording can be right. On a CPU they follow a launch of each `warm` set, since threads
+        They are recorded before their inputs are rewritten, so that nothing computed during
+        recording can be correct. On a CPU they follow a launch of each `warm` set, since threads
         sleep and code leaves the cache while inputs are rewritten. That launch could do the work of
-        all sets, so the inputs are rewritten once more after it."""
+        all sets, so the inputs are rewritten once more after it.
+        """
         device, kernel = self._device, self._kernel
         replay = device.record(kernel.launch, order, self._timer)
         refresh = partial(self._checker.refresh, self._arena, sets)
@@ -144,7 +145,7 @@ class Audit:
                 device.evict_cache()
             if device.real_time:
                 return replay.run().elapsed_s
-            # Not `replay.run`: a script's steps count the replays of the measurement alone.
+            # Not `replay.run`: a fake device's script counts only the replays of the measurement.
             for index in order:
                 kernel.launch(device.stream, index)
             return 0.0
@@ -152,7 +153,7 @@ class Audit:
             replay.close()
 
     def _launch_s(self) -> float:
-        """Return the seconds of an audited launch, by the quickest replay of each length."""
+        """Return the seconds of an audited launch, from the fastest replay of each length."""
         if self._device.enqueues and self._long_s:
             return max(0.0, min(self._long_s) - min(self._short_s)) / self._launches
         lengths = [(s, self._launches) for s in self._short_s]
@@ -163,8 +164,8 @@ class Audit:
         """Return whether audited launches take clearly longer than `timed_s`: by the difference of
         the two replays, or by the shorter one as a whole, in case its first launch does the work
         of the others."""
-        # Cold launches of a CPU are audited with inputs in the cache, which is quicker. Hot ones
-        # may find in the last level what was in the first when they were timed.
+        # Cold launches on a CPU are audited with inputs in the cache, which is faster. Hot launches
+        # may find their inputs in the last-level cache instead of the first.
         same_cache_state = self._evict or (self._device.enqueues and self._fits_cache())
         allowed_s = (FACTOR if same_cache_state else FACTOR_UNCACHED) * timed_s
         if not self._device.enqueues:
@@ -172,7 +173,7 @@ class Audit:
         allowed_s += LATENCY_S
         if min(self._short_s) > self._launches * allowed_s + REPLAY_S:
             return True
-        has_both = bool(self._long_s)  # memory for one set leaves one length
+        has_both = bool(self._long_s)  # with memory for one set there is one length
         return has_both and self._launch_s() > allowed_s + self._slack_s / self._launches
 
     def _fits_cache(self) -> bool:

@@ -23,7 +23,7 @@ Clock = Callable[[str], AbstractContextManager[None]]  # adds host seconds to a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundBlock:
-    """A block that can be launched. `setup_s` is how long its set-up left the device idle."""
+    """A block that can be launched. `setup_s` is the time that the device idled for its set-up."""
 
     arena: Arena
     kernel: Launchable
@@ -76,7 +76,7 @@ class Binder:
         for number in numbers:
             self._ahead[number] = block = self._bind(number, _unclocked, wait=False)
             block.sampler.prepare(pace)
-            block.sampler.record_s = 0.0  # the device did not wait for it
+            block.sampler.record_s = 0.0  # the device was busy meanwhile
 
     def retire(self, block: BoundBlock) -> None:
         """Mark a block as done. Its memory is kept until the next block has been allocated, which
@@ -101,8 +101,8 @@ class Binder:
                 stack.callback(self._device.free, block.arena.buffer)
                 stack.callback(block.close)
             self._ahead.clear()
-        # A method of what owns this: without it both are freed now, with the results, torch memory
-        # and pinned memory that they hold, not when the garbage collector comes.
+        # Break the reference cycle with the owner of this method, so that results, torch memory and
+        # pinned memory are freed now and not at a garbage collection.
         self._clock = _unclocked
 
     @property
@@ -120,7 +120,7 @@ class Binder:
             start = time.perf_counter()
             with clock("compile"):
                 kernel = self._prepare(arena.sets)
-            if number:  # the first block compiles; later ones show what binding costs
+            if number:  # the first block includes compilation; later blocks only binding
                 setup_s += time.perf_counter() - start
             stack.callback(kernel.close)
             sampler = Sampler(

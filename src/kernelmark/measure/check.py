@@ -1,9 +1,9 @@
 """Correctness checks inside a measurement.
 
-After the warm-up every input is rewritten in place with values that no kernel can foresee, and
-every output is poisoned, so that a cached answer is a wrong one. After timing, some sets are drawn.
-In each of them every element must have been written, guard bytes and inputs must be intact, a
-random projection of the whole output must agree with float64 where the op has one, and sampled
+After the warm-up every input is rewritten in place with unpredictable values, and every output is
+poisoned, so that a cached answer is wrong. After timing, some argument sets are drawn at random. In
+each of them every element must have been written, guard bytes and inputs must be intact, a random
+projection of the whole output must agree with float64 where the op supports it, and sampled
 positions must match float64 within the op's tolerance.
 """
 
@@ -36,22 +36,22 @@ from kernelmark.numerics.project import Projection
 from kernelmark.ops.base import Op, Reference
 
 SECOND_POISON = 0x55
-# Formats whose poison is a NaN that no arithmetic gives.
+# Formats whose poison is a NaN with a payload that arithmetic does not produce.
 _NAN_POISONED = frozenset({"f64", "f32", "tf32", "f16", "bf16"})
-# Most elements that still hold the poison and are verified by a second launch.
+# Limit of the still poisoned elements that a second launch verifies.
 _MAX_SUSPECTS = 1 << 20
 
-# Most sets whose inputs are rewritten on a CPU, drawn at random: rewriting all of up to thousands
-# takes longer there than timing a block.
+# Limit of the sets that are rewritten on a CPU, drawn at random: there may be thousands, and
+# rewriting all of them takes longer than timing a block.
 REWRITTEN_SETS = 16
 # Sets of a block that are checked after timing.
 CHECKED_SETS = 4
-# Outputs of more rows are sampled, not projected: both sides of each row are copied to the host,
-# where millions of them take seconds.
+# Outputs with more rows are sampled, not projected: two values per row are copied to the host,
+# which takes seconds for millions of rows.
 _MAX_ROWS = 1 << 20
 # Positions that are read as soon as a launch has ended.
 _EARLY_POSITIONS = 64
-# Most findings that a check keeps; a wrong kernel is wrong in every set.
+# Limit of the findings that a check keeps; a wrong kernel is wrong in every set.
 _MAX_FINDINGS = 3
 # Random bits of a set's generator number.
 _NUMBER_BITS = 62
@@ -61,7 +61,7 @@ PendingCheck = Callable[[], Check]  # waits for the reference
 
 
 class _InTransit:
-    """A check whose figures are being copied from the device."""
+    """A check whose values are being copied from the device."""
 
     def __init__(self, receive: Deferred[PendingCheck]) -> None:
         self._receive: Deferred[PendingCheck] | None = receive
@@ -69,7 +69,7 @@ class _InTransit:
 
     def receive(self) -> None:
         if self._receive is not None:
-            # Forgotten, so that the next block's check reuses its pinned memory.
+            # Dropped, so that the next block's check reuses its pinned memory.
             self._pending, self._receive = self._receive(), None
 
     def __call__(self) -> Check:
@@ -93,7 +93,7 @@ class Launchable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledErrors:
-    """Errors at sampled positions: absolute, and as a ratio to the error allowed there."""
+    """Errors at sampled positions: absolute, and relative to the error allowed there."""
 
     ratio: Floats
     error: Floats
@@ -134,7 +134,7 @@ class Checker:
         self._futures: list[Future[Check]] = []
         self._in_transit: list[_InTransit] = []
         self._poison = poison_byte(self._output.type)
-        # Not the timing's seed: a kernel must not foresee what is drawn here.
+        # Not the timing's seed, which would let a kernel predict the draws.
         self._rng = np.random.default_rng(secrets.randbits(128))
 
     def refresh(self, arena: Arena, indices: Sequence[int] | None = None) -> list[int]:
@@ -142,7 +142,7 @@ class Checker:
         all sets; on a CPU at most REWRITTEN_SETS, drawn at random. Return the sets rewritten."""
         chosen = list(range(len(arena.sets))) if indices is None else list(indices)
         if indices is None and len(chosen) > REWRITTEN_SETS and not self._device.enqueues:
-            # Always the first sets: a short timing launches no others.
+            # Always include the first sets: a short timing launches no others.
             first, others = chosen[:CHECKED_SETS], chosen[CHECKED_SETS:]
             chosen = first + self.draw(others, REWRITTEN_SETS - CHECKED_SETS)
         number = secrets.randbits(_NUMBER_BITS)
@@ -168,15 +168,15 @@ class Checker:
         untouched: Sequence[int] = (),
         early_reads: Sequence[EarlyRead] = (),
     ) -> PendingCheck:
-        """Check the outputs that the launches since `refresh` left in the `launched` sets:
-        `projected` of them whole, `sampled` of them at positions. Where the op has no projection,
-        `projected` sets are sampled too. `untouched` sets were not launched and must hold the
-        poison. A position of `early_reads` that changes afterwards, other than by `collect`, was
-        written after the launch ended.
+        """Check the outputs that the launches since `refresh` left in the `launched` sets: the
+        first `projected` of them as a whole, the first `sampled` at sampled positions. Where the op
+        has no projection, `projected` sets are sampled too. `untouched` sets were not launched and
+        must still hold the poison. A position of `early_reads` that changes afterwards, other than
+        by `collect`, was written after the launch ended.
 
-        Everything is enqueued on return; calling the result waits for the check. A GPU goes on to
-        the next block meanwhile: `receive_all` takes its figures, which are compared in the
-        background."""
+        On return everything is enqueued; calling the result waits for the check. A GPU continues
+        with the next block: `receive_all` fetches the values, which are compared in the background.
+        """
         device = self._device
         device.synchronize()
         count_late = self._collect(kernel, arena, launched, early_reads)
@@ -218,9 +218,8 @@ class Checker:
         return check
 
     def receive_all(self) -> None:
-        """Wait for the figures of all checks so far to arrive on the host. A check in transit
-        refers to this checker and would keep it, with pinned memory, until the garbage collector
-        comes."""
+        """Wait until the values of all checks so far are on the host. A check in transit refers to
+        this checker and would keep it and its pinned memory alive until a garbage collection."""
         for check in self._in_transit:
             check.receive()
         self._in_transit.clear()
@@ -229,8 +228,8 @@ class Checker:
         return arena.sets[index][self._output.name]
 
     def read_early(self, arena: Arena, index: int, launch: Callable[[], None]) -> EarlyRead:
-        """Launch, and read some positions of the set's output directly behind it: work that a
-        kernel left to another stream or thread is not done by then."""
+        """Launch, then read some positions of the set's output directly behind the launch: work
+        that a kernel left to another stream or thread is not finished then."""
         where = self._rng.integers(0, self._output.count, _EARLY_POSITIONS)
         peek = self._device.peek(self._output_of(arena, index), where)
         launch()
@@ -243,8 +242,8 @@ class Checker:
         launched: Sequence[int],
         early_reads: Sequence[EarlyRead],
     ) -> Callable[[], int]:
-        """Collect the outputs. The result counts the positions that have changed since the early
-        reads, without outputs that `collect` itself writes."""
+        """Collect the outputs. Return a function that counts the positions changed since the early
+        reads, except in outputs that `collect` itself writes."""
 
         def now(read: EarlyRead) -> NDArray[np.generic]:
             return self._device.take(self._output_of(arena, read.index), read.where)
@@ -298,12 +297,12 @@ class Checker:
             reference = self._op.reference(self._problem, inputs, where)
             return self._check_values(index, where, got, reference)
 
-        # A reference on the device would disturb the next block, so it waits for the last one.
+        # A reference on the device would disturb the next block, so it runs after the last one.
         pending = check if self._op.reference_on_device else self._in_background(check)
         return lambda: pending
 
     def cancel(self) -> None:
-        """Cancel references that are no longer needed, and drop figures that are on their way."""
+        """Cancel references that are no longer needed, and drop values in transit."""
         for future in self._futures:
             future.cancel()
         self._in_transit.clear()
@@ -340,8 +339,8 @@ class Checker:
         return _check(rows=result.rows, worst=result.ratio, faults=faults, details=details)
 
     def _in_background(self, check: PendingCheck) -> PendingCheck:
-        """Compute a check while the host waits for the device. Where the host itself is measured
-        that would disturb the next block, so the check waits for the last one."""
+        """Compute a check in a background thread. On a CPU device this would disturb the next
+        block, so there the check runs after the last block."""
         if not self._device.enqueues:
             return check
         self._futures.append(_background().submit(check))
@@ -378,10 +377,10 @@ class Checker:
         )
 
     def _unwritten(self, kernel: Launchable, tensor: Tensor, index: int, poisoned: int) -> int:
-        """Return how many of the `poisoned` elements were never written. Where the poison may be a
-        right answer, the output is poisoned with another byte and the kernel is launched again. An
-        element that then holds the first byte was written; any other was not written by the timed
-        launches, even if this one wrote it."""
+        """Return how many of the `poisoned` elements were never written. If the poison may be a
+        correct value, poison the output with another byte and launch the kernel again. An element
+        that then holds the first byte was written; any other was not written by the timed launches,
+        even if this launch wrote it."""
         device, byte = self._device, self._poison
         if not poisoned or self._output.dtype in _NAN_POISONED:
             return poisoned
@@ -431,7 +430,8 @@ def _check(
 
 
 def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
-    """Return the check of an audit's time, from the seconds of an audited and a timed launch."""
+    """Return the check of an audit's time, given the seconds of an audited and of a timed
+    launch."""
     ratio = fresh_s / timed_s
     if not is_slow:
         return _check(fresh_ratio=ratio)
@@ -441,7 +441,7 @@ def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
 
 def combine(checks: Sequence[Check]) -> Check:
     """Combine checks: worst values, sums, and the details of up to three failures, of different
-    kinds if there are: a launch that leaves elements out does so in every set."""
+    kinds if possible, as one kind tends to occur in every set."""
     failed = [check.detail for check in checks if check.detail]
     findings = [
         finding for detail in failed for finding in detail.fields.get("findings", (detail,))
@@ -466,15 +466,15 @@ def combine(checks: Sequence[Check]) -> Check:
 
 
 def poison_byte(kind: DType) -> int:
-    """Return a byte whose repetition is a NaN, or for integers a rare value."""
+    """Return a byte whose repetition is a NaN, or a rare value for integers."""
     return 0x80 if kind.kind == "int" or kind.name.endswith("fnuz") else 0xFF
 
 
 def compare(got: Floats, reference: Reference, tolerance: Tolerance, kind: DType) -> SampledErrors:
     """Return the errors of values against the reference.
 
-    A value beyond the format's range may become infinity, NaN or the largest value. A NaN anywhere
-    else is infinitely wrong.
+    A value beyond the format's range may become infinity, NaN or the largest value. Any other NaN
+    is an infinite error.
     """
     expected = reference.value
     if kind.kind == "int":

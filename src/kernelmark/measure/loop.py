@@ -1,4 +1,4 @@
-"""Samples: how many launches each one times, over which argument sets, and how."""
+"""Samples: the launches that each one times, over which argument sets, and by which timer."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices.base import Device, Launch, Reading, Replay, Stream, own_queue
 
-# A block is cut into about this many samples: enough for a median, few enough to be stored.
+# Samples per block: enough for a median, few enough to be stored.
 SAMPLES_PER_BLOCK = 30
-# A device that enqueues has less scatter between samples, and idles while the host reads each one.
+# A device that enqueues has less scatter between samples, and idles while the host reads each.
 ENQUEUED_PER_BLOCK = 16
-# Samples enqueued at once, at most.
+# Limit of the samples enqueued at once.
 BATCH = 32
-# Recorded launches cost memory and, behind a gate, room in the device's queue: it holds about a
+# Recorded launches cost memory and, behind a gate, space in the device's queue: it holds about a
 # thousand kernels, and a launch may be three.
 RECORDED_LIMIT = {Timer.GRAPH: 4096, Timer.GATE: 256}
 # Burst: an idle gap is 9 times as long as the sample before it, so that launches run a tenth of the
 # time, but at most MAX_IDLE_S.
 IDLE_FACTOR = 9.0
 MAX_IDLE_S = 0.5
-# Replays recorded before they are needed, at most.
+# Limit of the replays recorded in advance.
 _MOST_PREPARED = 8
-# Between evictions of 50 µs, their jitter alone makes some samples of a 1 µs kernel negative.
+# The jitter of 50 µs evictions makes some samples of a 1 µs kernel negative.
 _MOST_ATTEMPTS = 10
-# No launch is shorter. Keeps launch counts finite where a clock did not advance.
+# Lower bound of a launch's time: keeps launch counts finite where a clock did not advance.
 SHORTEST_S = 1e-7
 
 Order = tuple[int, ...]  # the argument set of each launch of a replay
@@ -47,7 +47,8 @@ class Straining(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How a sample is taken: by a replay of `launches`, or with `two_lengths` by one of `launches`
-    and one of twice as many. `evict` the cache before each replay; `idle` after the sample."""
+    and one of twice as many. `evict`: evict the cache before each replay; `idle`: idle after the
+    sample."""
 
     launches: int
     two_lengths: bool
@@ -78,8 +79,8 @@ def choose_pace(
     method: Timer,
 ) -> Pace:
     """Choose the launches per sample: enough for the clock's resolution and, where time allows,
-    whole passes over the sets, else a divisor of them so that passes continue from sample to
-    sample. A sample of two lengths runs three times its launches. `launch_s` includes background
+    whole passes over the sets, else a divisor of their number, so that passes continue from sample
+    to sample. A sample of two lengths runs three times its launches. `launch_s` includes background
     load or evictions."""
     burst = timing.duty is Duty.BURST
     if timing.cache is Cache.FLUSH and not two_lengths:
@@ -113,8 +114,8 @@ def even_launches(wanted: int, sets: int, limit: int) -> int:
 
 
 def recorded_limit(method: Timer, *, two_lengths: bool = False, background: bool = False) -> int:
-    """Return the most launches of a sample's shorter replay; with `background` each launch takes
-    the room of two."""
+    """Return the limit of the launches in a sample's shorter replay; with `background` each launch
+    takes the space of two."""
     return RECORDED_LIMIT.get(method, 1 << 30) // ((1 + two_lengths) * (1 + background))
 
 
@@ -125,7 +126,7 @@ def samples_in(seconds: float, pace: Pace, launch_s: float) -> int:
 
 
 class _BelowNoise(CaseError):
-    """The background load took longer alone than with the launches."""
+    """An error: the background load took longer alone than together with the launches."""
 
 
 class Sampler:
@@ -157,18 +158,18 @@ class Sampler:
         self._orders: dict[tuple[int, int], Order] = {}
         self._cursor = 0
         self._short_first = False
-        self._gross_s = 0.0  # per launch of the last sample, with the background load
+        self._gross_s = 0.0  # seconds per launch of the last sample, with background load
         self.launched: set[int] = set()  # sets launched since `restart`
         self.fallbacks = 0  # samples whose longer replay was not the slower one
         self.record_s = 0.0  # host seconds spent on recording
 
     def restart(self) -> None:
-        """Begin at the first set again and forget which were launched."""
+        """Start at the first set again and clear `launched`."""
         self._cursor = 0
         self.launched.clear()
 
     def fit(self, pace: Pace) -> Pace:
-        """Round the launches to what a kernel with its own queue enqueues evenly."""
+        """Round the launches to a number that a kernel with its own queue can enqueue evenly."""
         if self._queue is None:
             return pace
         launches = self._queue.even_launches(pace.launches)
@@ -247,7 +248,7 @@ class Sampler:
         )
 
     def prepare(self, pace: Pace) -> None:
-        """Record the replays of the first samples."""
+        """Record the replays of the first samples in advance."""
         recorded = -1
         while pace.two_lengths and recorded < len(self._replays) <= _MOST_PREPARED:
             recorded = len(self._replays)
@@ -257,8 +258,8 @@ class Sampler:
         self._short_first = False
 
     def gross_s(self, launch_s: float) -> float:
-        """Return the device seconds that a sample spends per launch of `launch_s`: with background
-        load, and with the replays of that load alone."""
+        """Return the device seconds that a sample spends per launch of `launch_s`, including
+        background load and the replays of that load alone."""
         return max(launch_s, self._gross_s)
 
     def close(self) -> None:
@@ -280,7 +281,7 @@ class Sampler:
         )
 
     def _precede(self, pace: Pace, *, second: bool = False) -> None:
-        """Enqueue the untimed work before a replay. Both lengths of a sample have to find the block
+        """Enqueue the untimed work before a replay. Both lengths of a sample must find the block
         scheduler in the same state, or their difference mixes two modes. The second follows the
         first directly, which preserves the state, unless an eviction comes between them."""
         if pace.evict:
@@ -305,8 +306,8 @@ class Sampler:
         return dataclasses.replace(sample, timed_s=spent_s)
 
     def _pair(self, pace: Pace) -> tuple[Order, Order]:
-        """Return the orders of a sample's two replays as they run. The lengths alternate in coming
-        first, so that a drift cancels."""
+        """Return the orders of a sample's two replays as they run. The shorter length alternates
+        between first and second, so that a drift cancels."""
         self._short_first = not self._short_first
         first, second = (1, 2) if self._short_first else (2, 1)
         return self._order_of(pace, first), self._order_of(pace, second)
@@ -384,7 +385,8 @@ class Sampler:
 
 
 def _flush_launch(device: Device) -> Launch:
-    """Return a launch that evicts the cache in the stream, timed and subtracted like strain."""
+    """Return a launch that evicts the cache in the stream; it is timed and subtracted like
+    background load."""
 
     def evict(stream: Stream, index: int) -> None:
         device.evict_cache()

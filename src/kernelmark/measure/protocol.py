@@ -1,7 +1,7 @@
-"""measure: one case in one process, from inputs to a checked measurement.
+"""Measurement of one case in one process, from inputs to a checked measurement.
 
-Each block has its own memory: inputs are generated, the kernel is bound to them, warmed up,
-timed and checked. Blocks follow until the interval over them is narrow enough.
+Each block has its own memory: inputs are generated, the kernel is bound to them, warmed up, timed
+and checked. Blocks follow until the interval over them is narrow enough.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from kernelmark.ops.base import Op
 
 OnPhase = Callable[[str], None]
 
-# Phases that a case's wall time is booked on; `beside` is for the secondary times (eager, hot).
+# Phases of a case's wall time; `beside` is for the secondary times (eager, hot).
 PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
-# Most samples of a block, however short they are.
+# Limit of the samples of a block, however short they are.
 MAX_SAMPLES = 1000
-# A block also ends when it has taken this many times its device seconds on the host's clock.
+# A block also ends after this many times its device seconds on the host's clock.
 WALL_FACTOR = 5.0
-# Warm-up before each further block, as a fraction of the block's time. At a power cap, one as long
-# as the pause before the block made the blocks of two large GEMMs on an H200 agree no better (eight
-# processes with it, eight without).
+# Warm-up before each further block, as a fraction of the block's time. At a power cap, a warm-up as
+# long as the pause before the block did not improve the agreement of blocks of two large GEMMs on
+# an H200 (eight processes with it, eight without).
 REWARM_FRACTION = 0.1
-# Half-width of the spread of medians between processes whose own blocks agree, as a fraction.
-# Times drift over seconds, so that the three or four blocks of a measurement resemble each other
-# more than those of another process: over 66 cases × 10 processes on an H200 intervals with 0.003
-# covered the mean of the processes in 97.6 %, but two cases of small attention kernels in 7 and 8
-# of 10. With this value, chosen on those runs, it is 9 of 10 or more in every case.
+# Half-width of the spread of medians between processes whose own blocks agree, as a fraction. Times
+# drift over seconds, so the three or four blocks of a measurement are closer to each other than to
+# those of another process: over 66 cases × 10 processes on an H200, intervals with 0.003 covered
+# the mean of the processes in 97.6 %, but for two small attention kernels only in 7 and 8 of 10
+# processes. With this value, chosen on those runs, it is 9 of 10 or more in every case.
 PROCESS_SPREAD = 0.0065
-# The same at a power cap, recognised by a clock below this fraction of the device's highest: how
-# warm the chip is and what ran before decide the clock for seconds, longer than a measurement.
-# Over 60 cases × 12 processes on an H200 the 95 % intervals of capped cases covered the mean of the
+# The same at a power cap, recognised by a clock below this fraction of the device's highest: the
+# chip's temperature and the work before set the clock for seconds, longer than a measurement. Over
+# 60 cases × 12 processes on an H200, the 95 % intervals of capped cases covered the mean of the
 # processes in as few as 9 of 12 without it. Both numbers were chosen on those runs, where they give
 # 10 or more.
 CAPPED_SPREAD = 0.01
 CAPPED_CLOCK = 0.9
-# A block may end this fraction short: another batch is not worth its fixed cost.
+# A block may end this fraction early: another batch is not worth its fixed cost.
 BATCH_SLACK = 0.1
 
 
@@ -133,7 +133,7 @@ class _BlockLoop:
             clock=self._enter_phase,
         )
         self._spread = PROCESS_SPREAD if device.real_time else 0.0
-        # Drawn at random, so that no kernel can foresee which block is audited.
+        # Random, so that a kernel cannot predict which block is audited.
         self._audited_block = secrets.randbelow(timing.allocations)
         self._blocks: list[Block] = []
         self._checks: list[PendingCheck] = []
@@ -180,7 +180,7 @@ class _BlockLoop:
         timing = self._timing
         spread = max(self._spread, CAPPED_SPREAD) if self._is_power_capped() else self._spread
         interval = interval_of(self._blocks, timing, spread)
-        # Blocks that agree as asked met the target; the spread between processes is no fault.
+        # If the blocks met the target, do not warn about the spread between processes.
         target = None if stop is StopReason.PRECISE else timing.target_rel_ci
         assert self._warmup is not None
         warnings = [
@@ -213,7 +213,7 @@ class _BlockLoop:
         return bool(clocks) and statistics.median(clocks) < CAPPED_CLOCK * highest_mhz
 
     def _fill_pools(self) -> None:
-        """Fill the generator's pools, once per process, so that no block's set-up includes it."""
+        """Fill the generator's pools once per process, so that no block's set-up includes it."""
         self._on_phase("inputs")
         with self._clock("inputs"):
             for spec in self._tensors:
@@ -259,7 +259,7 @@ class _BlockLoop:
         start = time.perf_counter()
         with self._clock("check"):
             candidates = sampler.launched.intersection(rewritten)
-            # In the first block the last set too, where an off-by-one index shows.
+            # The first block also checks the last set, where an off-by-one index shows.
             chosen = [] if number else [max(candidates)]
             chosen += self._checker.draw(candidates.difference(chosen), CHECKED_SETS - len(chosen))
             self._checks.append(
@@ -288,8 +288,8 @@ class _BlockLoop:
             self._checks.append(audit.run(timed_s, partial(self._retime, block.sampler)))
 
     def _retime(self, sampler: Sampler) -> float:
-        """Return the seconds of a launch now, by samples like the timed ones. Every set is launched
-        first, so that a kernel that skips repeated work skips it here too."""
+        """Return the current seconds per launch, by samples like the timed ones. Every set is
+        launched first, so that a kernel that skips repeated work skips it here too."""
         pace = dataclasses.replace(self._pace, idle=False)
         count = -(-self._plan.sets // pace.launches) + 3
         samples = [sampler.sample(pace) for _ in range(count)]
@@ -299,7 +299,7 @@ class _BlockLoop:
     def _warm_up(self, number: int, kernel: Launchable, sampler: Sampler) -> None:
         if number and sampler.takes_batches(self._pace):
             # Enqueued, so that the device goes on to the timed samples without idling. The replays
-            # recorded for this are those timed next.
+            # recorded here are also used for the timed samples.
             count = samples_in(REWARM_FRACTION * self._block_s, self._pace, self._launch_s)
             self._enqueued_warmup = sampler.enqueue_warmup(self._pace, count)
             self._binder.free_retired()
@@ -316,12 +316,12 @@ class _BlockLoop:
         self._cost["warmup"] += wall_s
 
     def _book_enqueued_warmup(self) -> None:
-        """Book the seconds that samples waited for an enqueued warm-up on the warm-up."""
+        """Move the seconds that samples waited for an enqueued warm-up from `timed` to `warmup`."""
         if self._enqueued_warmup is not None:
             spent_s, self._enqueued_warmup = self._enqueued_warmup(), None
             self._warmup_s += spent_s
             self._cost["warmup"] += spent_s
-            # These seconds are the device's, `timed` the host's: they may differ a little.
+            # Device seconds are subtracted from host seconds, which may differ a little.
             self._cost["timed"] = max(0.0, self._cost["timed"] - spent_s)
 
     def _warm_up_first_block(self, kernel: Launchable, sampler: Sampler) -> tuple[float, float]:
@@ -355,7 +355,7 @@ class _BlockLoop:
             return dataclasses.replace(self._choose_pace(sampler, launch_s, method), idle=False)
 
         def meanwhile(pace: Pace) -> None:
-            # One block more than the least: most measurements need it.
+            # One block more than the minimum: most measurements need it.
             blocks = min(timing.allocations + 1, timing.max_allocations)
             self._binder.prepare_ahead(range(1, blocks), pace)
             secondary.prepare(**guess)
@@ -377,8 +377,8 @@ class _BlockLoop:
         return sampler.fit(pace)
 
     def _block_pace(self, number: int, sampler: Sampler) -> Pace:
-        """Return the best pace now, with the launches already recorded unless their number is off
-        by more than a factor of 2."""
+        """Return the best pace now. The number of launches already recorded is kept unless it is
+        off by more than a factor of 2."""
         best = self._choose_pace(sampler, self._gross_s, self._method)
         pace = self._pace
         if number == 0:
@@ -419,8 +419,8 @@ class _BlockLoop:
         by_wall = gaps and self._device.real_time
         max_wall_s = WALL_FACTOR * longest_s + 1.0
         samples: list[Sample] = []
-        # What counts towards the block's seconds: device time, or host time where gaps between
-        # replays take longer than these.
+        # `spent_s` counts towards the block's seconds: device time, or host time where gaps between
+        # replays take longer than the replays.
         spent_s = timed_s = wall_s = 0.0
         batches = sampler.takes_batches(self._pace)
         sample_s = 0.0
@@ -431,7 +431,7 @@ class _BlockLoop:
                     self._block_s - spent_s, (timing.min_samples - len(samples)) * sample_s
                 )
                 count = samples_in(min(wanted_s, longest_s - timed_s), self._pace, self._launch_s)
-            # The device has sent the figures of the last block's check by now, or will soon.
+            # The values of the last block's check have arrived by now, or will soon.
             for sample in sampler.samples(self._pace, count, self._checker.receive_all):
                 samples.append(sample)
                 timed_s += sample.timed_s

@@ -20,7 +20,8 @@ _MOST_S = 0.002
 class SecondaryTimes:
     """Measures `host_s`, an eager launch without a graph, and `hot_s`, with inputs in the cache.
 
-    Neither on a device whose headline is itself timed by a loop on the host."""
+    Neither is measured on a device that times its headline by a loop on the host.
+    """
 
     def __init__(self, device: Device, kernel: Launchable, sets: int, timing: Timing) -> None:
         self._device = device

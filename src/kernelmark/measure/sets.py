@@ -1,4 +1,4 @@
-"""Argument sets: their number, their place in memory, and their inputs."""
+"""Argument sets: their number, their layout in memory, and their inputs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Cache
 from kernelmark.devices.base import GUARD_BYTES, ArgumentSet, Buffer, Device, Tensor
 
-# Together the sets are this many times the last-level cache: caches that do not replace the
-# oldest line would keep part of a smaller rotation.
+# Total size of the sets in last-level caches: caches without LRU replacement would keep part of a
+# smaller rotation.
 CACHE_FACTOR = 3
-# Small problems would need more sets than are worth their set-up: they evict the cache between
-# passes instead. Where launches are recorded, each set costs a recorded launch in every block.
+# Limits of the number of sets. Small problems would need more, which takes too long to set up: they
+# evict the cache between passes instead. With recorded launches, each set costs a recorded launch
+# in every block.
 MAX_SETS = 4096
 MAX_RECORDED_SETS = 64
-# Fewest sets that are bound, where memory allows: the audit launches some sets once each, and
-# checks that others stay untouched.
+# Least number of sets to bind, if memory allows: the audit launches some sets once each, and checks
+# that others stay untouched.
 AUDITED_SETS = 3
 # Fraction of the free memory for argument sets; the rest is for a kernel's workspace.
 MEMORY_FRACTION = 0.8
@@ -34,9 +35,10 @@ _FIRST_PAGES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPlan:
-    """How many argument sets are rotated, and whether the cache is evicted before each sample.
+    """The number of argument sets in rotation, and whether the cache is evicted before each sample.
 
-    `bound` sets are allocated; those beyond `sets` are for the audit only."""
+    `bound` sets are allocated; those beyond `sets` are for the audit only.
+    """
 
     sets: int
     bound: int
@@ -73,9 +75,9 @@ def plan_sets(
     most: int = MAX_SETS,
     moved_bytes: int = 0,
 ) -> SetPlan:
-    """Plan as many sets as the cache state needs and the memory allows, at most `most`. A launch
-    that accesses only part of its tensors moves `moved_bytes`, so it takes more sets to fill the
-    cache."""
+    """Plan as many sets as the cache state needs and the memory allows, at most `most`.
+    `moved_bytes` is what a launch accesses if that is less than its tensors; more sets are then
+    needed to exceed the cache."""
     total = sum(spec.nbytes for spec in tensors)
     footprint = min(moved_bytes or total, total)
     fit = (int(free_bytes * MEMORY_FRACTION) - _FIRST_PAGES * _PAGE) // _max_set_bytes(tensors)
@@ -102,8 +104,8 @@ def plan_sets(
 def make_arena(
     device: Device, tensors: Sequence[TensorSpec], count: int, rng: np.random.Generator
 ) -> tuple[Buffer, tuple[ArgumentSet, ...]]:
-    """Allocate `count` sets, with guards around outputs and random padding between tensors, so
-    that the blocks differ in their layout."""
+    """Allocate `count` sets, with guards around outputs and random padding between tensors, so that
+    blocks differ in their memory layout."""
     total, offsets = _layout(tensors, count, rng)
     buffer = device.allocate(total)
     width = len(tensors)
@@ -117,7 +119,7 @@ def make_arena(
 def fill_inputs(
     device: Device, arena: Arena, seed: int, indices: Iterable[int] | None = None
 ) -> None:
-    """Generate every input of these sets; None: of all sets."""
+    """Generate every input of these sets, or of all sets if None."""
     chosen = range(len(arena.sets)) if indices is None else indices
     device.generate_all(arena.inputs(chosen), seed)
 

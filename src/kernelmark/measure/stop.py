@@ -1,4 +1,4 @@
-"""The stop rule: when a measurement has enough blocks, and how long a block is."""
+"""Stop rule: when a measurement has enough blocks, and how long a block is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kernelmark.stats.interval import (
 )
 
 # Stopping as soon as the interval happens to be narrow lowers its coverage. With this level after
-# the first look, simulations of up to 20 blocks cover 94.5 to 95.5 % where 95 % is reported.
+# the first look, simulations of up to 20 blocks cover 94.5 to 95.5 % for a reported 95 %.
 LOOKED_LEVEL = 0.98
 # Timed seconds per second of set-up: with warm-up, over 80 % of the time is spent launching. A
 # device that enqueues has less scatter between samples and gets shorter blocks.
 SETUP_FACTOR = 6.0
 ENQUEUED_FACTOR = 2.0
 ENQUEUED_FRACTION = 0.6
-# Longer blocks are no more precise there: on an H200 blocks of 0.05 s and 0.12 s gave the same
+# Upper limit of a device that enqueues: on an H200 blocks of 0.05 s and 0.12 s gave the same
 # intervals, whose width comes from the differences between blocks.
 ENQUEUED_BLOCK_S = 0.05
 
@@ -34,11 +34,11 @@ def interval_of(blocks: Sequence[Block], timing: Timing, spread: float = 0.0) ->
 
 
 def _is_precise(blocks: Sequence[Block], timing: Timing) -> bool:
-    """Return whether the blocks agree as asked. The spread between processes does not count: no
-    number of blocks makes it smaller."""
+    """Return whether the blocks agree within the target. The spread between processes does not
+    count: more blocks do not reduce it."""
     low_s, high_s = medians_interval(blocks, _level(blocks, timing))
     narrowest = Interval(low_s=low_s, high_s=high_s)
-    # First without looking for modes, which takes longer and can only widen the interval.
+    # First without modes: finding them takes longer and can only widen the interval.
     return (
         narrowest.rel_half_width <= timing.target_rel_ci
         and interval_of(blocks, timing).rel_half_width <= timing.target_rel_ci
@@ -56,8 +56,8 @@ def stop_reason(
     timed_s: float,
     next_s: float,
 ) -> StopReason | None:
-    """Return why to stop after these blocks, or None to go on. `next_s` is the length of a further
-    block."""
+    """Return why to stop after these blocks, or None to continue. `next_s` is the length of the
+    next block."""
     count = len(blocks)
     enough = count >= timing.allocations
     if enough and count >= 2 and _is_precise(blocks, timing):

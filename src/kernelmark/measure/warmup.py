@@ -20,19 +20,19 @@ from kernelmark.measure.loop import (
 )
 from kernelmark.stats.robust import mad, median
 
-# The later half of the trace's last points is compared with the earlier half.
+# Number of last points of which the later half is compared with the earlier half.
 WINDOW = 6
 SETTLED = 0.01
 CLOCK_SETTLED = 0.01
-# A clock that ramps up slowly looks settled at once: warm up for this share of the cap anyway.
+# A slowly rising clock looks settled at first: warm up for at least this fraction of the cap.
 LEAST_SHARE = 0.2
 _STEPS = 50
 _BATCHES = 12
-# Replays of this many launches give a first estimate of a launch's time.
+# Launches per replay for a first estimate of a launch's time.
 _FIRST_LAUNCHES = 4
 _FIRST_REPLAYS = 3
 # The host then records the samples' replays for about this long. The device is kept busy meanwhile,
-# or its clock would drop.
+# as its clock would drop otherwise.
 _RECORDING_S = 0.004
 _MAX_BUSY_REPLAYS = 200
 
@@ -42,8 +42,8 @@ Meanwhile = Callable[[Pace], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmup:
-    """A finished warm-up: device and host seconds, the time of a launch at its end, and whether
-    that had settled. `pace` is that of its samples, None if it took none."""
+    """A finished warm-up: device and host seconds, the time of a launch at its end, and whether it
+    had settled. `pace` is the pace of its samples, None if it took none."""
 
     seconds: float
     wall_s: float
@@ -55,7 +55,7 @@ class Warmup:
 
 
 def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
-    """Launch until settled or for `cap_s` device seconds; at least once, to time a launch."""
+    """Launch until time and clock have settled, or for `cap_s` device seconds; at least once."""
     seconds = wall_s = 0.0
     trace: list[float] = []
     clocks: list[float] = []
@@ -89,8 +89,8 @@ def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
 def warm_up_by_samples(
     sampler: Sampler, *, cap_s: float, choose: ChoosePace, meanwhile: Meanwhile
 ) -> Warmup:
-    """Warm up by samples of the pace that will be timed: the recorded replays are reused, and the
-    device does not idle. The host runs `meanwhile` while the first samples run."""
+    """Warm up by samples at the pace that will be timed: the recorded replays are reused, and the
+    device does not idle. The host calls `meanwhile` while the first samples run."""
     launches = min(_FIRST_LAUNCHES, sampler.sets)
     first = []
     for _ in range(_FIRST_REPLAYS):
@@ -133,8 +133,8 @@ def warm_up_by_samples(
 
 
 class _Trace:
-    """Times and clocks averaged over stretches of about `step_s`: a drift shows over those, not
-    from one short sample to the next."""
+    """Times and clocks averaged over stretches of about `step_s`, which show a drift better than
+    single short samples."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -186,7 +186,7 @@ def is_settled(trace_s: Sequence[float], clocks_mhz: Sequence[float] = ()) -> bo
 
 def _drifts(values: Sequence[float], allowed: float) -> bool:
     """Return whether the medians of the two halves differ by more than the fraction `allowed` and
-    by more than the scatter of all. Scatter alone does not shrink with more warm-up."""
+    by more than the scatter of all values, which more warm-up does not reduce."""
     recent = list(values)
     half = len(recent) // 2
     moved = abs(median(recent[half:]) - median(recent[:half]))

@@ -1,1 +1,1 @@
-"""Number formats as bits, and the input generator that host and devices share."""
+"""Number formats as bits, and the input generator, which is the same on host and devices."""

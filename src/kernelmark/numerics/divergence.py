@@ -1,4 +1,4 @@
-"""Divergence: how far one array of results lies from another, element by element."""
+"""Divergence: the difference of an array of results from another, element by element."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 
-# Upper bounds of the histogram's bins in units in the last place; one more bin holds the rest.
-# Half a unit is a correctly rounded result, one unit a faithful one.
+# Upper bounds of the histogram's bins in units in the last place; one more bin holds the rest. A
+# correctly rounded result is within half a unit, a faithfully rounded one within one.
 ULP_BOUNDS = (0.5, 1.0, 2.0, 4.0, 16.0, 256.0)
 # Kernels differ in the order of their sums. Dot products of 11,520 uniform terms (the longest of
 # SDXL's convolutions), added one by one in f32, were at most 4.3e-6 from float64; rounding them to
-# f16 costs 3e-4. Sums of 576 terms in f16 instead of f32 miss by over 4e-3 in 3 % of elements.
+# f16 adds 3e-4. Sums of 576 terms in f16 instead of f32 are off by over 4e-3 in 3 % of elements.
 TOLERANCES = {"f64": 1e-10, "f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
-_SMALL_FLOAT_TOLERANCE = 0.25  # of 8 bits
+_SMALL_FLOAT_TOLERANCE = 0.25  # for 8-bit floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def measure_divergence(
     scale = float(np.sqrt(np.mean(np.square(reference[finite])))) if finite.any() else 0.0
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.abs(values - reference)
-        # Equal infinities and two NaNs agree; a number against either does not.
+        # Equal infinities agree, and so do two NaNs; a number agrees with neither.
         agree = (values == reference) | (np.isnan(values) & np.isnan(reference))
         error = np.where(agree, 0.0, np.where(np.isnan(error), np.inf, error))
         bad = error > allowed * (np.abs(reference) + scale)
@@ -86,12 +86,12 @@ def measure_divergence(
 
 
 def _histogram(ulps: NDArray[np.float64]) -> tuple[int, ...]:
-    places = np.searchsorted(ULP_BOUNDS, ulps.ravel(), side="left")
-    return tuple(int(n) for n in np.bincount(places, minlength=len(ULP_BOUNDS) + 1))
+    bins = np.searchsorted(ULP_BOUNDS, ulps.ravel(), side="left")
+    return tuple(int(n) for n in np.bincount(bins, minlength=len(ULP_BOUNDS) + 1))
 
 
 def _ulp(reference: NDArray[np.float64], dtype_name: str) -> NDArray[np.float64]:
-    """The spacing of a dtype's numbers at each reference value."""
+    """Return the spacing of a dtype's numbers at each reference value."""
     kind = dtype(dtype_name)
     if kind.kind == "int":
         return np.ones_like(reference)

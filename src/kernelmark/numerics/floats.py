@@ -1,8 +1,8 @@
-"""Encode and decode number formats as bits, with numpy alone.
+"""Encoding and decoding of number formats as bits, with numpy alone.
 
 Rounding is to nearest, ties to even (in f8e8m0, which has only powers of two, ties go up). A finite
 value beyond the format's largest becomes infinity where the format has one, else NaN. Float32
-values give the bits that ml_dtypes gives; float64 values round once, where ml_dtypes rounds twice.
+values give the same bits as ml_dtypes; float64 values round once, where ml_dtypes rounds twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def storage(dtype_name: str) -> np.dtype[np.generic]:
-    """The unsigned integer type that holds one element's bits (f4 takes a byte unpacked)."""
+    """Return the unsigned integer type for one element's bits (an unpacked f4 takes a byte)."""
     return np.dtype(_UNSIGNED[max(8, dtype(dtype_name).bits)])
 
 
 def encode(values: NDArray[np.float64], dtype_name: str) -> Bits:
-    """Float64 values rounded to the dtype, as bit patterns."""
+    """Return the bit patterns of float64 values rounded to the dtype."""
     kind = dtype(dtype_name)
     if dtype_name in _NATIVE:
         with np.errstate(over="ignore"):
@@ -41,7 +41,7 @@ def encode(values: NDArray[np.float64], dtype_name: str) -> Bits:
 
 
 def decode(bits: Bits, dtype_name: str) -> NDArray[np.float64]:
-    """Bit patterns as float64 values, exactly."""
+    """Return the exact float64 values of bit patterns."""
     kind = dtype(dtype_name)
     if dtype_name in _NATIVE:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -56,7 +56,7 @@ def decode(bits: Bits, dtype_name: str) -> NDArray[np.float64]:
 
 
 def _encode_bf16(values: NDArray[np.float64]) -> Bits:
-    """Rounds from float64 in one step: going through float32 would round twice."""
+    """Round from float64 in one step: going through float32 would round twice."""
     values = np.asarray(values, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         _, exponent = np.frexp(values)
@@ -71,7 +71,7 @@ def _encode_bf16(values: NDArray[np.float64]) -> Bits:
 
 @functools.cache
 def _table(dtype_name: str) -> NDArray[np.float64]:
-    """Every value of a format of at most 8 bits, by its bits."""
+    """Return every value of a format of at most 8 bits, indexed by its bits."""
     kind = dtype(dtype_name)
     if dtype_name == "f8e8m0":
         powers = np.exp2(np.arange(256, dtype=np.float64) - 127.0)
@@ -99,7 +99,7 @@ def _table(dtype_name: str) -> NDArray[np.float64]:
 
 @functools.cache
 def _ordered(dtype_name: str) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """Finite non-negative values in ascending order with their codes."""
+    """Return the finite non-negative values in ascending order, with their codes."""
     table = _table(dtype_name)
     codes = np.flatnonzero(np.isfinite(table) & ~np.signbit(table))
     order = np.argsort(table[codes], kind="stable")
@@ -107,7 +107,8 @@ def _ordered(dtype_name: str) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
 
 
 def _encode_small(values: NDArray[np.float64], kind: DType) -> Bits:
-    """Nearest value of a format of at most 8 bits; a tie goes to the even code."""
+    """Return the codes of the nearest values in a format of at most 8 bits; ties go to the even
+    code."""
     finite, codes = _ordered(kind.name)
     size = np.abs(values)
     above = np.clip(np.searchsorted(finite, size), 1, len(finite) - 1)
@@ -127,11 +128,11 @@ def _encode_small(values: NDArray[np.float64], kind: DType) -> Bits:
 def _overflowed(
     size: NDArray[np.float64], picked: NDArray[np.uint8], finite: NDArray[np.float64], kind: DType
 ) -> NDArray[np.int64]:
-    """Values that round past the largest finite one become infinity or NaN; f4 saturates."""
+    """Replace codes of values that round past the largest finite one by infinity or NaN; f4
+    saturates."""
     next_step = finite[-1] if _ties_up(kind) else finite[-1] - finite[-2]
     limit = finite[-1] + next_step / 2
-    # The code after the largest finite one is even in formats whose last code is odd: a tie
-    # rounds away there.
+    # If the code of the largest finite value is odd, the next code is even: a tie rounds away.
     tie_away = _ties_up(kind) or _ordered(kind.name)[1][-1] % 2 == 1
     beyond = (size >= limit) if tie_away else (size > limit)
     if kind.name == "f4e2m1":

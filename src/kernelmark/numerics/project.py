@@ -1,4 +1,4 @@
-"""Random projections of a contraction with NumPy, and what every device returns of one."""
+"""Random projections of a contraction with NumPy, and the result type for every device."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from kernelmark.numerics.floats import Bits, decode
 Floats = NDArray[np.float64]
 _Any = TypeVar("_Any", bound=np.generic)
 
-# Elements that are decoded at a time: few enough that their float64 values stay in a core's cache.
+# Elements decoded at a time: few enough that their float64 values stay in a core's cache.
 _CHUNK = 2**16
-# Columns below which NumPy is quicker along rows.
+# Below this many columns NumPy is faster along rows.
 _FEW = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Both sides of out · signs = left · (right · signs) + added · signs, a pair for each row: the
-    sum, and the sum of squares beside it."""
+    """Both sides of out · signs = left · (right · signs) + added · signs. Each row has two values:
+    the sum, and the sum of squares."""
 
     output: Floats
     inputs: Floats
@@ -46,7 +46,7 @@ class Projection:
 
     @property
     def magnitude(self) -> Floats:
-        """At least the norm, over a row's columns, of the sums of absolute terms."""
+        """An upper bound of the norm, over a row's columns, of the sums of absolute terms."""
         return np.asarray(np.sqrt(self.inputs[:, 1]))
 
 
@@ -60,7 +60,7 @@ def project(
         "expected": np.zeros((contraction.rows, 2)),
         "got": np.zeros((contraction.rows, 2)),
     }
-    # Whatever a wrong kernel wrote: the check sees what is not finite.
+    # A wrong kernel may write anything; the check handles non-finite values.
     with np.errstate(over="ignore", invalid="ignore"):
         for step in contraction.steps():
             bits, dtype_name = tensors[step.sum.tensor]
@@ -69,7 +69,7 @@ def project(
 
 
 def _add(step: Step, bits: Bits, dtype_name: str, weights: Floats, result: Floats) -> None:
-    """Do one step: add to the pairs of `result`."""
+    """Perform one step: add its sums and squares to `result`."""
     one = step.sum
     groups = one.rows[0].size if one.group_weight else 1
     rows = [axis for axis in one.rows if axis.size > 1] or [Axis(size=1)]
@@ -87,13 +87,14 @@ def _add(step: Step, bits: Bits, dtype_name: str, weights: Floats, result: Float
 
 
 def _view(array: NDArray[_Any], start: int, sizes: list[int], steps: list[int]) -> NDArray[_Any]:
-    """A box of elements of a one-dimensional array, not a copy."""
+    """Return a strided view of a one-dimensional array."""
     width = array.strides[0]
     return as_strided(array[start:], sizes, [step * width for step in steps])
 
 
 def _chunks(box: NDArray[np.generic]) -> Iterator[tuple[slice, ...]]:
-    """Parts of at most _CHUNK elements that make up a box, as long in memory as possible."""
+    """Return slices of at most _CHUNK elements that cover a box, as contiguous in memory as
+    possible."""
     ranges: list[list[slice]] = [[]] * box.ndim
     room = _CHUNK
     for axis in sorted(range(box.ndim), key=lambda axis: box.strides[axis]):
@@ -104,7 +105,8 @@ def _chunks(box: NDArray[np.generic]) -> Iterator[tuple[slice, ...]]:
 
 
 def _dot(values: Floats, weights: Floats) -> Floats:
-    """Σ_col values · weights, with weights for each index of the first axis or for all."""
+    """Return Σ_col values · weights, with weights per index of the first axis or one row for
+    all."""
     if len(weights) > 1:
         return np.asarray(np.einsum("g...c,gc->g...", values, weights))
     if values.ndim == 2:

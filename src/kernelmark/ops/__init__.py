@@ -1,4 +1,4 @@
-"""Operations: costs, inputs, references, tolerances. One file an op."""
+"""Operations: costs, inputs, references, tolerances. One file per op."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ registry: Registry[Op] = Registry("kernelmark.ops", "op")
 
 
 def parse(text: str) -> Problem:
-    """The validated, canonical problem that `text` names."""
+    """Return the validated, canonical problem that `text` names."""
     loose = parse_key(text)
     op = registry.get(loose.op)
     return op.problem(**loose.dims, **loose.dtypes, **loose.options)

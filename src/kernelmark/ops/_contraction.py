@@ -1,4 +1,4 @@
-"""The contractions of GEMMs, and where an output cannot be checked by one."""
+"""Contractions of GEMMs, and the condition under which an output can be checked by one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from kernelmark.core.problem import Problem
 from kernelmark.ops._error import FALSE_ALARM
 from kernelmark.ops._types import is_int
 
-# Squares of values and their sums stay far inside float64's range with such factors.
+# With factors in this range, squares of values and their sums stay well inside float64.
 _LEAST_FACTOR, _LARGEST_FACTOR = 1e-100, 1e100
-# What rounding and a matrix unit's cut-off digits may add to the largest value.
+# Headroom for rounding and for the digits that matrix units truncate.
 _ROOM = 1.25
 
 
 def stays_finite(
     *, inputs: str, out: str, outputs: int, terms: int, alpha: float = 1.0, added: float = 0.0
 ) -> bool:
-    """Whether no right value overflows or saturates, but for one check in 1 / FALSE_ALARM.
+    """Return whether no correct value overflows or saturates, except in one check in 1 /
+    FALSE_ALARM.
 
-    `added` is the sum of the absolute factors of what is added to alpha · Σ."""
+    `added` is the sum of the absolute factors of the terms added to alpha · Σ.
+    """
     top = 128.0 if is_int(inputs) else 1.0
     # A product of two uniform numbers has variance at most top⁴/8 as a sub-Gaussian.
     sigmas = math.sqrt(2 * math.log(2 * outputs / FALSE_ALARM))
-    # Operands of one dtype are parts of one pool: a row of A may equal a column of B, whose
-    # product is then a sum of squares, a third of `terms`.
+    # Operands of one dtype are parts of one pool: a row of A may equal a column of B. Their dot
+    # product is then a sum of squares, about a third of `terms`.
     sums = min(float(terms), max(sigmas * math.sqrt(terms / 8), terms / 2))
     largest = sums * abs(alpha) * top**2 + added * top
     return largest * _ROOM <= dtype(out).max_value
@@ -49,7 +51,8 @@ class _Matrix:
     def sums(
         self, batch: int, rows: int, cols: int, *, weight: int = 0, factor: float = 1.0
     ) -> WeightedSum:
-        """Weighted sums of its rows; `weight` is the step of the weights from matrix to matrix."""
+        """Return weighted sums of its rows; `weight` is the stride of the weights between
+        matrices."""
         return WeightedSum(
             tensor=self.tensor,
             rows=(
@@ -64,8 +67,8 @@ class _Matrix:
 
 
 def matmul_contraction(problem: Problem, batch: int) -> Contraction | None:
-    """D = alpha · op(A) · op(B) + beta · C + bias, projected along the shorter side of D: that
-    leaves more rows to compare, and every element where D is a single row or column."""
+    """Return D = alpha · op(A) · op(B) + beta · C + bias, projected along the shorter side of D,
+    which leaves more rows to compare, and every element if D is a single row or column."""
     m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
     options, types = problem.options, problem.dtypes
     alpha, beta, bias = float(options["alpha"]), float(options["beta"]), bool(options["bias"])

@@ -1,28 +1,28 @@
-"""How far a correct kernel may be from the exact answer.
+"""Bounds of the distance of a correct kernel from the exact result.
 
-A sum of n products t_j of our inputs, which are independent and uniform in [-1, 1], has
-Σ|t_j| ≈ n/4. A kernel adds in an order we do not know; the worst is one term after the other.
-Step j rounds the partial sum S_j: an error of at most u·|S_j| (u: unit roundoff of the
-accumulator), modelled as uniform and independent, so the total has standard deviation
-u/√3·√(ΣS_j²). The partial sums walk at random with steps of variance 1/9, so ΣS_j² is n²/9 times
-∫W² of a Brownian motion W, whose upper tail is exp(-π²x/8). Both tails together:
+A sum of n products t_j of inputs that are independent and uniform in [-1, 1] has Σ|t_j| ≈ n/4. A
+kernel's order of additions is unknown; the worst is one term after the other. Step j rounds the
+partial sum S_j: an error of at most u·|S_j| (u: unit roundoff of the accumulator), modelled as
+uniform and independent, so the total has standard deviation u/√3·√(ΣS_j²). The partial sums walk at
+random with steps of variance 1/9, so ΣS_j² is n²/9 times ∫W² of a Brownian motion W, whose upper
+tail is exp(-π²x/8). Both tails together:
 
     P(error > c·u·n/4) ≈ exp(-(3√3π/8)·c)
 
-(the smallest sum of the two exponents over x). A check looks at up to POSITIONS outputs and may
+(the smallest sum of the two exponents over x). A check compares up to POSITIONS outputs and may
 raise a false alarm with probability FALSE_ALARM, so c = 8/(3√3π)·L with
 L = ln(2·POSITIONS/FALSE_ALARM). No sum of n terms has a larger error than n·u·Σ|t_j|, whatever the
 data, hence c = min(n, …). In contrast to the usual bound, c does not grow with n: the check stays
 sensitive for long sums.
 
 Matrix units that multiply 16-bit and 8-bit floats do not round each addition: they align a group
-of products and the accumulator, and cut off. With `digits` kept, the cut is like a rounding error
-of 2^-digits (same c) plus a bias of 2^-digits·|S| for every group. Σ|S| over all n steps is
+of products and the accumulator, and truncate. With `digits` kept, truncation is like a rounding
+error of 2^-digits (same c) plus a bias of 2^-digits·|S| for every group. Σ|S| over all n steps is
 n^1.5/3 times ∫|W|, with upper tail exp(-3x²/2), hence n^1.5/3·√(2L/3), of which one step in
 `group` counts.
 
-All this is for partial sums without a trend. A sum that ends far from 0 has S_j ≈ (j/n)·value
-besides: its roundings add u/√3·√(n/3) of the value (σ), its cuts n/2/group·2^-digits of the value.
+This holds for partial sums without a trend. If a sum ends far from 0, S_j also contains
+(j/n)·value: its roundings add u/√3·√(n/3) of the value (σ), its truncations n/2/group·2^-digits.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ POSITIONS = 1024
 FALSE_ALARM = 1e-6
 
 _L = math.log(2 * POSITIONS / FALSE_ALARM)
-# How many standard deviations a sum of independent errors may reach.
+# Limit of a sum of independent errors in standard deviations.
 SIGMAS = math.sqrt(2 * _L)
 _WALK = 8 / (3 * math.sqrt(3) * math.pi) * _L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MatrixUnit:
-    """The least exact matrix unit that is sold as accumulating in f32."""
+    """The least exact matrix unit on the market that is specified to accumulate in f32."""
 
     digits: int
     group: int
@@ -56,7 +56,8 @@ _UNITS = {16: _MatrixUnit(digits=24, group=4), 8: _MatrixUnit(digits=14, group=3
 
 
 def accumulation(terms: int, inputs: DType, acc: DType) -> float:
-    """Error of a sum of `terms` products as a share of the sum of their absolute values."""
+    """Return the error of a sum of `terms` products, as a fraction of the sum of their absolute
+    values."""
     if acc.kind == "int":
         return 0.0
     error = min(terms, _WALK) * acc.unit_roundoff
@@ -69,8 +70,8 @@ def accumulation(terms: int, inputs: DType, acc: DType) -> float:
 
 
 def trend(terms: int, inputs: DType, acc: DType) -> float:
-    """Error of a sum of `terms` numbers as a share of its value, were all partial sums on the
-    straight way to it, as those of positive numbers are."""
+    """Return the error of a sum of `terms` numbers, as a fraction of its value, if the partial sums
+    grow linearly to it, as those of positive numbers do."""
     error = min(terms, SIGMAS / 3 * math.sqrt(terms)) * acc.unit_roundoff
     unit = _UNITS.get(inputs.bits)
     return error if unit is None else error + terms / (2 * unit.group) * 2.0**-unit.digits
@@ -79,7 +80,8 @@ def trend(terms: int, inputs: DType, acc: DType) -> float:
 def product_tolerance(
     *, terms: int, inputs: str, acc: str, out: str, epilogue: int = 0
 ) -> Tolerance:
-    """For one sum of products, `epilogue` operations in the accumulator's type, one rounding."""
+    """Return the tolerance of one sum of products, `epilogue` operations in the accumulator's type
+    and one rounding."""
     acc_type, out_type = dtype(acc), dtype(out)
     if acc_type.kind == "int":
         return Tolerance(

@@ -1,4 +1,4 @@
-"""What a caller gave an op, read parameter by parameter; whatever is wrong is one sentence."""
+"""Validation of the parameters given to an op."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENSOR_LIMIT = 2**40
 
 
 class Given:
-    """The parameters given to `op`; a shorthand fills in only what is not given itself."""
+    """The parameters given to `op`; a shorthand fills in only parameters that are not given."""
 
     def __init__(self, op: str, given: Mapping[str, Parameter], known: Iterable[str]) -> None:
         self._op = op
@@ -37,7 +37,7 @@ class Given:
                 )
 
     def refuse(self, sentence: str, hint: str | None = None) -> NoReturn:
-        """One sentence that begins with the op's name."""
+        """Raise ProblemError with a message that begins with the op's name."""
         cause = Reason.of(sentence)
         raise ProblemError(Reason("of-op", op=self._op, cause=cause), hint=hint)
 
@@ -49,7 +49,7 @@ class Given:
     def dim(
         self, name: str, default: int | None = None, *, short: str | None = None, least: int = 1
     ) -> int:
-        """An integer from `least` up to 2^31; without a default it must be given."""
+        """Return an integer from `least` to below 2^31. Without a default it must be given."""
         said, value = self._find(name, short)
         if value is None:
             if default is None:
@@ -71,7 +71,7 @@ class Given:
     def base_dtype(
         self, names: Sequence[str], allowed: Sequence[str], because: str = "", other: str = ""
     ) -> str:
-        """The input dtype that the others follow from: `dtype=`, else the first one given.
+        """Return the input dtype that determines the others: `dtype=`, else the first one given.
         `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._given), None)
         if name is None:
@@ -81,8 +81,8 @@ class Given:
     def dtype(
         self, name: str, default: str, allowed: Sequence[str], because: str = "", other: str = ""
     ) -> str:
-        """One of `allowed`; `because` states what limits the choice ("with f16 inputs"), and
-        `other` what another parameter would allow ("f4e2m1 with scale=mx")."""
+        """Return one of `allowed`; `because` is the condition that limits the choice ("with f16
+        inputs"), `other` an alternative with another parameter ("f4e2m1 with scale=mx")."""
         return self._one_dtype(name, self._given.get(name, default), allowed, because, other)
 
     def _one_dtype(
@@ -100,7 +100,8 @@ class Given:
         return text
 
     def word(self, name: str, allowed: Sequence[str], because: str = "") -> str:
-        """One of `allowed`; the first is the default. `because` states what limits the choice."""
+        """Return one of `allowed`; the first is the default. `because` is the condition that limits
+        the choice."""
         value = self._given.get(name, allowed[0])
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
@@ -110,7 +111,7 @@ class Given:
         return str(value)
 
     def flag(self, name: str) -> bool:
-        """A truth value, no by default."""
+        """Return a boolean, False by default."""
         value = self._given.get(name, False)
         if value in ("yes", "no"):
             return value == "yes"
@@ -119,7 +120,7 @@ class Given:
         return bool(value)
 
     def number(self, name: str, default: float) -> float:
-        """A finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
+        """Return a finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
         value = self._given.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(f"{name}={value!r} is not a number")
@@ -133,7 +134,7 @@ class Given:
 
 
 def checked_sizes(problem: Problem, tensors: Iterable[TensorSpec]) -> Problem:
-    """`problem`, unless one of its tensors is larger than any memory."""
+    """Return `problem`. Raise ProblemError if a tensor is larger than any memory."""
     for spec in tensors:
         if spec.count >= TENSOR_LIMIT:
             shape = "×".join(map(str, spec.shape))

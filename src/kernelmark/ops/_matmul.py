@@ -1,4 +1,4 @@
-"""What gemm and batched_gemm share: D = alpha·op(A)·op(B) + beta·C + bias."""
+"""Base class of gemm and batched_gemm: D = alpha·op(A)·op(B) + beta·C + bias."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec, is_int
 from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
-_BATCHES = 4  # of a batched GEMM are checked
+_BATCHES = 4  # matrices to check in a batched GEMM
 _HELP = {
     "m": "rows of D",
     "n": "columns of D",
@@ -40,10 +40,10 @@ _HELP = {
 
 
 class Matmul(Op):
-    """A GEMM, or a strided batch of them, stored one after the other.
+    """A GEMM, or a strided batch of GEMMs.
 
-    `flops` counts 2·m·n·k a GEMM, as every tool in the field does; alpha, beta and bias, at
-    most 4·m·n more, are not counted. An 8-bit float output saturates, as the libraries do.
+    `flops` counts 2·m·n·k per GEMM, as other tools do; alpha, beta and bias, at most 4·m·n more,
+    are not counted. An 8-bit float output saturates, as in the libraries.
     """
 
     batch_dims: tuple[str, ...] = ()
@@ -158,11 +158,11 @@ class Matmul(Op):
 
 
 def elements(problem: Problem, inputs: Inputs) -> tuple[Element, Element]:
-    """Return op(A) and op(B), element by element, as `contract` takes them."""
+    """Return op(A) and op(B) as the functions that `contract` takes."""
     m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
     ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
 
-    # `contract` asks for consecutive t: where they also follow in memory, for whole runs.
+    # `contract` passes consecutive t: where these are contiguous in memory, read whole runs.
     def left(g: int, i: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
         if ta:
             return inputs.take("a", g * m * k + t * m + i)
@@ -188,7 +188,7 @@ def _dtypes(read: Given) -> dict[str, str]:
 
 
 def _check_factors(read: Given, problem: Problem) -> None:
-    """Factors that would make the result trivial, inexact in integers, or overflow."""
+    """Reject factors that make the result trivial, inexact in integers, or overflow."""
     alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
     out = dtype(problem.dtypes["c"])
     if alpha == 0:
@@ -209,7 +209,7 @@ def _check_factors(read: Given, problem: Problem) -> None:
 
 
 def saturated(value: NDArray[np.float64], out: str) -> NDArray[np.float64]:
-    """Clip values to an 8-bit float's largest, as the libraries do."""
+    """Clip values to the largest of an 8-bit float, as the libraries do."""
     if out in (*F8_OCP, *F8_FNUZ):
         top = dtype(out).max_value
         return np.clip(value, -top, top)

@@ -1,4 +1,4 @@
-"""What ops with MX operands share: 4- and 8-bit floats with an e8m0 scale for 32 along k."""
+"""Shared code of ops with MX operands: 4- and 8-bit floats with one e8m0 scale per 32 along k."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelmark.ops._types import input_spec
 
 Ints = NDArray[np.int64]
 Element = Callable[[int, Ints, Ints], NDArray[np.float64]]
-Place = Callable[[int, Ints, Ints], Ints]
+ScaleIndex = Callable[[int, Ints, Ints], Ints]
 
 # Scales that differ by powers of two make terms differ more in size: the ratio of their root mean
 # square to their mean magnitude is up to √2 times that of terms with one scale.
@@ -23,22 +23,24 @@ SPREAD = math.sqrt(2)
 
 
 def operand_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
-    """Draw f4e2m1 from [-6, 6], all its values: [-1, 1] would use five of fifteen."""
+    """Return an input; f4e2m1 is drawn from [-6, 6], all its values, as [-1, 1] would use 5 of
+    15."""
     if dtype_name != "f4e2m1":
         return input_spec(name, shape, dtype_name)
     return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
 
 
 def scale_spec(name: str, shape: tuple[int, ...], top: float = 1.0) -> TensorSpec:
-    """Draw powers of two from top/8 to top, as tests of such kernels do."""
+    """Return scales that are powers of two from top/8 to top, as in other tests of such kernels."""
     return TensorSpec(name=name, shape=shape, dtype="f8e8m0", low=top / 8, high=top)
 
 
-def scaled(element: Element, inputs: Inputs, name: str, place: Place) -> Element:
-    """Return elements times the scales `name`; `place` finds the scale of a line's group."""
+def scaled(element: Element, inputs: Inputs, name: str, scale_index: ScaleIndex) -> Element:
+    """Return elements times the scales `name`; `scale_index` returns the index of a group's
+    scale."""
 
     def found(item: int, lines: Ints, t: Ints) -> NDArray[np.float64]:
-        return element(item, lines, t) * inputs.take(name, place(item, lines, t // GROUP))
+        return element(item, lines, t) * inputs.take(name, scale_index(item, lines, t // GROUP))
 
     return found
 

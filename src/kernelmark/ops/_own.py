@@ -35,11 +35,11 @@ from kernelmark.ops._types import input_spec
 from kernelmark.ops.base import Op, Parameter, Reference
 
 OUTPUT = "out"
-# Outputs up to this size are checked whole, larger ones at this many positions.
+# Outputs up to this size are checked as a whole, larger ones at this many positions.
 CHECKED = 1 << 16
-# Roundings that a right kernel may be away from the reference, relative to the largest answer in
-# its row: some to the output's dtype (operands, one intermediate, the result), many in the
-# accumulator, whose order of summation is unknown.
+# Allowed error of a correct kernel in roundings, relative to the largest value in its row: some to
+# the output's dtype (operands, one intermediate, the result), many in the accumulator, whose order
+# of summation is unknown.
 OUTPUT_ROUNDINGS, ACCUMULATOR_ROUNDINGS = 4, 256
 
 _BY_ARRAY_NAME = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
@@ -50,8 +50,8 @@ class Definition:
     """The functions that define an op. `inputs` maps parameters to tensors; `reference` and the
     others take any of the inputs and parameters by name.
 
-    With `rtol` or `atol`, an answer may be off by `atol + rtol·|reference|`, else by what its dtype
-    implies. `convert` makes of NumPy arrays what `reference` takes, where that is something else.
+    With `rtol` or `atol`, an output may be off by `atol + rtol·|reference|`, else by a default for
+    its dtype. `convert` converts NumPy arrays to the type that `reference` takes, if it is another.
     """
 
     inputs: Callable[..., Mapping[str, Any]]
@@ -180,16 +180,16 @@ class OwnOp(Op):
         return self._picked(value, where)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
-        """An answer at flat positions, and the largest in the row of each."""
+        """Return the values at flat positions, and as magnitude the largest in the row of each."""
         found = value.ravel()[where]
         if not value.ndim or not found.size:
             return Reference(value=found, magnitude=np.abs(found))
-        # By reductions: the absolute values would be an array as large as the answer.
+        # By reductions: absolute values would take an array as large as the output.
         rows = np.maximum(value.max(axis=-1), -value.min(axis=-1)).ravel()
         return Reference(value=found, magnitude=rows[where // value.shape[-1]])
 
     def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
-        """What the reference returns for whole inputs."""
+        """Return the reference's result for whole inputs."""
         tensors: dict[str, Any] = {spec.name: self._upcast(spec, inputs) for spec in specs}
         if self._definition.convert is not None:
             tensors = {name: self._definition.convert(value) for name, value in tensors.items()}
@@ -204,14 +204,14 @@ class OwnOp(Op):
             ) from None
 
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
-        """A whole input as references take it: floats as float64, integers as int64."""
+        """Return a whole input as references take it: floats as float64, integers as int64."""
         whole = inputs.whole(spec.name)
         return whole.astype(np.int64) if spec.type.kind == "int" else whole
 
     def _call(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> Any:
-        """Call a function of the definition with what it names of `given`."""
+        """Call a function of the definition with the parameters of `given` that it takes."""
         try:
-            return function(**_wanted(function, given))
+            return function(**_accepted_arguments(function, given))
         except KernelmarkError:
             raise
         except Exception as error:
@@ -231,26 +231,26 @@ class OwnOp(Op):
         if out.kind == "int":
             return Tolerance(per_magnitude=0.0, per_value=0.0, absolute=0.0, why="integers")
         accumulator = dtype("f64" if out.name == "f64" else "f32")
-        share = OUTPUT_ROUNDINGS * out.unit_roundoff
-        share += ACCUMULATOR_ROUNDINGS * accumulator.unit_roundoff
+        allowed = OUTPUT_ROUNDINGS * out.unit_roundoff
+        allowed += ACCUMULATOR_ROUNDINGS * accumulator.unit_roundoff
         why = (
             f"{OUTPUT_ROUNDINGS} roundings to {out} and {ACCUMULATOR_ROUNDINGS} to {accumulator} "
             "of the largest value in the row"
         )
-        return Tolerance(per_magnitude=share, per_value=0.0, absolute=out.smallest_step, why=why)
+        return Tolerance(per_magnitude=allowed, per_value=0.0, absolute=out.smallest_step, why=why)
 
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
         count = self.output(problem).count
         if count <= CHECKED:
             return np.arange(count)
-        # One at random in each of equal stretches: sorted and unique as they are drawn, and no
-        # stretch of the output is left out.
+        # One random position in each of equal stretches: sorted and unique, and no stretch of the
+        # output is left out.
         edges = np.linspace(0, count, CHECKED + 1).astype(np.int64)
         drawn = np.random.default_rng(seed).random(CHECKED) * np.diff(edges)
         return edges[:-1] + drawn.astype(np.int64)
 
     def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
-        return np.zeros(0, np.int64)  # `positions` are drawn like that, and many more
+        return np.zeros(0, np.int64)  # `positions` are already random and many more
 
 
 class TorchValues(ValuesOnDevice):
@@ -259,7 +259,7 @@ class TorchValues(ValuesOnDevice):
     def __init__(self, values: Any, place: Any) -> None:
         self.tensor = values.detach().to(place, copy=True).contiguous().reshape(-1)
         self.size: int = self.tensor.numel()
-        self.tensor[:1].cpu()  # waits: the timed stream is not ordered after torch's
+        self.tensor[:1].cpu()  # synchronise: the timed stream is not ordered after torch's
 
     @property
     def address(self) -> int:
@@ -275,9 +275,9 @@ class TorchValues(ValuesOnDevice):
 def given_spec(
     name: str, values: Any, *, rotates: bool | None = None, place: Any = None
 ) -> TensorSpec:
-    """An input that holds the values of a NumPy array or torch tensor. By default floats are
-    rotated at each rewrite, and integers, which may be indices, are kept. The copy that is made of
-    the values is on the device `place` of torch, or on the host."""
+    """Return an input that holds a copy of the values of a NumPy array or torch tensor, on the
+    torch device `place` or on the host. By default floats are rotated at each rewrite, and
+    integers, which may be indices, are kept."""
     dtype_name = _known_dtype(name, values)
     if rotates is None:
         rotates = dtype(dtype_name).kind == "float"
@@ -292,13 +292,13 @@ def given_spec(
 
 
 def array_dtype(values: Any) -> str | None:
-    """The dtype of a NumPy array or torch tensor; None for what is no array or no such dtype."""
+    """Return the dtype of a NumPy array or torch tensor; None for other objects or dtypes."""
     name = str(getattr(values, "dtype", "")).removeprefix("torch.")
     return _BY_ARRAY_NAME.get(name) if hasattr(values, "shape") else None
 
 
 def _bits(values: Any, dtype_name: str) -> NDArray[np.generic]:
-    """An array's bit patterns in the generator's storage type."""
+    """Return an array's bit patterns in the generator's storage type."""
     if hasattr(values, "get"):  # CuPy's
         values = values.get()
     if not isinstance(values, np.ndarray):
@@ -317,7 +317,7 @@ def _known_dtype(name: str, values: Any) -> str:
 
 
 def _torch_bits(values: Any, kind: np.dtype[Any]) -> NDArray[np.generic]:
-    """A copy of a tensor's bytes: NumPy lacks some of torch's formats."""
+    """Return a copy of a tensor's bytes, as NumPy lacks some of torch's dtypes."""
     there = values.contiguous()
     there = there.clone() if there.device.type == "cpu" else there.cpu()
     raw = (ctypes.c_uint8 * (there.numel() * there.element_size())).from_address(there.data_ptr())
@@ -336,7 +336,7 @@ def _parameters(problem: Problem) -> dict[str, Any]:
     return {**problem.dims, **problem.dtypes, **problem.options}
 
 
-def _wanted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(given)

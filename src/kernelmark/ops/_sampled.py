@@ -1,4 +1,4 @@
-"""Which output positions are checked, and sums of products at just those positions."""
+"""Selection of the output positions to check, and sums of products at these positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelmark.ops._error import POSITIONS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Input elements a reference may gather: about 10 ns each.
+# Limit of the input elements that a reference gathers: about 10 ns each.
 GATHER = 2**20
 _TILES = (16, 32, 64, 128, 256)
 _CHUNK = 2**20
@@ -25,7 +25,8 @@ def rng_for(seed: int) -> np.random.Generator:
 
 
 def axis(length: int, count: int, rng: np.random.Generator) -> Ints:
-    """Up to `count` coordinates: both ends, edges of the first and last tiles, random ones."""
+    """Return up to `count` coordinates: both ends, edges of the first and last tiles, random
+    ones."""
     if length <= count:
         return np.arange(length, dtype=np.int64)
     if count == 1:
@@ -46,8 +47,8 @@ def axis(length: int, count: int, rng: np.random.Generator) -> Ints:
 
 
 def sides(rows: int, cols: int, terms: int, groups: int) -> tuple[int, int]:
-    """How many rows and columns of an output to check in each of `groups` groups: what a short
-    side leaves over goes to the other; a corner of 4 × 4 is checked at any cost."""
+    """Return the number of rows and columns of an output to check in each of `groups` groups. What
+    a short side does not use goes to the other; at least a corner of 4 × 4 is checked."""
     positions = POSITIONS // groups
     lines = max(8, GATHER // (groups * terms))
     row_count = min(rows, math.isqrt(positions), max(4, lines // 2))
@@ -57,7 +58,7 @@ def sides(rows: int, cols: int, terms: int, groups: int) -> tuple[int, int]:
 
 
 def grid(shape: tuple[int, ...], axes: tuple[Ints, ...]) -> Ints:
-    """Flat positions of every combination of coordinates, sorted."""
+    """Return the flat positions of every combination of coordinates, sorted."""
     flat = np.zeros((), dtype=np.int64)
     for size, coordinates in zip(shape, axes, strict=True):
         flat = flat[..., None] * size + coordinates
@@ -70,10 +71,10 @@ def contract(
     left: Callable[[int, Ints, Ints], Floats],
     right: Callable[[int, Ints, Ints], Floats],
 ) -> tuple[Floats, Floats]:
-    """Σ_t left·right and Σ_t |left·right| at positions `where` = (group, row, column).
+    """Return Σ_t left·right and Σ_t |left·right| at positions `where` = (group, row, column).
 
-    `left(group, rows, t)` and `right(group, columns, t)` give elements for arrays that broadcast.
-    Rows and columns that positions share are gathered once.
+    `left(group, rows, t)` and `right(group, columns, t)` return elements for arrays that broadcast.
+    Rows and columns shared by several positions are gathered once.
     """
     group, row, col = where
     value, magnitude = np.empty(len(row)), np.empty(len(row))

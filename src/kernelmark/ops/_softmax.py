@@ -1,4 +1,4 @@
-"""One head of attention at some queries and columns in float64, and how far kernels stray."""
+"""One head of attention at some queries and columns in float64, with the error of kernels."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def scale(problem: Problem) -> float:
 
 
 def weight_type(problem: Problem) -> DType:
-    """The dtype that softmax weights are multiplied in: the wider one of Q's and V's."""
+    """Return the dtype in which softmax weights are multiplied: the wider one of Q's and V's."""
     return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
 
 
 def narrow_type(problem: Problem) -> DType:
-    """The narrower dtype of Q and K, V: the one that says which matrix unit may be used."""
+    """Return the narrower dtype of Q and K, V, which determines the possible matrix unit."""
     return min((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.bits)
 
 
 def head(
     problem: Problem, inputs: Inputs, batch: int, head_q: int, rows: Ints, cols: Ints
 ) -> Reference:
-    """The output of one query head at `rows` × `cols`, and its error scale."""
+    """Return the output of one query head at `rows` × `cols`, and its error scale."""
     d = problem.dims
     head_kv = head_q // (d["heads_q"] // d["heads_kv"])
     hidden = d["seq_kv"] - d["seq_q"] + 1
@@ -70,7 +70,7 @@ def head(
 def error(
     problem: Problem, q: Floats, scores: Floats, weights: Floats, v: Floats, value: Floats
 ) -> Floats:
-    """What a correct kernel may be off by, in units of the weights' unit roundoff u.
+    """Return the largest error of a correct kernel, in units of the weights' unit roundoff u.
 
     With weights w_j = exp(s_j - max), l = Σw_j and p_j = w_j / l, to first order:
 
@@ -84,21 +84,21 @@ def error(
       (4·u_acc);
     - the second GEMM sums terms p_j·v_j, and flash kernels rescale the sum as often.
 
-    What is left (the divisor l, a rounding common to all weights, the output) is a share of the
-    value and stands in the tolerance.
+    The rest (the divisor l, a rounding common to all weights, the output) is a fraction of the
+    value and is part of the tolerance.
     """
     types = problem.dtypes
     acc, rounded = dtype(types["acc"]), weight_type(problem)
     narrow = narrow_type(problem)
     u = rounded.unit_roundoff
     total = weights.sum(axis=1, keepdims=True)
-    share = weights / total
-    size = share @ np.abs(v)
+    probability = weights / total
+    size = probability @ np.abs(v)
     floor = 2.0**rounded.min_exponent
     coarse = np.where(weights > 0, np.maximum(weights, floor), 0.0) / total
     from_weights = SIGMAS / math.sqrt(3) * np.sqrt(coarse**2 @ v**2)
 
-    squares = share**2
+    squares = probability**2
     apart = squares @ v**2 - 2 * value * (squares @ v) + value**2 * squares.sum(1, keepdims=True)
     largest = np.abs(scores).max(axis=1, keepdims=True)
     summed = accumulation(q.shape[1], narrow, acc) * np.abs(q).sum(1, keepdims=True)
@@ -115,7 +115,7 @@ def error(
 
 
 class _Locator:
-    """Flat positions of rows × columns of one head, in the problem's layout."""
+    """Computes flat positions of rows × columns of one head, in the problem's layout."""
 
     def __init__(self, problem: Problem) -> None:
         self._dims = problem.dims

@@ -1,4 +1,4 @@
-"""Which dtypes go together in a GEMM, and what the inputs of each are drawn from."""
+"""Legal combinations of dtypes in a GEMM, and the distributions of its inputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ F8_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """For one input dtype: what the other input, the output and the accumulator may be.
+    """The dtypes that go with one input dtype: of the other input, the output and the accumulator.
 
-    The first of each is the default. No accumulator is narrower than its inputs, and matrix
-    units sum products of 8-bit floats and bf16 in f32 only.
+    The first of each is the default. No accumulator is narrower than its inputs, and matrix units
+    sum products of 8-bit floats and bf16 in f32 only.
     """
 
     partners: tuple[str, ...]
@@ -45,14 +45,15 @@ def is_int(dtype_name: str) -> bool:
 
 
 def input_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
-    """Floats are uniform in [-1, 1]; integers uniform over all values of i8, so that a sum of
-    products fits i32."""
+    """Return an input: floats uniform in [-1, 1], integers uniform over all i8 values, so that a
+    sum of products fits i32."""
     if is_int(dtype_name):
         return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-128.0, high=127.0)
     return TensorSpec(name=name, shape=shape, dtype=dtype_name)
 
 
 def weight_bound(terms: int) -> float:
-    """The power of two that weights are drawn below, so that a sum of `terms` products with
-    numbers of [-1, 1] is about 1: no f16 overflows, and an activation is neither linear nor 0."""
+    """Return the power of two below which weights are drawn, so that a sum of `terms` products with
+    numbers in [-1, 1] is about 1: f16 does not overflow, and activations are neither linear nor
+    0."""
     return min(1.0, 2.0 ** round(math.log2(3 / math.sqrt(terms))))

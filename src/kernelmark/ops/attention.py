@@ -1,7 +1,7 @@
 """attention: softmax(scale·Q·Kᵀ)·V, forward, for MHA, GQA and MQA.
 
-A causal mask is aligned to the bottom right: the last query sees every key, query i sees the
-first seq_kv - seq_q + i + 1, which is right for prefill, decode and extend alike.
+A causal mask is aligned to the bottom right: the last query attends to every key, query i to the
+first seq_kv - seq_q + i + 1. This is correct for prefill, decode and extend.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _OUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_F8, ("bf16", "f16", "f32")),
 }
 _LAYOUTS = ("bhsd", "bshd")
-_HEADS = 4  # (batch, head) pairs that are checked
-_LINES = 16  # queries and columns of the output that are checked in each
+_HEADS = 4  # (batch, head) pairs to check
+_LINES = 16  # queries and output columns to check per pair
 _PARAMETERS = {
     "batch": "sequences (1 unless given)",
     "heads_q": "query heads",
@@ -62,8 +62,8 @@ class Attention(Op):
     """O = softmax(scale·Q·Kᵀ)·V for each batch and head; query heads share key-value heads in
     groups of heads_q / heads_kv.
 
-    `flops` counts two GEMMs, 2·(dim_qk + dim_v) for each pair of a query and a key that it may
-    see; a causal mask's pairs are counted exactly, not halved. The softmax is not counted.
+    `flops` counts two GEMMs, 2·(dim_qk + dim_v) for each pair of a query and a key that it attends
+    to; the pairs of a causal mask are counted exactly, not halved. The softmax is not counted.
     """
 
     name = "attention"
@@ -158,12 +158,12 @@ class Attention(Op):
         return Reference(value=value, magnitude=magnitude)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """See `_softmax.error` for what the magnitude holds here."""
+        """Return the tolerance; `_softmax.error` defines the magnitude."""
         types = problem.dtypes
         out, acc = dtype(types["o"]), dtype(types["acc"])
         rounded = _softmax.weight_type(problem).unit_roundoff
         keys, narrow = problem.dims["seq_kv"], _softmax.narrow_type(problem)
-        # of the second GEMM, of the divisor, of the division
+        # second GEMM, divisor, division
         sums = trend(keys, narrow, acc) + trend(keys, acc, acc) + 2 * acc.unit_roundoff
         return Tolerance(
             per_magnitude=rounded * (1 + out.unit_roundoff),
@@ -193,20 +193,20 @@ class Attention(Op):
 
 
 def scale(problem: Problem) -> float:
-    """The factor of the scores as a number."""
+    """Return the factor of the scores as a number."""
     return _softmax.scale(problem)
 
 
 def pairs(problem: Problem) -> int:
-    """Pairs of a query and a key that it may see, for one head of one sequence."""
+    """Return the number of pairs of a query and a key that it attends to, per head and sequence."""
     queries, keys = problem.dims["seq_q"], problem.dims["seq_kv"]
     hidden = queries * (queries - 1) // 2 if problem.options["causal"] else 0
     return queries * keys - hidden
 
 
 def kind(problem: Problem) -> Kind:
-    """How a model uses this problem: one new token is decode, all tokens new is prefill, some
-    tokens new is extend; more queries than keys is cross-attention."""
+    """Return the phase of a model that has this problem: one new token is decode, all tokens new is
+    prefill, some tokens new is extend; more queries than keys is cross-attention."""
     queries, keys = problem.dims["seq_q"], problem.dims["seq_kv"]
     if queries == 1:
         return "decode"
@@ -241,7 +241,7 @@ def _check(read: Given, problem: Problem) -> None:
     if factor <= 0:
         read.refuse(f"scale={factor} must be positive")
     if factor * math.sqrt(d["dim_qk"]) > 64:
-        # Beyond, exp of a rounding error of the scores is no longer near 1.
+        # Beyond this, exp of a score's rounding error is no longer near 1.
         read.refuse(
             f"scale={factor} is too large",
             f"scale·√dim_qk must be at most 64 (here {factor * math.sqrt(d['dim_qk']):.3g})",

@@ -1,4 +1,4 @@
-"""batched_gemm: many GEMMs of one shape, matrices stored one after the other."""
+"""batched_gemm: many GEMMs of one shape, with matrices contiguous in memory."""
 
 from __future__ import annotations
 

@@ -43,13 +43,14 @@ _HELP = {
 }
 _BATCHES = 4
 _WIDE = ("bf16", "f16")
-_FLOOR = np.float32(1e-10)  # a group of zeros is divided by this, not by zero
+_FLOOR = np.float32(1e-10)  # avoids a division by zero for a group of zeros
 _GROUPS = (32, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """What A and B may be, and whether a bias is added. An empty `a` is the 16-bit dtype."""
+    """The dtypes of A and B in a scheme, and whether it allows a bias. An empty `a` is the 16-bit
+    dtype."""
 
     a: tuple[str, ...]
     b: tuple[str, ...]
@@ -57,11 +58,11 @@ class Scheme:
 
 
 SCHEMES = {
-    # integers, a factor for every row of A and every column of D
+    # integers, with a factor per row of A and per column of D
     "a8w8": Scheme(a=("i8",), b=("i8",), bias=True),
-    # A is quantised on the way, a scale for each `group` of a row; B has one scale altogether
+    # A is quantised by the kernel, with a scale per `group` of a row; B has a single scale
     "a8w8_group": Scheme(a=(), b=("f8e4m3", "f8e4m3fnuz", "i8"), bias=True),
-    # A is quantised to MXFP4 on the way; B is MXFP4
+    # A is quantised to MXFP4 by the kernel; B is MXFP4
     "a16wfp4": Scheme(a=(), b=("f4e2m1",), bias=False),
     "afp4wfp4": Scheme(a=("f4e2m1",), b=("f4e2m1",), bias=False),
 }
@@ -85,8 +86,8 @@ _TENSORS = (
 
 
 class BatchedGemmQuant(Op):
-    """D[i] = A[i]·B[i]ᵀ + bias[i] with scales. What a scheme quantises on the way, the reference
-    quantises too, bit for bit: a kernel that skips it is not right.
+    """D[i] = A[i]·B[i]ᵀ + bias[i] with scales. If the scheme quantises A in the kernel, so does the
+    reference, bit for bit: a kernel that skips it is wrong.
 
     A group of A in `a8w8_group` has the scale s = max|a| / largest of B's dtype, and its elements
     become a·(1/s) rounded to B's dtype, in f32 arithmetic.
@@ -183,7 +184,7 @@ class BatchedGemmQuant(Op):
 
     def tolerance(self, problem: Problem) -> Tolerance:
         scheme, out = str(problem.options["scheme"]), dtype(problem.dtypes["c"])
-        # Scaling each group's sum, then the factor of B, then the bias.
+        # Three operations: scale each group's sum, multiply by B's factor, add the bias.
         found = product_tolerance(
             terms=problem.dims["k"],
             inputs=_summed_like(problem),
@@ -195,7 +196,7 @@ class BatchedGemmQuant(Op):
         if scheme in ("a16wfp4", "afp4wfp4"):
             found = dataclasses.replace(found, per_magnitude=found.per_magnitude * SPREAD)
         if scheme == "a8w8_group":
-            step = _largest_flip(problem)
+            step = _rounding_step(problem)
             why += (
                 "; a division that is not correctly rounded may move one element of A to the "
                 f"neighbouring number of {problem.dtypes['b']}: {step:.2g}"
@@ -221,7 +222,7 @@ class BatchedGemmQuant(Op):
 
 
 class _Operands:
-    """A and B of one argument set as numbers, after what the scheme does to them."""
+    """A and B of one argument set as numbers, after the scheme's quantisation."""
 
     def __init__(self, problem: Problem, inputs: Inputs) -> None:
         self._problem = problem
@@ -232,7 +233,7 @@ class _Operands:
         )
 
     def _line(self, item: Ints | int, row: Ints) -> Ints:
-        """Which row of all rows of A, in the order that they are stored in."""
+        """Return the index of a row among all rows of A, in storage order."""
         if self._problem.options["a_order"] == "mbk":
             return row * self._batch + item
         return item * self._m + row
@@ -241,44 +242,44 @@ class _Operands:
         def raw(item: int, rows: Ints, t: Ints) -> Floats:
             return self._inputs.take("a", self._line(item, rows) * self._k + t)
 
-        def place(item: int, rows: Ints, block: Ints) -> Ints:
+        def scale_index(item: int, rows: Ints, block: Ints) -> Ints:
             return self._line(item, rows) * (self._k // mxfp4.GROUP) + block
 
         match self._scheme:
             case "a8w8":
                 return raw
             case "afp4wfp4":
-                return scaled(raw, self._inputs, "a_scale", place)
+                return scaled(raw, self._inputs, "a_scale", scale_index)
             case "a16wfp4":
                 return self._by_groups(raw, mxfp4.GROUP, mxfp4.rounded)
         group, to = self._problem.dims["group"], self._problem.dtypes["b"]
         return self._by_groups(raw, group, lambda x: group_rounded(x, group, to))
 
-    def _by_groups(self, raw: Element, group: int, change: Callable[[Floats], Floats]) -> Element:
-        """Elements after a change that needs the whole groups they are in."""
+    def _by_groups(self, raw: Element, group: int, quantise: Callable[[Floats], Floats]) -> Element:
+        """Return elements after `quantise`, which needs the whole groups that they are in."""
 
-        def changed(item: int, rows: Ints, t: Ints) -> Floats:
+        def quantised(item: int, rows: Ints, t: Ints) -> Floats:
             first, last = int(t.min()), int(t.max())
             start = first // group * group
             end = min(-(-(last + 1) // group) * group, self._k)
             whole = np.arange(start, end, dtype=np.int64)[None, :]
-            return change(raw(item, rows, whole))[:, t.ravel() - start]
+            return quantise(raw(item, rows, whole))[:, t.ravel() - start]
 
-        return changed
+        return quantised
 
     def right(self) -> Element:
         def raw(item: int, columns: Ints, t: Ints) -> Floats:
             return self._inputs.take("b", (item * self._n + columns) * self._k + t)
 
-        def place(item: int, columns: Ints, block: Ints) -> Ints:
+        def scale_index(item: int, columns: Ints, block: Ints) -> Ints:
             return (item * self._n + columns) * (self._k // mxfp4.GROUP) + block
 
         if self._scheme not in ("a16wfp4", "afp4wfp4"):
             return raw
-        return scaled(raw, self._inputs, "b_scale", place)
+        return scaled(raw, self._inputs, "b_scale", scale_index)
 
     def factor(self, item: Ints, row: Ints, column: Ints) -> Floats:
-        """What the sum is multiplied by afterwards."""
+        """Return the factor by which the sum is multiplied afterwards."""
         if self._scheme == "a8w8":
             of_row = self._inputs.take("a_scale", self._line(item, row))
             return of_row * self._inputs.take("b_scale", item * self._n + column)
@@ -288,8 +289,8 @@ class _Operands:
 
 
 def group_rounded(values: Floats, group: int, to: str) -> Floats:
-    """Rows quantised to the dtype `to` with a scale a group, as numbers: in f32, each operation
-    correctly rounded."""
+    """Return rows quantised to the dtype `to`, with a scale per group, as numbers: in f32, each
+    operation correctly rounded."""
     missing = -values.shape[-1] % group
     padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]).astype(np.float32)
     parts = padded.reshape(*values.shape[:-1], -1, group)
@@ -309,19 +310,19 @@ def _group(read: Given) -> int:
 
 
 def _factor(name: str, shape: tuple[int, ...]) -> TensorSpec:
-    # Small enough that sums of int8 products stay far inside f16.
+    # Small enough that sums of int8 products stay well inside f16.
     return TensorSpec(name=name, shape=shape, dtype="f32", low=0.002, high=0.01)
 
 
 def _summed_like(problem: Problem) -> str:
-    """The dtype whose sums are as exact as this scheme's on the least exact hardware."""
+    """Return the dtype whose sums are as exact as this scheme's on the least exact hardware."""
     if problem.dtypes["b"] == "i8":
-        return "f32"  # integer products are exact; sums of blocks of them are added in f32
+        return "f32"  # sums of integer products are exact; the sums of groups are added in f32
     return summed_like(problem.dtypes["b"])
 
 
-def _largest_flip(problem: Problem) -> float:
-    """How much an output changes when one element of A, at most 1, goes to its neighbour."""
+def _rounding_step(problem: Problem) -> float:
+    """Return the change of an output if one element of A, at most 1, is rounded the other way."""
     small = dtype(problem.dtypes["b"])
     top = small.max_value
     binade = 2.0 ** math.floor(math.log2(top))

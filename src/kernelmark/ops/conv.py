@@ -23,7 +23,7 @@ from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec
 from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 _INPUTS = ("f64", "f32", "f16", "bf16", "i8", *F8_OCP, *F8_FNUZ)
-_GROUPS = 4  # of a grouped convolution are checked
+_GROUPS = 4  # groups to check in a grouped convolution
 _PARAMETERS = {
     "n": "images",
     "c": "input channels",
@@ -53,12 +53,12 @@ _Q = "((w+2·pad_w-dilation_w·(s-1)-1)//stride_w+1)"
 
 
 class Conv(Op):
-    """Y = X ∗ W, a cross-correlation as everywhere in machine learning.
+    """Y = X ∗ W, a cross-correlation, as usual in machine learning.
 
     Layout nchw: X (n, c, h, w), W (k, c/groups, r, s), Y (n, k, p, q); layout nhwc: X (n, h, w, c),
-    W (k, r, s, c/groups), Y (n, p, q, k). Each group of k/groups filters sees its own c/groups
-    channels. `flops` counts 2·n·k·p·q·(c/groups)·r·s: taps that fall on padding are counted, as
-    every tool in the field does.
+    W (k, r, s, c/groups), Y (n, p, q, k). Each group of k/groups filters has its own c/groups
+    channels. `flops` counts 2·n·k·p·q·(c/groups)·r·s: taps that fall on padding are counted, as in
+    other tools.
     """
 
     name = "conv"
@@ -111,8 +111,8 @@ class Conv(Op):
         return 2 * d["n"] * d["k"] * math.prod(output_size(problem)) * _terms(problem)
 
     def least_bytes(self, problem: Problem) -> int:
-        # No least FLOPs: Winograd's and Fourier's algorithms need fractions of `flops`. A filter
-        # that steps over pixels (1×1 with stride 2) leaves most of X unread.
+        # No least FLOPs: Winograd and FFT algorithms need fractions of `flops`. A filter that steps
+        # over pixels (1×1 with stride 2) leaves most of X unread.
         d = problem.dims
         steps = ("stride_h", "stride_w", "dilation_h", "dilation_w")
         if all(d[name] == 1 for name in steps) and d["r"] <= d["h"] and d["s"] <= d["w"]:
@@ -153,8 +153,8 @@ class Conv(Op):
         taps = _Taps(problem)
 
         def left(g: int, pixels: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
-            place, inside = taps.of_input(g, pixels, t)
-            return np.where(inside, inputs.take("x", place), 0.0)
+            where_x, inside = taps.of_input(g, pixels, t)
+            return np.where(inside, inputs.take("x", where_x), 0.0)
 
         def right(g: int, k: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
             return inputs.take("w", k * _terms(problem) + t)
@@ -182,8 +182,8 @@ class Conv(Op):
             Axis(size=d["n"], stride=image, result=p * q),
             Axis(size=p * q, stride=pixel, result=1),
         )
-        # A row is an output pixel with the filters of all groups: rows of one group would be as
-        # many as outputs in a depthwise convolution.
+        # A row is an output pixel with the filters of all groups: with one row per group, a
+        # depthwise convolution would have as many rows as outputs.
         return Contraction(
             names=("image", "row", "column"),
             shape=(d["n"], p, q),
@@ -212,7 +212,7 @@ class Conv(Op):
 
 
 def output_size(problem: Problem) -> tuple[int, int]:
-    """(height, width) of the output."""
+    """Return (height, width) of the output."""
     d = problem.dims
     return (
         _extent(d["h"], d["r"], d["stride_h"], d["pad_h"], d["dilation_h"]),
@@ -225,13 +225,15 @@ def _extent(size: int, taps: int, stride: int, pad: int, dilation: int) -> int:
 
 
 def _terms(problem: Problem) -> int:
-    """Products summed into one output: also the elements of one filter."""
+    """Return the number of products summed into one output, which is that of elements in a
+    filter."""
     d = problem.dims
     return d["c"] // d["groups"] * d["r"] * d["s"]
 
 
 def _projected_filters(problem: Problem) -> WeightedSum:
-    """Sums over the filters of each group; the results are ordered by tap, then by channel."""
+    """Return the sums over the filters of each group; results are ordered by tap, then by
+    channel."""
     d, terms = problem.dims, _terms(problem)
     depth, filters, taps = d["c"] // d["groups"], d["k"] // d["groups"], d["r"] * d["s"]
     tap, channel = (depth, 1) if problem.options["layout"] == "nhwc" else (1, taps)
@@ -249,8 +251,8 @@ def _projected_filters(problem: Problem) -> WeightedSum:
 
 
 def _taps_of_input(problem: Problem) -> Iterator[WeightedSum]:
-    """For each tap, sums over the channels of the input pixels under it, added to the output
-    pixels whose tap does not fall on padding: these form a box."""
+    """Yield, for each tap, the sums over the channels of the input pixels under it, added to the
+    output pixels whose tap does not fall on padding: these form a box."""
     d = problem.dims
     p, q = output_size(problem)
     if problem.options["layout"] == "nhwc":
@@ -278,7 +280,8 @@ def _taps_of_input(problem: Problem) -> Iterator[WeightedSum]:
 
 
 def _inside(first: int, stride: int, size: int, count: int) -> range:
-    """Which of `count` positions first, first + stride, … lie in [0, size)."""
+    """Return the indices of the `count` positions first, first + stride, … that are in [0,
+    size)."""
     return range(max(0, -(first // stride)), min(count, -((first - size) // stride)))
 
 
@@ -303,7 +306,7 @@ def _check(read: Given, problem: Problem) -> None:
 
 
 class _Taps:
-    """Where in X tap t of an output pixel lies; t counts through a filter in memory order."""
+    """The position in X of tap t of an output pixel; t counts through a filter in memory order."""
 
     def __init__(self, problem: Problem) -> None:
         self._d = problem.dims
@@ -313,7 +316,7 @@ class _Taps:
     def of_input(
         self, group: int, pixel: NDArray[np.int64], t: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Flat positions in X (clipped into it) and whether each is inside."""
+        """Return flat positions in X (clipped to its range) and whether each is inside."""
         d = self._d
         depth = d["c"] // d["groups"]
         if self._nhwc:

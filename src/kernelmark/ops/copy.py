@@ -1,5 +1,5 @@
-"""copy: Y = X. Large, it moves bytes and nothing else; of one element, it is a launch and nothing
-else. Kernels that should never change: what a machine is watched by."""
+"""copy: Y = X. A large copy measures memory traffic, a copy of one element the cost of a launch.
+These kernels should never change in speed, so they serve as canaries."""
 
 from __future__ import annotations
 

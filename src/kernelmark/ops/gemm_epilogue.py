@@ -93,8 +93,8 @@ ACTIVATIONS = {
 class GemmEpilogue(Matmul):
     """D = d_scale · act(a_scale · b_scale · op(A) · op(B) + bias).
 
-    B, or its scales, are drawn so small that sums are about 1, where activations are curved. The
-    output is checked at sampled positions only, not by a random projection: that does not commute
+    B or its scales are drawn so small that sums are about 1, where activations are curved. The
+    output is checked at sampled positions only, not by a random projection, which does not commute
     with an activation and cannot include factors that are inputs.
     """
 
@@ -180,7 +180,7 @@ class GemmEpilogue(Matmul):
         else:
             specs.append(operand_spec("b", b, types["b"]))
         if options["scale"] == "tensor":
-            # Neither is near 1, so that a kernel that ignores one is wrong.
+            # Neither is near 1, so that ignoring one gives wrong values.
             specs += [_factor("a_scale", 4.0), _factor("b_scale", bound / 2)]
         if options["scale"] == "mx":
             specs.append(scale_spec("a_scale", scale_shape(problem, m)))
@@ -212,7 +212,8 @@ class GemmEpilogue(Matmul):
         return Reference(value=saturated(y, problem.dtypes["c"]), magnitude=error)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """Allow the magnitude, which is the error by `_error`, and one rounding of D."""
+        """Return the tolerance: the magnitude, which is the error by `_error`, and one rounding of
+        D."""
         out, act = dtype(problem.dtypes["c"]), str(problem.options["act"])
         stored = f", rounded once to {_between(problem)}" if _is_stored_between(problem) else ""
         return Tolerance(
@@ -274,7 +275,7 @@ def _between(problem: Problem) -> DType:
 
 
 def _is_stored_between(problem: Problem) -> bool:
-    """Whether an unfused epilogue would read the sum back from memory."""
+    """Return whether an unfused epilogue would read the sum back from memory."""
     return problem.options["act"] != "none" or bool(problem.options["bias"])
 
 

@@ -1,7 +1,7 @@
 """moe: a mixture of experts as inference engines run it, after the router.
 
-Token t has `top_k` chosen experts with a weight each; out = Σ weight · W2·(silu(Wg·x) ⊙ Wu·x). The
-gate Wg and Wu are the two halves of an expert's w1.
+Token t is sent to `top_k` experts with a weight each; out = Σ weight · W2·(silu(Wg·x) ⊙ Wu·x). Wg
+(gate) and Wu (up) are the two halves of an expert's w1.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kernelmark.ops.base import SCATTERED, Op, Parameter, Reference, TensorHelp
 
 _DTYPES = ("f32", "f16", "bf16")
 _EXPERTS = 4096
-# Tokens whose experts are drawn; longer batches repeat them. How evenly so many tokens load the
-# experts hardly changes with more.
+# Tokens whose experts are drawn; longer batches repeat them. With this many, the balance of load
+# over the experts hardly changes any more.
 _ROUTED = 1 << 14
-# Multiplications that a check may cost, about 1 ns each. One token takes those of all its experts,
-# which are 10^8 in large models: then one token is checked in each set that is looked at.
+# Limit of the multiplications of a check, about 1 ns each. One token needs those of all its
+# experts, 10^8 in large models: then one token per inspected set is checked.
 _WORK = 1 << 25
 _PARAMETERS = {
     "m": "tokens",
@@ -44,12 +44,12 @@ _PARAMETERS = {
 
 
 class Moe(Op):
-    """out[t] = Σ_s weights[t, s] · w2[e] · (silu(w1[e][:n] · x[t]) ⊙ w1[e][n:] · x[t]), with
-    e = ids[t, s].
+    """out[t] = Σ_s weights[t, s] · w2[e] · (silu(w1[e][:n] · x[t]) ⊙ w1[e][n:] · x[t]), with e =
+    ids[t, s].
 
     Each token's experts are uniformly random without repetition and independent of those of other
-    tokens, as in vLLM's own benchmark. `flops` counts the three GEMMs. `bytes` counts the weights
-    of as many experts as are expected to be chosen by any token.
+    tokens, as in vLLM's benchmark. `flops` counts the three GEMMs. `bytes` counts the weights of
+    the expected number of experts that any token chooses.
     """
 
     name = "moe"
@@ -97,7 +97,7 @@ class Moe(Op):
         return self._bytes(problem, max(d["top_k"], round(expected)))
 
     def least_bytes(self, problem: Problem) -> int:
-        return self._bytes(problem, problem.dims["top_k"])  # all tokens with the same experts
+        return self._bytes(problem, problem.dims["top_k"])  # if all tokens have the same experts
 
     def _bytes(self, problem: Problem, experts: int) -> int:
         sizes = {spec.name: spec.nbytes for spec in self._tensors(problem, None)}
@@ -116,7 +116,7 @@ class Moe(Op):
             TensorSpec(name="x", shape=(m, k), dtype=kind),
             TensorSpec(name="w1", shape=(e, 2 * n, k), dtype=kind, low=-first, high=first),
             TensorSpec(name="w2", shape=(e, k, n), dtype=kind, low=-second, high=second),
-            # About 1 in sum, as the weights of a softmax over the chosen experts are.
+            # The sum is about 1, as for a softmax over the chosen experts.
             TensorSpec(name="weights", shape=shape, dtype="f32", low=0.0, high=2.0 / top_k),
             TensorSpec(name="ids", shape=shape, dtype="i32", low=0.0, high=float(e), given=ids),
             TensorSpec(name="out", shape=(m, k), dtype=kind, role="out"),
@@ -133,7 +133,7 @@ class Moe(Op):
         return Reference(value=value, magnitude=magnitude)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """See `_token` for what the magnitude holds here."""
+        """Return the tolerance; `_token` defines the magnitude."""
         kind = dtype(problem.dtypes["x"])
         return Tolerance(
             per_magnitude=kind.unit_roundoff,
@@ -154,42 +154,44 @@ class Moe(Op):
         return grid((d["m"], d["k"]), (tokens, columns))
 
     def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Half as many tokens as `positions` has, which draws all of its own if it has but one."""
+        """Return one position in each of half as many random tokens as `positions` has; none if
+        that is one, as `positions` then draws a random token."""
         tokens = rng.integers(0, problem.dims["m"], _tokens(problem) // 2)
         return tokens * problem.dims["k"] + rng.integers(0, problem.dims["k"], len(tokens))
 
 
 @functools.lru_cache(maxsize=16)
 def routing(experts: int, top_k: int) -> GivenValues:
-    """Ids of the experts of many tokens: for each, `top_k` different ones, uniformly random."""
+    """Return the expert ids of many tokens: `top_k` different ones each, uniformly random."""
     rng = np.random.Generator(np.random.PCG64([experts, top_k]))
     ids = np.empty((_ROUTED, top_k))
     step = max(1, (1 << 20) // experts)
     for start in range(0, _ROUTED, step):
         order = rng.random((min(step, _ROUTED - start), experts))
-        # In a random order too: argpartition alone leaves it to the algorithm.
+        # Shuffled, as the order that argpartition leaves is not random.
         some = np.argpartition(order, top_k - 1, axis=1)[:, :top_k]
         ids[start : start + step] = rng.permuted(some, axis=1)
     return GivenValues(encode(ids.ravel(), "i32"), row=top_k)
 
 
 def _tokens(problem: Problem) -> int:
-    """How many tokens are checked."""
+    """Return the number of tokens to check."""
     d = problem.dims
     return max(1, min(d["m"], SCATTERED, _WORK // (2 * d["top_k"] * d["n"] * d["k"])))
 
 
 def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Reference:
-    """The output of one token at some columns, and its error in units of u, x's unit roundoff.
+    """Return the output of one token at some columns, and its error in units of u, x's unit
+    roundoff.
 
     With g, p the sums of gate and up, h = silu(g)·p and y an expert's output, to first order:
 
-    - g and p are off by their sums' error (`accumulation` of Σ|x|·max|w|, and `trend`) and, where
-      they are stored between two kernels, by u each; silu(g) and h are rounded to u as well. That
-      makes δ_j for h_j, independent for each j: SIGMAS/√3·√(Σ δ_j²·w2_j²);
+    - g and p have their sums' error (`accumulation` of Σ|x|·max|w|, and `trend`) and, if they are
+      stored between two kernels, u each; silu(g) and h are rounded to u as well. That is δ_j for
+      h_j, independent for each j: SIGMAS/√3·√(Σ δ_j²·w2_j²);
     - the second sum adds `accumulation` of Σ|h·w2| and `trend`;
     - r·y is rounded to u for each expert, and their sum after each one, in any order: independent
-      roundings of at most u·Σ|r·y|, though never more than all of them together.
+      roundings of at most u·Σ|r·y|, but never more than all of them together.
     """
     d = problem.dims
     n, k, top_k = d["n"], d["k"], d["top_k"]
@@ -229,7 +231,7 @@ def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Refer
 
 
 def _rows_times(inputs: Inputs, name: str, first: int, rows: int, x: Floats) -> Floats:
-    """Rows of a matrix times x, in pieces that lie in the generator's pool as they are."""
+    """Return rows of a matrix times x, in pieces that are contiguous in the generator's pool."""
     width = len(x)
     step = max(1, POOL // width)
     return np.concatenate(

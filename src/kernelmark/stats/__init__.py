@@ -1,1 +1,1 @@
-"""Robust estimators and intervals; what a worker needs uses numpy alone."""
+"""Robust estimators and intervals. Modules that a worker imports need numpy only, not scipy."""

@@ -1,11 +1,11 @@
-"""Noisy binary search: at which of many candidates a time stepped, from rounds that may mislead.
+"""Noisy binary search for the candidate at which a time stepped, from rounds that may mislead.
 
-Candidates are in a row, place 0 before the step and the last one after it. Each place from 1 on has
-a probability of being the first after the step, at first the same. Paired rounds of a place against
-place 0 have log ratios around 0 before the step and around its size after it: their likelihood
-ratio updates the probabilities, and the next place to measure is where half of the probability lies
-on either side (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013). A
-wrong answer costs some rounds instead of the result, which plain bisection loses for good.
+Candidates are in a row, position 0 before the step and the last one after it. Each position from 1
+on has a probability of being the first after the step, at first the same. Paired rounds of a
+position against position 0 have log ratios around 0 before the step and around its size after it:
+their likelihood ratio updates the probabilities, and the next position to measure is the median of
+the probabilities (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013). A
+misleading measurement costs some rounds; plain bisection would end at a wrong candidate.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-CONFIDENCE = 0.95  # of one place, at which the search ends
-MOST_ROUNDS = 32  # at one place
-# What one place may say at most, as log odds: 200 to 1. Rounds of one build share what differs
-# between builds for no reason, such as where its code lies, which more rounds cannot average out.
+CONFIDENCE = 0.95  # probability of one position at which the search ends
+MOST_ROUNDS = 32  # per position
+# Limit of the log odds of one position: 200 to 1. Builds also differ for unrelated reasons, such as
+# code placement, which more rounds of the same build cannot average out.
 _MOST_ODDS = math.log(200.0)
-_MOST_ROUND_ODDS = 2.0  # of one round: an outlier is no proof
+_MOST_ROUND_ODDS = 2.0  # limit of the log odds of one round, against outliers
 _REFUTED = math.log(100.0)
 _LEAST_SPREAD = 1e-3  # of a log ratio
 _LEAST_SPREAD_OF_STEP = 0.1
@@ -32,8 +32,8 @@ _LEAST_SPREAD_OF_STEP = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is searched for: the log ratio of after to before, and the standard deviation of a
-    round's. `broken`: after the step the kernel fails, and its time does not matter."""
+    """The step that is searched for: the log ratio of after to before, and the standard deviation
+    of a round's log ratio. `broken`: the kernel fails after the step, and times are not used."""
 
     size: float = 0.0
     spread: float = 1.0
@@ -41,13 +41,15 @@ class Step:
 
     @classmethod
     def of_rounds(cls, logs: Sequence[float], size: float) -> Step:
-        """The step of this size, with the scatter of these rounds of its two ends."""
-        # Not the median deviation: where processes fall on two values, that sees one of them.
+        """Return a step of this size whose spread is that of `logs`, rounds of the first against
+        the last position."""
+        # Not the median deviation: where times are bimodal between processes, it covers one mode
+        # only.
         spread = statistics.stdev(logs) if len(logs) > 1 else 0.0
         return cls(size=size, spread=max(spread, _LEAST_SPREAD, abs(size) * _LEAST_SPREAD_OF_STEP))
 
     def odds(self, logs: Sequence[float]) -> float:
-        """The log odds that rounds are from after the step, for normal noise."""
+        """Return the log odds that the rounds are from after the step, for normal noise."""
         if not self.size:
             return 0.0
         parts = (self.size * (log - self.size / 2) / self.spread**2 for log in logs)
@@ -55,12 +57,12 @@ class Step:
         return max(-_MOST_ODDS, min(_MOST_ODDS, total))
 
     def is_settled(self, logs: Sequence[float]) -> bool:
-        """Whether further rounds at this place add nothing."""
+        """Return whether further rounds at this position cannot change its odds."""
         return abs(self.odds(logs)) >= _MOST_ODDS or len(logs) >= MOST_ROUNDS
 
 
 class Search:
-    """The state of a search over places 1 to `last`; `add` what was measured, ask for `next`."""
+    """The state of a search over positions 1 to `last`: `add` rounds, then measure at `next`."""
 
     def __init__(self, last: int, step: Step, confidence: float = CONFIDENCE) -> None:
         if last < 1:
@@ -69,88 +71,88 @@ class Search:
             raise ValueError("the confidence must be between 0.5 and 1")
         self.last, self.step, self.confidence = last, step, confidence
         self.rounds: dict[int, list[float]] = {}
-        self.failed: dict[int, bool] = {}  # at places that ran, whether the kernel failed
+        self.failed: dict[int, bool] = {}  # position -> whether the kernel failed
         self.untestable: set[int] = set()
         self.refuted: set[int] = set()
 
-    def add(self, place: int, logs: Sequence[float] = (), *, failed: bool = False) -> None:
-        """Take in rounds of a place. `failed`: the kernel did not work there."""
+    def add(self, position: int, logs: Sequence[float] = (), *, failed: bool = False) -> None:
+        """Add rounds of a position. `failed`: the kernel did not work there."""
         if self.step.broken:
-            self.failed[place] = failed
+            self.failed[position] = failed
         elif failed:
-            self.untestable.add(place)  # its time is not known
+            self.untestable.add(position)
         else:
-            self.rounds.setdefault(place, []).extend(logs)
+            self.rounds.setdefault(position, []).extend(logs)
 
-    def skip(self, place: int) -> None:
-        """Leave out a place that cannot be built or measured."""
-        self.untestable.add(place)
+    def skip(self, position: int) -> None:
+        """Exclude a position that cannot be built or measured."""
+        self.untestable.add(position)
 
-    def refute(self, place: int) -> None:
-        """Take in that a direct comparison found no step between a place and the one before. What
-        was measured at either is forgotten: one of them misled."""
-        self.refuted.add(place)
-        for one in (place - 1, place):
+    def refute(self, position: int) -> None:
+        """Record that a direct comparison found no step between a position and the one before.
+        Rounds of both are dropped: those of one must have misled."""
+        self.refuted.add(position)
+        for one in (position - 1, position):
             self.rounds.pop(one, None)
             self.failed.pop(one, None)
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
-        """That the step is with place 1, 2, … `last`."""
+        """The probability of each position 1, 2, … `last` that it is the first after the step."""
         logs = np.zeros(self.last)
-        for place in range(1, self.last):
-            odds = self._odds(place)
-            logs[:place] += odds / 2  # the step is with this place or before: it is after the step
-            logs[place:] -= odds / 2
-        for place in self.refuted:
-            logs[place - 1] -= _REFUTED
+        for position in range(1, self.last):
+            odds = self._odds(position)
+            logs[:position] += odds / 2  # the step is at this position or before it
+            logs[position:] -= odds / 2
+        for position in self.refuted:
+            logs[position - 1] -= _REFUTED
         weights = np.exp(logs - logs.max())
         found: NDArray[np.float64] = weights / weights.sum()
         return found
 
     @property
     def candidates(self) -> int:
-        """How many places it takes to have the step with the asked confidence."""
+        """The number of most probable positions that together reach `confidence`."""
         falling = np.cumsum(np.sort(self.probabilities)[::-1])
         return int(np.searchsorted(falling, self.confidence)) + 1
 
     @property
     def best(self) -> tuple[int, int, float]:
-        """The narrowest range (first, last) of places that holds the step, and its probability: one
-        place, and those after it that only a place that cannot be measured keeps apart."""
+        """The most probable range (first, last) of positions, and its probability. A range is one
+        position, or several that cannot be separated as those between them cannot be measured."""
         chances = self.probabilities
         found = []
-        places = [*(q for q in range(1, self.last) if q not in self.untestable), self.last]
-        for low, high in itertools.pairwise([0, *places]):
+        positions = [*(q for q in range(1, self.last) if q not in self.untestable), self.last]
+        for low, high in itertools.pairwise([0, *positions]):
             found.append((low + 1, high, float(chances[low:high].sum())))
         return max(found, key=lambda one: one[2])
 
     @property
     def next(self) -> int | None:
-        """The place whose answer says most; None when the search has ended."""
+        """The next position to measure, nearest to the median; None when the search has ended."""
         if self.best[2] >= self.confidence:
             return None
         below = np.cumsum(self.probabilities)
-        open_places = [q for q in range(1, self.last) if self._is_open(q)]
-        return min(open_places, key=lambda q: abs(float(below[q - 1]) - 0.5), default=None)
+        open_positions = [q for q in range(1, self.last) if self._is_open(q)]
+        return min(open_positions, key=lambda q: abs(float(below[q - 1]) - 0.5), default=None)
 
-    def _is_open(self, place: int) -> bool:
-        if place in self.untestable or place in self.failed:
+    def _is_open(self, position: int) -> bool:
+        if position in self.untestable or position in self.failed:
             return False
-        return not self.step.is_settled(self.rounds.get(place, ()))
+        return not self.step.is_settled(self.rounds.get(position, ()))
 
-    def _odds(self, place: int) -> float:
-        if place in self.failed:
-            return _MOST_ODDS if self.failed[place] else -_MOST_ODDS
-        return self.step.odds(self.rounds.get(place, ()))
+    def _odds(self, position: int) -> float:
+        if position in self.failed:
+            return _MOST_ODDS if self.failed[position] else -_MOST_ODDS
+        return self.step.odds(self.rounds.get(position, ()))
 
     # To and from JSON
 
     def document(self) -> dict[str, object]:
-        """What was measured so far."""
+        """Return the measured rounds and results as a JSON document."""
         return {
-            "rounds": {str(place): logs for place, logs in self.rounds.items()},
-            "failed": {str(place): failed for place, failed in self.failed.items()},
+            "rounds": {str(position): logs for position, logs in self.rounds.items()},
+            "failed": {str(position): failed for position, failed in self.failed.items()},
             "untestable": sorted(self.untestable),
             "refuted": sorted(self.refuted),
         }
@@ -162,7 +164,7 @@ class Search:
         untestable: Collection[int],
         refuted: Collection[int],
     ) -> None:
-        """Take in what a document holds."""
-        self.rounds = {int(place): [float(x) for x in logs] for place, logs in rounds.items()}
-        self.failed = {int(place): bool(one) for place, one in failed.items()}
+        """Restore the state from a document's fields."""
+        self.rounds = {int(position): [float(x) for x in logs] for position, logs in rounds.items()}
+        self.failed = {int(position): bool(one) for position, one in failed.items()}
         self.untestable, self.refuted = {*untestable}, {*refuted}

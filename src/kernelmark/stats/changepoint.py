@@ -1,13 +1,13 @@
-"""Steps in a series: where the level changed, and where it only wandered.
+"""Steps in a series: where the level changed, as opposed to a drift.
 
-A segment is split where two medians describe it best (the sum of distances falls most), but only
-if shuffled series are rarely described as well by two. Each part is then searched again. That is
-the plan of divisive segmentation (E-divisive and its kin); medians and distances instead of means
-and squares make a few wild points harmless.
+A segment is split where two medians describe it best (the sum of absolute deviations falls most),
+but only if shuffled series rarely gain as much. Each part is then searched again. This is divisive
+segmentation as in E-divisive, with medians and absolute deviations instead of means and squares, so
+that a few outliers do no harm.
 
-Shuffling destroys the memory of a series that drifts, which would make every drift a step. Where
-points remember their neighbours, a step must also be abrupt: larger than what the series does
-elsewhere within as few points.
+Shuffling destroys the autocorrelation of a series that drifts, so that every drift would be a step.
+Where neighbours are correlated, a step must also be abrupt: larger than other changes of the series
+within as few points.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kernelmark.stats.robust import NORMAL_MAD
 LEAST = 3  # points on each side of a step
 ALPHA = 0.01
 _SHUFFLES = 499
-_PARTS = 10  # that shuffles are looked at in
-_NEAR = 5  # points that count as few
+_PARTS = 10  # chunks of shuffles, to stop early
+_NEAR = 5  # points on each side of a jump
 _ABRUPT = 4.0  # times the usual change
-_DRIFTS = 0.1  # correlation of neighbours from which a series is said to remember
+_DRIFTS = 0.1  # correlation of neighbours above which a series counts as drifting
 _TINY = 1e-9
 _Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The level changes with the point `index`, from `before` to `after` (medians between the
-    steps around it)."""
+    """A change of the level at the point `index`, from `before` to `after` (medians between the
+    neighbouring steps)."""
 
     index: int
     before: float
@@ -49,41 +49,43 @@ class Step:
 
 
 def change_points(values: Sequence[float], *, min_effect: float) -> list[Step]:
-    """Steps of at least `min_effect` (in the unit of the values), in order; on logarithms of
-    times, 0.01 is 1 %. The same series gives the same steps."""
+    """Return the steps of at least `min_effect` (in the unit of the values), in order; on
+    logarithms of times, 0.01 is 1 %. The result is deterministic."""
     data = np.asarray(values, dtype=np.float64)
     if not np.isfinite(data).all():
         raise ValueError("values must be finite")
-    found = _divided(data, 0, min_effect, 0.0)
-    return _kept(data, found, min_effect)
+    found = _find_steps(data, 0, min_effect, 0.0)
+    return _drop_small_steps(data, found, min_effect)
 
 
-def _divided(data: _Values, start: int, min_effect: float, memory: float) -> dict[int, float]:
-    """Places of steps with their p-values. `memory` is that of the series around this part: too
-    few points remain in a part to see that they drift."""
+def _find_steps(
+    data: _Values, start: int, min_effect: float, correlation: float
+) -> dict[int, float]:
+    """Return the p-values of steps by index. `correlation` is that of the enclosing part: a short
+    part has too few points to show a drift."""
     if len(data) < 2 * LEAST:
         return {}
     split, gain = _best_split(data)
     left, right = data[:split], data[split:]
-    memory = max(memory, _memory(left, right))
+    correlation = max(correlation, _autocorrelation(left, right))
     if abs(np.median(right) - np.median(left)) < min_effect:
         return {}
-    if not _settled(left, right):
+    if not _has_enough_points(left, right):
         return {}
-    if memory > _DRIFTS and not _abrupt(data, split):
+    if correlation > _DRIFTS and not _is_abrupt(data, split):
         return {}
     p_value = _p_value(data, gain)
     if p_value > ALPHA:
         return {}
     return {
-        **_divided(left, start, min_effect, memory),
+        **_find_steps(left, start, min_effect, correlation),
         start + split: p_value,
-        **_divided(right, start + split, min_effect, memory),
+        **_find_steps(right, start + split, min_effect, correlation),
     }
 
 
 def _best_split(data: _Values) -> tuple[int, float]:
-    """The split that brings the points nearest to their medians, and by how much."""
+    """Return the split that reduces the sum of absolute deviations most, and the reduction."""
     values = data.tolist()
     before = _prefix_costs(values)
     after = _prefix_costs(values[::-1])[::-1]
@@ -93,7 +95,7 @@ def _best_split(data: _Values) -> tuple[int, float]:
 
 
 def _prefix_costs(values: Sequence[float]) -> list[float]:
-    """The sum of distances from their median of the first 0, 1, 2, … values."""
+    """Return the sums of absolute deviations from their median of the first 0, 1, 2, … values."""
     ordered: list[float] = []
     costs = [0.0]
     for value in values:
@@ -104,8 +106,8 @@ def _prefix_costs(values: Sequence[float]) -> list[float]:
 
 
 def _p_value(data: _Values, gain: float) -> float:
-    """How often a shuffled series gains as much; exact up to ALPHA, a lower bound above it, as
-    most series have no step and a few dozen shuffles show that."""
+    """Return the fraction of shuffled series that gain as much. Exact up to ALPHA, a lower bound
+    above it: a few dozen shuffles suffice for most series, which have no step."""
     source = np.random.default_rng(len(data))
     every = source.permuted(np.tile(data, (_SHUFFLES, 1)), axis=1)
     count = 1
@@ -121,7 +123,7 @@ def _p_value(data: _Values, gain: float) -> float:
 
 
 def _distance(rows: _Values) -> _Values:
-    """The sum of distances from the median, for each row of at least two values."""
+    """Return the sum of absolute deviations from the median of each row of at least two values."""
     # As in _prefix_costs. One sort takes a third of the time of np.median, and this is called for
     # every split of every shuffled series.
     ordered, half = np.sort(rows, axis=1), rows.shape[1] // 2
@@ -129,18 +131,18 @@ def _distance(rows: _Values) -> _Values:
     return total
 
 
-def _settled(left: _Values, right: _Values) -> bool:
-    """Whether enough points of each side are nearer to their own level than to the other: a side
-    of few points may owe its level to less of them."""
+def _has_enough_points(left: _Values, right: _Values) -> bool:
+    """Return whether at least LEAST points of each side are nearer to their own level than to the
+    other's."""
     middle = (np.median(left) + np.median(right)) / 2
     rises = np.median(right) > np.median(left)
     counts = (np.sum((left < middle) == rises), np.sum((right > middle) == rises))
     return bool(min(counts) >= LEAST)
 
 
-def _memory(left: _Values, right: _Values) -> float:
-    """How far neighbours deviate together from their level: 0 for independent points, near 1 for
-    a drift. Wild points count as far ones, not more."""
+def _autocorrelation(left: _Values, right: _Values) -> float:
+    """Return the correlation of neighbours' deviations from their level: 0 for independent points,
+    near 1 for a drift. Outliers are clipped."""
     rest = np.concatenate([left - np.median(left), right - np.median(right)])
     limit = 3 * max(float(np.median(np.abs(rest))) * NORMAL_MAD, _TINY)
     rest = np.clip(rest, -limit, limit)
@@ -148,8 +150,8 @@ def _memory(left: _Values, right: _Values) -> float:
     return float(np.dot(rest[1:], rest[:-1])) / power if power else 0.0
 
 
-def _abrupt(data: _Values, split: int) -> bool:
-    """Whether the change at `split` exceeds what happens elsewhere within a few points."""
+def _is_abrupt(data: _Values, split: int) -> bool:
+    """Return whether the change at `split` exceeds other changes within a few points."""
     jumps = np.array([_jump(data, i) for i in range(2, len(data) - 1)])
     elsewhere = [jump for i, jump in enumerate(jumps, 2) if abs(i - split) >= _NEAR]
     if len(elsewhere) < _NEAR:
@@ -159,23 +161,23 @@ def _abrupt(data: _Values, split: int) -> bool:
 
 
 def _jump(data: _Values, split: int) -> float:
-    """From the few points before `split` to the few after."""
+    """Return the change from the few points before `split` to the few after."""
     near = float(np.median(data[split : split + _NEAR]))
     return near - float(np.median(data[max(0, split - _NEAR) : split]))
 
 
-def _kept(data: _Values, found: dict[int, float], min_effect: float) -> list[Step]:
-    """Steps between the final segments; one that has become too small is taken back, the smallest
-    first, since its neighbours then have other levels."""
-    places = sorted(found)
-    while places:
-        levels = [float(np.median(part)) for part in np.split(data, places)]
+def _drop_small_steps(data: _Values, found: dict[int, float], min_effect: float) -> list[Step]:
+    """Return the steps between the final segments, without those that are now below `min_effect`.
+    The smallest is dropped first, as that changes the levels of its neighbours."""
+    indices = sorted(found)
+    while indices:
+        levels = [float(np.median(part)) for part in np.split(data, indices)]
         sizes = [abs(after - before) for before, after in itertools.pairwise(levels)]
         least = int(np.argmin(sizes))
         if sizes[least] >= min_effect:
             return [
                 Step(index=place, before=levels[i], after=levels[i + 1], p_value=found[place])
-                for i, place in enumerate(places)
+                for i, place in enumerate(indices)
             ]
-        del places[least]
+        del indices[least]
     return []

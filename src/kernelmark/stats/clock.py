@@ -1,8 +1,8 @@
-"""How the times of a kernel follow the core clock, so that two runs can be compared at one clock.
+"""Dependence of kernel times on the core clock, to compare two runs at one clock.
 
-A GPU at its power cap changes its clock from block to block and from run to run, by temperature and
-by the work before. On an H200 the block medians of products at the cap had spreads of 2 to 5 %, and
-0.2 to 1.4 % around a line in the logarithm of the clock, with slopes of -0.6 to -1.1
+A GPU at its power cap changes its clock from block to block and from run to run, with temperature
+and with the work before. On an H200 the block medians of GEMMs at the cap had spreads of 2 to 5 %,
+and 0.2 to 1.4 % around a line in the logarithm of the clock, with slopes of -0.6 to -1.1
 (benchmarks/gpu/clocks.py).
 """
 
@@ -14,12 +14,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A slope from fewer blocks is a guess.
+# Fewer blocks give no usable slope.
 LEAST_BLOCKS = 8
-# Time per clock: -1 for a kernel that only computes, 0 for one that waits for memory. Beyond this
-# range something else moved with the clock.
+# Slope of log time over log clock: -1 for a compute-bound kernel, 0 for a memory-bound one. Outside
+# this range something else changed with the clock.
 _STEEPEST, _FLATTEST = -1.3, -0.3
-# Share of the blocks' variance that the clock has to explain.
+# Fraction of the blocks' variance that the clock has to explain.
 _LEAST_EXPLAINED = 0.5
 
 Groups = Sequence[Sequence[float]]
@@ -35,15 +35,16 @@ class ClockLine:
     at: float
 
     def moved(self, log_time: float, log_clock: float) -> float:
-        """The log time of a block at the common clock."""
+        """Return the log time of a block at the common clock."""
         return log_time - self.slope * (log_clock - self.at)
 
 
 def clock_line(times: Groups, clocks: Groups) -> ClockLine | None:
-    """The line that the blocks of several runs have in common, fitted within the runs: what differs
-    between them does not bend it. None where times do not follow the clock.
+    """Return the line that fits the blocks of several runs, fitted within runs: differences between
+    runs do not affect the slope. None where times do not follow the clock.
 
-    `times` and `clocks` are logarithms, one list a run."""
+    `times` and `clocks` are logarithms, one list per run.
+    """
     count = sum(map(len, times))
     free = count - len(times) - 1
     if count < LEAST_BLOCKS or free < 1:

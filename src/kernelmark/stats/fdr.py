@@ -1,4 +1,4 @@
-"""False discoveries: how many alarms of a suite may be chance."""
+"""False discovery rate: which alarms of a suite may be chance."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Benjamini–Hochberg: each p-value as the smallest share of false discoveries at which it
-    would still be one. Those at most q are the discoveries at q, of which on average at most q are
-    false; where nothing changed at all, q is the chance of any."""
+    """Return the Benjamini–Hochberg q-value of each p-value: the smallest false discovery rate at
+    which it would still be a discovery. Rows with a q-value of at most q are the discoveries at q,
+    of which on average at most a fraction q is false. If nothing changed, q is the chance of any
+    alarm."""
     values = np.asarray(p_values, dtype=np.float64)
     if values.size == 0:
         return []

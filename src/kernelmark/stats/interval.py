@@ -1,8 +1,8 @@
-"""Intervals of a time, with the block (one process, one set of allocations) as the unit.
+"""Confidence intervals of a time, with the block (one process, one set of allocations) as the unit.
 
-Samples inside a block share its addresses, pages and clocks, so they say nothing of how the next
-block would differ: an interval over samples is narrow and wrong. Times are positive and their
-disturbances multiply, hence logarithms.
+Samples inside a block share its addresses, pages and clocks, so they do not show how the next block
+would differ: an interval over samples is too narrow. Times are positive and their disturbances
+multiply, hence logarithms.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from kernelmark.stats.modes import find_modes
 from kernelmark.stats.student import t_quantile
 
 LEVEL = 0.95
-# Blocks from which on their serial correlation is estimated. At a power cap the clock swings over
+# Least number of blocks to estimate their serial correlation. At a power cap the clock swings over
 # several blocks: correlations of 0.2 to 0.5 between neighbours on an H200, where 95 % intervals of
-# 20 blocks covered the mean of ten processes in 80 % without this factor, and in 93 % with it.
+# 20 blocks covered the mean of ten processes in 80 % of cases without this factor, and in 93 % with
+# it.
 _LEAST_SERIAL = 8
 _LARGEST_CORRELATION = 0.6
-_LARGEST_LOG = 709.0  # of a float
+_LARGEST_LOG = 709.0  # the largest that exp can take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Bounds of a median time, in seconds; `note` says what they do not cover. `modes` are those of
-    the samples, empty where there is one."""
+    """Bounds of a median time, in seconds; `note` is the reason why they may be too narrow. `modes`
+    are those of the samples, empty if unimodal."""
 
     low_s: float
     high_s: float
@@ -40,16 +41,16 @@ class Interval:
 
     @property
     def rel_half_width(self) -> float:
-        """Half of the width as a share of the geometric middle; infinite without bounds."""
+        """Half of the width as a fraction of the geometric middle; infinite without bounds."""
         if self.low_s <= 0 or math.isinf(self.high_s):
             return math.inf
         return (self.high_s - self.low_s) / 2 / math.sqrt(self.low_s * self.high_s)
 
 
 def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
-    """Student's t interval on the logarithms, widened where needed to hold the median itself.
+    """Return Student's t interval on the logarithms, extended where needed to contain the median.
 
-    One block has no spread to learn from: (0, inf).
+    One block has no spread: (0, inf).
     """
     logs = _logs(block_medians)
     if len(logs) == 1:
@@ -60,33 +61,33 @@ def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tupl
     half = t_quantile(0.5 + level / 2, len(logs) - 1) * math.sqrt(variance)
     half *= serial_factor(logs) / math.sqrt(len(logs))
     middle = statistics.median(block_medians)
-    # exp may leave equal values a rounding away from themselves
+    # exp(log(x)) may differ from x by a rounding
     return min(exp(mean - half), middle), max(exp(mean + half), middle)
 
 
 def serial_factor(logs: Sequence[float]) -> float:
-    """How many times wider an interval is for blocks that resemble the ones before them: that of a
-    first-order autoregression, 1 where neighbours do not resemble each other."""
+    """Return the factor by which serial correlation of blocks widens an interval: that of a
+    first-order autoregression, 1 for uncorrelated neighbours."""
     if len(logs) < _LEAST_SERIAL:
         return 1.0
     values = np.asarray(logs) - statistics.fmean(logs)
     squares = float(values @ values)
     if squares == 0:
         return 1.0
-    # An estimate from n values is too low by about 1/n.
+    # The estimate from n values is biased by about -1/n.
     found = float(values[:-1] @ values[1:]) / squares + 1 / len(logs)
     correlation = min(max(found, 0.0), _LARGEST_CORRELATION)
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 
 def exp(value: float) -> float:
-    """e to the power of `value`, infinite where no float is as large."""
+    """Return e to the power of `value`; infinity on overflow."""
     return math.inf if value > _LARGEST_LOG else math.exp(value)
 
 
 def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """The narrowest pair of order statistics that holds the median with at least `level`,
-    whatever the distribution; None when there are too few samples (under 6 for 95 %)."""
+    """Return the narrowest pair of order statistics that contains the median with probability
+    `level` or more, for any distribution; None with too few samples (under 6 for 95 %)."""
     values = sorted(samples)
     count = len(values)
     allowed = (1.0 - level) / 2
@@ -108,7 +109,7 @@ def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[floa
 
 
 def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
-    """What one block alone can say."""
+    """Return the interval of a single block, from its samples."""
     if len(samples) == 1:
         return Interval(low_s=0.0, high_s=math.inf, note=Reason("interval-one-sample"))
     low, high = order_interval(samples, level) or block_interval(samples, level)
@@ -117,17 +118,17 @@ def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
 
 
 def nested_interval(groups: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[float, float]:
-    """The interval over processes that measured several blocks each."""
+    """Return the interval over processes that measured several blocks each."""
     low, high = block_interval(replicates(groups), level)
     middle = statistics.median(value for group in groups for value in group)
     return min(low, middle), max(high, middle)
 
 
 def replicates(groups: Sequence[Sequence[float]]) -> list[float]:
-    """The times that count as independent, of processes that measured several blocks each.
+    """Return the times that count as independent, of processes with several blocks each.
 
-    Where the processes differ by more than their blocks explain, the process is the unit;
-    otherwise all blocks are equals.
+    Where the processes differ by more than their blocks explain, one time per process; otherwise
+    every block.
     """
     if len(groups) == 1 or not _groups_differ(groups):
         return [value for group in groups for value in group]
@@ -135,10 +136,10 @@ def replicates(groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval:
-    """The interval of a measurement's median from its blocks, of one process or of many.
+    """Return the interval of a measurement's median from its blocks, of one or many processes.
 
-    Where samples have several modes, blocks may agree on one of them by chance. Each sample draws
-    its mode independently, so the interval then also covers the order statistics of all samples.
+    Where samples have several modes, blocks may agree on one of them by chance. Each sample is on a
+    mode at random, so the interval then also covers the order statistics of all samples.
     """
     modes = find_modes([block.samples_s for block in blocks])
     if len(blocks) == 1:
@@ -152,24 +153,26 @@ def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval
 
 
 def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[float, float]:
-    """The interval from the blocks' medians alone: never wider than `measured_interval`."""
+    """Return the interval from block medians alone, which is never wider than
+    `measured_interval`."""
     by_process: dict[int, list[float]] = {}
     for block in blocks:
         by_process.setdefault(block.process, []).append(block.median_s)
     return nested_interval(list(by_process.values()), level)
 
 
-def widened(interval: Interval, share: float) -> Interval:
-    """The interval with a further independent spread of ± `share`, which its blocks do not show."""
-    if not share or interval.low_s <= 0 or math.isinf(interval.high_s):
+def widened(interval: Interval, fraction: float) -> Interval:
+    """Return the interval with a further independent spread of ± `fraction` (0.01 is 1 %) that its
+    blocks do not show."""
+    if not fraction or interval.low_s <= 0 or math.isinf(interval.high_s):
         return interval
     middle = math.sqrt(interval.low_s * interval.high_s)
-    half = math.hypot(math.log(interval.high_s / interval.low_s) / 2, share)
+    half = math.hypot(math.log(interval.high_s / interval.low_s) / 2, fraction)
     return replace(interval, low_s=middle / exp(half), high_s=middle * exp(half))
 
 
 def _groups_differ(groups: Sequence[Sequence[float]]) -> bool:
-    """Whether the mean square between groups exceeds the one within (a variance above zero)."""
+    """Return whether the mean square between groups exceeds the one within groups."""
     logs = [np.asarray(_logs(group)) for group in groups]
     within_dof = sum(len(group) - 1 for group in logs)
     if within_dof == 0:

@@ -1,18 +1,19 @@
-"""Modes: several values that the samples of one case fall on.
+"""Modes: several values around which the samples of one case cluster.
 
 The samples are divided into clusters (exact k-means in one dimension, on logarithms). Clusters are
 modes where a clear gap separates each from the next, which is shown in one of two ways:
 
 - inside blocks: their distance exceeds √12 standard deviations. Two halves of a uniform density
-  are that far apart, so a drift, a jitter or a wide spread has no modes. What differs between
-  blocks (memory placement) is removed first, and a variance that few samples give is replaced by
-  the upper end of what they allow;
-- between blocks: every block sits on one of two values, and their distance exceeds 8 standard
-  deviations of the blocks that share one.
+  are that far apart, so a drift, a jitter or a wide spread has no modes. Differences between
+  blocks (memory placement) are removed first, and a variance estimated from few samples is
+  replaced by its upper confidence bound;
+- between blocks: every block is on one of two values, and their distance exceeds 8 standard
+  deviations of the blocks on the same value.
 
 The constants are those with which simulation (tests/stats/test_modes.py) flags less than 1 % of
-each unimodal family and finds over 95 % of each mixture. Blocks that are each far narrower than
-their own spread of 1.5 % cannot be distinguished from modes by four of them: 5 % are flagged.
+each unimodal family and finds over 95 % of each mixture. Four blocks that are each far narrower
+than the spread of 1.5 % between them cannot be distinguished from modes: 5 % of such cases are
+flagged.
 """
 
 from __future__ import annotations
@@ -29,35 +30,35 @@ from kernelmark.core.result import Mode
 from kernelmark.core.units import time_text
 
 LEAST_SAMPLES = 8
-# Modes that are nearer are within the noise of placement (0.5 to 1 % between blocks).
+# Closer modes are within the noise of memory placement (0.5 to 1 % between blocks).
 LEAST_GAP = math.log1p(0.03)
-# Fewer samples are strays: other work on a CPU disturbs a few per cent of them.
+# Smaller clusters are outliers: other work on a CPU disturbs a few per cent of the samples.
 LEAST_SHARE = 0.05
 _LEAST_COUNT = 3
 _UNIFORM = math.sqrt(12.0)
-# Chance that a variance that few samples give is taken as too small.
+# Error probability of the upper bound of a variance.
 _UNDERRATED = 0.01
-# Standard deviations between two values that blocks sit on. The best division of normal blocks
-# exceeds it in 13 % of draws of 4, 3 % of 6 and 0.2 % of 9; most are nearer than the least gap.
+# Standard deviations between two values that blocks are on. The best division of normal blocks
+# exceeds it in 13 % of draws of 4, 3 % of 6 and 0.2 % of 9; most of these are below LEAST_GAP.
 _BLOCKS_APART = 8.0
 _LEAST_BLOCKS = 4
-# A block is on a mode if this share of its samples is: the others are strays.
+# A block is on a mode if this fraction of its samples is: the others are outliers.
 _WHOLE = 0.9
 _MOST_CLUSTERS = 5
-# Points that clusters are looked for among: quantiles stand for more samples.
+# Larger samples are replaced by this many quantiles before clustering.
 _MOST_POINTS = 200
-# Two samples that differ by less are the same reading of a clock, rounded.
+# Samples that differ by less are equal clock readings, apart from rounding.
 _SAME = 1e-9
 _Values = NDArray[np.float64]
 _Labels = NDArray[np.intp]
 
 
 def find_modes(blocks: Sequence[Sequence[float]]) -> tuple[Mode, ...]:
-    """Return the modes of the samples of all blocks, fastest first; nothing if there is one."""
+    """Return the modes of the samples of all blocks, fastest first; empty if unimodal."""
     times = [np.asarray(block, dtype=np.float64) for block in blocks]
     logs = np.log(np.concatenate(times)) if times else np.empty(0)
-    # Most measurements end here: where nine tenths of the samples are within the least gap.
-    if len(logs) < LEAST_SAMPLES or _middle_width(logs) < LEAST_GAP:
+    # Most measurements return here: 90 % of their samples are within the least gap.
+    if len(logs) < LEAST_SAMPLES or _central_width(logs) < LEAST_GAP:
         return ()
     owners = np.repeat(np.arange(len(times)), [len(block) for block in times])
     least = max(_LEAST_COUNT, math.ceil(LEAST_SHARE * len(logs)))
@@ -67,9 +68,9 @@ def find_modes(blocks: Sequence[Sequence[float]]) -> tuple[Mode, ...]:
     for bounds in _partitions(ordered, _MOST_CLUSTERS):
         labels = np.searchsorted(bounds, logs, side="right")
         kept = [k for k in range(len(bounds) + 1) if np.sum(labels == k) >= least]
-        joined = _joined(logs, owners, labels, kept, reading)
+        joined = _join_clusters(logs, owners, labels, kept, reading)
         if len(joined) > max(1, len(best)):
-            best = _described(logs, labels, joined)
+            best = _build_modes(logs, labels, joined)
     return best
 
 
@@ -84,8 +85,8 @@ def modes_text(modes: Sequence[Mode]) -> str:
     return ", ".join(f"{time_text(mode.value_s)} ({100 * mode.share:.0f} %)" for mode in modes)
 
 
-def _middle_width(logs: _Values) -> float:
-    # Not np.quantile, which imports numpy.ma for this: 10 ms of every km.bench.
+def _central_width(logs: _Values) -> float:
+    # np.quantile imports numpy.ma, which adds 10 ms to every km.bench.
     last = len(logs) - 1
     wanted = [LEAST_SHARE * last, (1 - LEAST_SHARE) * last]
     low, high = np.interp(wanted, np.arange(len(logs)), np.sort(logs))
@@ -93,8 +94,8 @@ def _middle_width(logs: _Values) -> float:
 
 
 def _reading_variance(ordered: _Values) -> float:
-    """The variance that reading a coarse clock adds: that of a time between two of its steps, which
-    are the least difference of two samples."""
+    """Return the variance that a coarse clock adds. Its resolution is estimated by the least
+    difference of two samples."""
     times = np.exp(ordered)
     steps = np.diff(times)
     steps = steps[steps > _SAME * times[0]]
@@ -102,7 +103,7 @@ def _reading_variance(ordered: _Values) -> float:
 
 
 def _partitions(ordered: _Values, most: int) -> list[_Values]:
-    """Bounds between the clusters of the best division into `most`, …, 3 and 2."""
+    """Return the bounds between clusters of the best divisions into `most`, …, 3 and 2 clusters."""
     points = ordered
     if len(points) > _MOST_POINTS:
         points = np.quantile(ordered, (np.arange(_MOST_POINTS) + 0.5) / _MOST_POINTS)
@@ -132,10 +133,10 @@ def _partitions(ordered: _Values, most: int) -> list[_Values]:
     return found[::-1]
 
 
-def _joined(
+def _join_clusters(
     logs: _Values, owners: _Labels, labels: _Labels, kept: Sequence[int], reading: float
 ) -> list[list[int]]:
-    """Clusters with their neighbours that no gap separates from them."""
+    """Return the clusters in groups, joined with neighbours that no gap separates from them."""
     groups = [[label] for label in kept[:1]]
     for pair in itertools.pairwise(kept):
         # A few blocks divided into more than two clusters have a gap somewhere by chance.
@@ -150,8 +151,10 @@ def _joined(
 def _gap_inside(
     logs: _Values, owners: _Labels, labels: _Labels, pair: tuple[int, int], reading: float
 ) -> bool:
-    """Whether blocks that have samples of both clusters show a gap between them."""
-    cells = [_cells(logs[labels == label], owners[labels == label], owners) for label in pair]
+    """Return whether blocks with samples of both clusters show a gap between them."""
+    cells = [
+        _block_moments(logs[labels == label], owners[labels == label], owners) for label in pair
+    ]
     both = np.logical_and(*(counts > 0 for counts, _, _ in cells))
     dofs = [int((counts[both] - 1).sum()) for counts, _, _ in cells]
     if min(dofs) < _LEAST_COUNT:
@@ -159,15 +162,17 @@ def _gap_inside(
     weights = 1 / sum(1 / counts[both] for counts, _, _ in cells)
     distance = float(np.average(cells[1][1][both] - cells[0][1][both], weights=weights))
     variances = [
-        _largest_variance(float(squares[both].sum()), dof) + reading
+        _variance_upper_bound(float(squares[both].sum()), dof) + reading
         for (_, _, squares), dof in zip(cells, dofs, strict=True)
     ]
     return distance >= LEAST_GAP and distance > _UNIFORM * math.sqrt(sum(variances) / 2)
 
 
-def _cells(logs: _Values, owners: _Labels, every: _Labels) -> tuple[_Values, _Values, _Values]:
-    """Of each block: how many of these samples it has, their mean, and the sum of squared distances
-    from it."""
+def _block_moments(
+    logs: _Values, owners: _Labels, every: _Labels
+) -> tuple[_Values, _Values, _Values]:
+    """Return, per block, the count and mean of these samples, and the sum of squared distances from
+    the mean."""
     blocks = int(every[-1]) + 1
     counts = np.bincount(owners, minlength=blocks)
     means = np.bincount(owners, logs, minlength=blocks) / np.maximum(counts, 1)
@@ -175,8 +180,8 @@ def _cells(logs: _Values, owners: _Labels, every: _Labels) -> tuple[_Values, _Va
     return counts.astype(np.float64), means, squares.astype(np.float64)
 
 
-def _largest_variance(squares: float, dof: int) -> float:
-    """The upper bound of a variance by its sum of squares (Wilson and Hilferty's quantile)."""
+def _variance_upper_bound(squares: float, dof: int) -> float:
+    """Return the upper bound of a variance by its sum of squares (Wilson–Hilferty quantile)."""
     part = 2 / (9 * dof)
     quantile = dof * max(1 - part + NormalDist().inv_cdf(_UNDERRATED) * math.sqrt(part), 0.0) ** 3
     return squares / quantile if quantile else math.inf
@@ -185,7 +190,7 @@ def _largest_variance(squares: float, dof: int) -> float:
 def _gap_between(
     logs: _Values, owners: _Labels, labels: _Labels, pair: tuple[int, int], reading: float
 ) -> bool:
-    """Whether all blocks sit wholly on one of two clusters and show a gap between them."""
+    """Return whether every block is on one of two clusters and a gap separates these."""
     needed = np.maximum(_WHOLE * np.bincount(owners), _LEAST_COUNT)
     sides: list[list[float]] = []
     for label in pair:
@@ -200,8 +205,10 @@ def _gap_between(
     return distance >= LEAST_GAP and distance > _BLOCKS_APART * deviation
 
 
-def _described(logs: _Values, labels: _Labels, groups: Sequence[Sequence[int]]) -> tuple[Mode, ...]:
-    """Value and share of each mode; strays count to the nearest one."""
+def _build_modes(
+    logs: _Values, labels: _Labels, groups: Sequence[Sequence[int]]
+) -> tuple[Mode, ...]:
+    """Return value and share of each mode; outliers count to the nearest one."""
     values = np.array([np.median(logs[np.isin(labels, group)]) for group in groups])
     nearest = np.argmin(np.abs(logs[:, None] - values[None, :]), axis=1)
     return tuple(

@@ -1,9 +1,9 @@
-"""Paired rounds: two sides measured beside each other, again and again.
+"""Paired rounds: two sides measured alternately, many times.
 
-In a round both sides run under the same conditions, in an order drawn at random. If nothing
-changed, swapping the two labels of any round changes nothing, so the log ratios are symmetric
-around zero whatever their distribution is. Wilcoxon's signed-rank interval needs nothing else: its
-error rate is a theorem, not a hope about normal noise.
+In a round both sides run under the same conditions, in random order. If nothing changed, swapping
+the two labels of any round changes nothing, so the log ratios are symmetric around zero whatever
+their distribution. Wilcoxon's signed-rank interval needs no other assumption, in particular no
+normal noise.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import exp
 
-DELTA = 0.01  # effects below this share are not worth an alarm
+DELTA = 0.01  # smaller effects are not worth an alarm (0.01 is 1 %)
 ALPHA = 0.01  # chance of an alarm where nothing changed
-POWER = 0.9  # with which the detectable effect is found
+POWER = 0.9  # probability to find the `detectable` effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRank:
-    """The Hodges–Lehmann centre of symmetric values, its interval and its distance from zero.
+    """The Hodges–Lehmann estimate of the centre of symmetric values, its interval, and the p-value
+    of the centre being zero.
 
     The interval is infinite where there are too few values for its level.
     """
@@ -41,10 +42,11 @@ class SignedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """What paired rounds say. `ratio` is head over base: above 1 is slower; `low` and `high` bound
-    it with 1 - `alpha`. `detectable` is the least slowdown (0.02 is 2 %) that this many rounds with
-    this spread would find in nine of ten comparisons. `q_value` is the share of false discoveries
-    at which this one would still be a discovery among its suite; None where it was judged alone."""
+    """The verdict of paired rounds. `ratio` is head over base: above 1 is slower; `low` and `high`
+    bound it with confidence 1 - `alpha`. `detectable` is the least slowdown (0.02 is 2 %) that this
+    many rounds with this spread would find in nine of ten comparisons. `q_value` is the false
+    discovery rate at which this pair would still be a discovery in its suite; None where it was
+    judged alone."""
 
     status: VerdictStatus
     reason: Reason
@@ -59,18 +61,18 @@ class Paired:
 
     @property
     def decided(self) -> bool:
-        """Whether more rounds are not needed."""
+        """Whether no more rounds are needed."""
         return self.status is not VerdictStatus.UNSURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """After how many rounds the data may be looked at, and how the chance of a false alarm is
-    spread over the looks.
+    """The numbers of rounds after which the data may be tested, and the spending of alpha over
+    these looks.
 
-    Stopping at the first good-looking interval would give every look a chance of its own. Here
-    each look spends its part, in proportion to the rounds since the last one, and all of them
-    together spend `alpha`, whatever the dependence between looks.
+    Stopping at the first interval that excludes 1 would give each look its own chance of a false
+    alarm. Here each look spends a part of `alpha`, in proportion to the rounds since the last one;
+    the parts add up to `alpha`, whatever the dependence between looks.
     """
 
     rounds: tuple[int, ...] = (10, 16, 24, 32)
@@ -87,7 +89,8 @@ class Looks:
         return self.rounds[-1]
 
     def alpha_at(self, rounds: int) -> float:
-        """What the look after `rounds` may spend; other numbers of rounds are not looked at."""
+        """Return the alpha that the look after `rounds` may spend. Raise ValueError if there is no
+        such look."""
         if rounds not in self.rounds:
             raise ValueError(f"there is no look after {rounds} rounds, only after {self.rounds}")
         place = self.rounds.index(rounds)
@@ -95,13 +98,13 @@ class Looks:
         return self.alpha * (rounds - before) / self.last
 
     def after(self, rounds: int) -> int | None:
-        """The next look after `rounds`, None when there is none."""
+        """Return the next look after `rounds`; None after the last."""
         return next((look for look in self.rounds if look > rounds), None)
 
     def verdict(
         self, base: Sequence[float], head: Sequence[float], *, delta: float = DELTA
     ) -> Paired:
-        """The verdict of the look that these rounds are."""
+        """Return the verdict at the look after as many rounds as there are times."""
         return paired_verdict(base, head, delta=delta, alpha=self.alpha_at(len(base)))
 
 
@@ -112,15 +115,16 @@ def paired_verdict(
     delta: float = DELTA,
     alpha: float = ALPHA,
 ) -> Paired:
-    """Slower or faster where the interval of the ratio excludes 1 and its centre is further than
-    `delta` from 1; same where the interval lies within `delta`; unsure otherwise.
+    """Return the verdict: slower or faster where the interval of the ratio excludes 1 and its
+    centre is further than `delta` from 1; same where the interval lies within `delta`; unsure
+    otherwise.
 
     `base[i]` and `head[i]` are the times of round i. Swapping the sides mirrors the verdict.
     """
     logs = _log_ratios(base, head)
     found = signed_rank(logs, alpha)
     floor = math.log1p(delta)
-    status, reason = _judged(found, floor, len(logs), alpha)
+    status, reason = _decide(found, floor, len(logs), alpha)
     return Paired(
         status=status,
         reason=reason,
@@ -135,8 +139,8 @@ def paired_verdict(
 
 
 def signed_rank(values: Sequence[float] | NDArray[np.float64], alpha: float) -> SignedRank:
-    """Centre and interval of values that are symmetric around what is asked for, exact for any
-    such distribution; ties and zeros make it wider, never narrower."""
+    """Return centre, interval and p-value of values that are symmetric around their centre, exact
+    for any such distribution; ties and zeros make the interval wider, never narrower."""
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
         raise ValueError("no rounds")
@@ -156,25 +160,26 @@ def signed_rank(values: Sequence[float] | NDArray[np.float64], alpha: float) -> 
 
 
 def least_rounds(alpha: float) -> int:
-    """The fewest rounds that can exclude anything at this level."""
+    """Return the fewest rounds whose interval can exclude 1 at this level."""
     return math.ceil(1 - math.log2(alpha))
 
 
 def detectable(half_width: float, floor: float, alpha: float) -> float:
-    """The share of slowdown that an interval of this half-width, in logarithms, at level
-    1 - `alpha`, finds with `POWER`; `floor` is the least effect that counts, as a logarithm."""
+    """Return the slowdown (0.02 is 2 %) that an interval of this half-width, in logarithms, at
+    level 1 - `alpha`, finds with probability `POWER`; `floor` is the least effect that counts, as a
+    logarithm."""
     if not math.isfinite(half_width):
         return math.inf
     error = half_width / _normal_quantile(1 - alpha / 2)
     return exp(max(half_width, floor) + _normal_quantile(POWER) * error) - 1
 
 
-@functools.lru_cache(maxsize=64)  # all rows of a suite ask for the same two
+@functools.lru_cache(maxsize=64)  # all rows of a suite use the same two
 def _normal_quantile(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 
 
-def _judged(
+def _decide(
     found: SignedRank, floor: float, rounds: int, alpha: float
 ) -> tuple[VerdictStatus, Reason]:
     span = {"low": exp(found.low), "high": exp(found.high), "rounds": rounds}
@@ -208,7 +213,7 @@ def _log_ratios(base: Sequence[float], head: Sequence[float]) -> NDArray[np.floa
 
 @functools.lru_cache(maxsize=256)
 def _signed_rank_tail(count: int) -> NDArray[np.float64]:
-    """P(W ≤ w) of the signed-rank statistic of `count` values, for w = 0, 1, …"""
+    """Return P(W ≤ w) of the signed-rank statistic of `count` values, for w = 0, 1, …"""
     chances = np.zeros(count * (count + 1) // 2 + 1)
     chances[0] = 1.0
     for rank in range(1, count + 1):

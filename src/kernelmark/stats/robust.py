@@ -1,4 +1,4 @@
-"""Estimators that a few wild samples do not move."""
+"""Estimators that outliers do not affect."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Makes the median absolute deviation of normal data estimate its standard deviation.
+# Scales the median absolute deviation of normal data to its standard deviation.
 NORMAL_MAD = 1.482602218505602
 
 Samples = Sequence[float] | NDArray[np.float64]
 
 
 def median(samples: Samples) -> float:
-    """The middle value, or the mean of the two middle ones."""
-    # np.median imports numpy.ma at its first call, 50 ms.
+    """Return the middle value, or the mean of the two middle ones."""
+    # np.median imports numpy.ma at its first call, which takes 50 ms.
     return statistics.median(_sorted(samples))
 
 
 def mad(samples: Samples, *, scaled: bool = False) -> float:
-    """Median absolute deviation from the median; `scaled` to a normal standard deviation."""
+    """Return the median absolute deviation from the median; `scaled` to a normal standard
+    deviation."""
     values = _sorted(samples)
     middle = _interpolated(values, 0.5)
     deviation = _interpolated(sorted(abs(value - middle) for value in values), 0.5)
     return deviation * NORMAL_MAD if scaled else deviation
 
 
-def quantile(samples: Samples, share: float) -> float:
-    """The value below which `share` of the samples lie, interpolated linearly."""
-    return _interpolated(_sorted(samples), share)
+def quantile(samples: Samples, fraction: float) -> float:
+    """Return the value below which `fraction` of the samples lie, interpolated linearly."""
+    return _interpolated(_sorted(samples), fraction)
 
 
 def _sorted(samples: Samples) -> list[float]:
-    # NumPy takes a hundred times as long for the few dozen values that a series has.
+    # NumPy is a hundred times slower for the few dozen values of a series.
     values = sorted(map(float, samples))
     if not values:
         raise ValueError("no samples")
     return values
 
 
-def _interpolated(values: Sequence[float], share: float) -> float:
-    place = share * (len(values) - 1)
-    below = int(place)
+def _interpolated(values: Sequence[float], fraction: float) -> float:
+    position = fraction * (len(values) - 1)
+    below = int(position)
     above = min(below + 1, len(values) - 1)
-    return values[below] + (place - below) * (values[above] - values[below])
+    return values[below] + (position - below) * (values[above] - values[below])

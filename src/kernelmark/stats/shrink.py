@@ -1,8 +1,8 @@
-"""Spreads of many rows, each known from a few values only, that learn from each other.
+"""Variances of many rows, each estimated from few values, shrunk towards a common one.
 
-Three blocks say little about their own spread. The rows of a suite ran on one machine, so their
-spreads have a common scale; how far each may be trusted alone follows from how much they differ.
-This is the empirical Bayes estimate of variances by G. K. Smyth (2004).
+Three blocks give a poor estimate of their own spread. The rows of a suite ran on one machine, so
+their spreads have a common scale; how much weight a row's own variance gets follows from how much
+the rows differ. This is the empirical Bayes estimate of variances by G. K. Smyth (2004).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import digamma, polygamma
 
-# Fewer rows than this cannot tell what they have in common.
+# Fewer rows do not give a usable common variance.
 _LEAST_ROWS = 5
-# What the suite may count for in a row, in degrees of freedom: as much as one block more. Spreads
-# that follow another law than the estimate assumes make more of it overconfident
-# (benchmarks/detectors.py, suites).
+# Largest weight of the suite in a row, in degrees of freedom: that of one more block. With more
+# weight, intervals are overconfident where spreads follow another distribution than the estimate
+# assumes (benchmarks/detectors.py, suites).
 _MOST = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The variance that rows have in common, worth `dof` degrees of freedom in each; 0 where
-    nothing is common or known."""
+    """The variance that rows have in common, worth `dof` degrees of freedom in each; 0 if
+    unknown."""
 
     variance: float = 0.0
     dof: float = 0.0
 
     def mixed(self, variance: float, dof: float) -> tuple[float, float]:
-        """A row's variance with what the others add, and its degrees of freedom."""
+        """Return a row's variance shrunk towards the common one, and its degrees of freedom."""
         total = self.dof + dof
         if total == 0:
             return math.nan, 0.0
@@ -40,8 +40,8 @@ class Common:
 
 
 def common(variances: Sequence[float], dofs: Sequence[float]) -> Common:
-    """What sample variances with these degrees of freedom have in common. Zero variances (clocks
-    that tick coarsely) say nothing of the scale and are left out."""
+    """Return the common variance of sample variances with these degrees of freedom. Zero variances,
+    which come from coarse clocks, are left out."""
     kept = [(v, f) for v, f in zip(variances, dofs, strict=True) if v > 0 and f > 0]
     if len(kept) < _LEAST_ROWS:
         return Common()
@@ -57,7 +57,7 @@ def common(variances: Sequence[float], dofs: Sequence[float]) -> Common:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """The positive x with trigamma(x) = `value`, by Newton's method on 1/trigamma."""
+    """Return the positive x with trigamma(x) = `value`, by Newton's method on 1/trigamma."""
     x = 0.5 + 1 / value
     for _ in range(50):
         slope = float(polygamma(1, x))

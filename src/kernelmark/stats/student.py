@@ -45,14 +45,14 @@ def _betainc(a: float, b: float, x: float) -> float:
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
     front = math.exp(log_front)
-    # The fraction converges fast only on this side of the mean; the other is its complement.
+    # The continued fraction converges fast only below the mean; above it, use the complement.
     if x < (a + 1.0) / (a + b + 2.0):
         return front * _beta_fraction(a, b, x) / a
     return 1.0 - front * _beta_fraction(b, a, 1.0 - x) / b
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, forwards (Lentz)."""
+    """Return the continued fraction of the incomplete beta function (Lentz's method)."""
     c, d = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
     fraction = d
     for m in range(1, _TERMS):

@@ -1,10 +1,9 @@
-"""Many pairs looked at together: alarms as discoveries of the whole suite, at any look.
+"""Many pairs judged as one suite, with a bound on false alarms at any look.
 
-A pair's p-value at a look is divided by the share of alpha that the look may spend; the smallest
-such quotient over its looks is a p-value of its own wherever the pair stops, since all looks
-together spend alpha once. Benjamini–Hochberg over the pairs then bounds the share of alarms that
-are chance. These p-values only fall from look to look, so what was a discovery stays one, and a
-pair may leave as soon as it is.
+A pair's p-value at a look is divided by the fraction of alpha that the look may spend; the smallest
+such quotient over its looks is a valid p-value wherever the pair stops, since all looks together
+spend alpha once. Benjamini–Hochberg over the pairs then bounds the false discovery rate. These
+p-values only fall from look to look, so a discovery stays one, and its pair may stop early.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.fdr import adjusted
 from kernelmark.stats.paired import DELTA, Looks, Paired, detectable, least_rounds, paired_verdict
 
-Rounds = tuple[Sequence[float], Sequence[float]]  # base's and head's times, round by round
+Rounds = tuple[Sequence[float], Sequence[float]]  # times of base and head by round
 _CHANGED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
 def suite_verdicts(looks: Looks, pairs: Sequence[Rounds], *, delta: float = DELTA) -> list[Paired]:
-    """The verdict of every pair at the look that its rounds are.
+    """Return the verdict of every pair at the look after its rounds.
 
-    Slower and faster are those of `Looks.verdict` that are also discoveries among all pairs when a
-    share `looks.alpha` of them may be false. Swapping the sides mirrors every verdict.
+    A pair is slower or faster if `Looks.verdict` finds it so and it is also a discovery among all
+    pairs at a false discovery rate of `looks.alpha`. Swapping the sides mirrors every verdict.
     """
     alone = [looks.verdict(base, head, delta=delta) for base, head in pairs]
-    shares = adjusted([stopped_p_value(looks, *rounds) for rounds in pairs])
-    count = sum(share <= looks.alpha for share in shares)
-    part = max(1, count) / max(1, len(pairs))
+    q_values = adjusted([stopped_p_value(looks, *rounds) for rounds in pairs])
+    count = sum(q_value <= looks.alpha for q_value in q_values)
+    discovered = max(1, count) / max(1, len(pairs))
     return [
-        _among(found, share, part, looks.alpha, delta)
-        for found, share in zip(alone, shares, strict=True)
+        _with_q_value(found, q_value, discovered, looks.alpha, delta)
+        for found, q_value in zip(alone, q_values, strict=True)
     ]
 
 
 def stopped_p_value(looks: Looks, base: Sequence[float], head: Sequence[float]) -> float:
-    """A p-value that holds although the pair could have stopped at any earlier look."""
+    """Return a p-value that is valid although the pair could have stopped at any earlier look."""
     found = 1.0
     for rounds in looks.rounds:
         if rounds <= len(base):
@@ -50,27 +49,29 @@ def stopped_p_value(looks: Looks, base: Sequence[float], head: Sequence[float]) 
 
 
 def rounds_for_one(looks: Looks, pairs: int) -> int:
-    """Rounds after which a last look could show a change that only one of `pairs` has."""
+    """Return the rounds after which the last look can show a change of only one of `pairs`."""
     return least_rounds(looks.alpha_at(looks.last) / max(1, pairs))
 
 
-def _among(paired: Paired, share: float, part: float, alpha: float, delta: float) -> Paired:
+def _with_q_value(
+    paired: Paired, q_value: float, discovered: float, alpha: float, delta: float
+) -> Paired:
     status, reason = paired.status, paired.reason
-    if status in _CHANGED and share > alpha:
+    if status in _CHANGED and q_value > alpha:
         status = VerdictStatus.UNSURE
         reason = Reason("perhaps-chance", cause=reason, rows="pairs")
     return dataclasses.replace(
         paired,
         status=status,
         reason=reason,
-        q_value=share,
-        detectable=_detectable(paired, part, delta),
+        q_value=q_value,
+        detectable=_detectable(paired, discovered, delta),
     )
 
 
-def _detectable(paired: Paired, part: float, delta: float) -> float:
-    """What one more pair with this spread would have to be slower by to be a discovery."""
-    bar = paired.alpha * part
+def _detectable(paired: Paired, discovered: float, delta: float) -> float:
+    """Return the least slowdown of one more pair with this spread that would be a discovery."""
+    bar = paired.alpha * discovered
     if not math.isfinite(paired.high) or paired.rounds < least_rounds(bar):
         return math.inf
     wide = NormalDist().inv_cdf(1 - paired.alpha / 2)

@@ -1,7 +1,6 @@
-"""Contract tests that a third party can run on its own op, backend, device, importer,
-microbenchmark or store.
+"""Contract tests for third-party ops, backends, devices, importers, microbenchmarks and stores.
 
-Subclass a contract in a pytest module and name what is to be tested:
+Subclass a contract in a pytest module and set what it tests:
 
     from kernelmark.testing import OpContract
 
@@ -36,7 +35,7 @@ __all__ = [
     "StoreContract",
 ]
 
-# So that a failing contract shows the values it compared.
+# Failing contracts then show the values that they compared.
 pytest.register_assert_rewrite(*_WHERE.values())
 
 

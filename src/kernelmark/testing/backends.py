@@ -1,4 +1,4 @@
-"""The contract of a backend, as tests that anyone can run on their own.
+"""Contract tests of backends. A plugin's tests inherit them:
 
     from kernelmark.testing.backends import BackendContract
 
@@ -6,10 +6,10 @@
         backend = "mine"                             # its name in the registry
         examples = ("gemm m=8 n=8 k=8 dtype=f32",)   # instead of those of all ops
 
-`supports` must refuse an example with a reason or accept it, as `supports_examples` of the backend
-declares. One that is accepted must be computed: right at the op's positions, every element written,
-nothing around the output touched, inputs left alone, each argument set for itself, and the same
-bits again on a second launch. A config with an unknown name or value must be refused.
+`supports` must accept an example or reject it with a reason, as `supports_examples` of the backend
+declares. An accepted example must be computed: correct at the op's positions, every element
+written, no write around the output, to inputs or to other argument sets, and the same bits on a
+second launch. A config with an unknown name or value must be rejected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POISONS = (0xFF, 0x5C)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A kernel on a device with its argument sets: what one test works with."""
+    """A kernel on a device with its argument sets, for one test."""
 
     problem: Problem
     device: Device
@@ -49,7 +49,7 @@ class Bench:
     seed: int = 7
 
     def outcome(self, set_index: int, poison: int) -> NDArray[np.uint8]:
-        """The output's bytes after poisoning it and one launch."""
+        """Poison the output, launch once and return the output's bytes."""
         out = self.output(set_index)
         self.device.poison(out, poison)
         self.device.synchronize()
@@ -66,7 +66,7 @@ class Bench:
         return self.device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
 
     def inputs(self) -> list[bytes]:
-        """The bytes of every input of every set."""
+        """Return the bytes of every input of every set."""
         return [
             self.bytes_of(tensor).tobytes()
             for arguments in self.sets
@@ -75,7 +75,8 @@ class Bench:
         ]
 
     def worst(self, set_index: int, *, everywhere: bool = False) -> float:
-        """The largest error, at the op's positions or everywhere, in units of its tolerance."""
+        """Return the largest error, at the op's positions or everywhere, relative to its
+        tolerance."""
         op = ops.registry.get(self.problem.op)
         count = op.output(self.problem).count
         where = np.arange(count) if everywhere else op.positions(self.problem, self.seed)
@@ -90,7 +91,7 @@ class Bench:
         )
         error = np.abs(got - right.value)
         with np.errstate(divide="ignore", invalid="ignore"):
-            # An exact op has no tolerance at all: any error is too much, none is fine.
+            # An exact op has a tolerance of 0: no error is 0, any error is infinite.
             ratio = np.where(error == 0, 0.0, error / limit)
         return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
 
@@ -105,7 +106,8 @@ def bench(
     sets: int = 2,
     seed: int = 7,
 ) -> Iterator[Bench]:
-    """Inputs filled, outputs with guards, kernel prepared; everything given back at the end."""
+    """Yield a prepared kernel with filled inputs and guarded outputs; free everything at the
+    end."""
     held: list[dict[str, Tensor]] = []
     try:
         for index in range(sets):
@@ -130,10 +132,10 @@ def bench(
 
 
 class BackendContract:
-    """Subclass it, name the backend, and pytest finds the tests."""
+    """Base class of a backend's tests; a subclass sets `backend`."""
 
     backend: ClassVar[str]
-    examples: ClassVar[Sequence[str]] = ()  # none: those of all ops
+    examples: ClassVar[Sequence[str]] = ()  # empty: those of all ops
 
     def all_examples(self) -> Sequence[str]:
         return self.examples or examples_of_all_ops()
@@ -145,7 +147,7 @@ class BackendContract:
             cases = []
             for kind in found.device_kinds:
                 reason = found.available() or devices.registry.get(kind).available()
-                # Where nothing can run, one skipped test says why as well as many.
+                # If nothing can run, one skipped test with the reason suffices.
                 idle = reason or found.missing_on(kind)
                 cases += [(kind, key) for key in (examples[:1] if idle else examples)]
             metafunc.parametrize(("kind", "example"), cases)
@@ -153,7 +155,7 @@ class BackendContract:
             metafunc.parametrize("kind", found.device_kinds)
 
     def the_backend(self) -> Backend:
-        """The backend; skips with its own reason where it cannot run."""
+        """Return the backend; skip the test with its reason if it cannot run."""
         found = backends.registry.get(self.backend)
         reason = found.available()
         if reason is not None:
@@ -163,7 +165,7 @@ class BackendContract:
 
     @contextmanager
     def opened(self, kind: str) -> Iterator[Device]:
-        """The first device of a kind; skips with the device's own reason where there is none."""
+        """Yield the first device of a kind; skip the test with its reason if there is none."""
         family = devices.registry.get(kind)
         reason = family.available() or backends.registry.get(self.backend).missing_on(kind)
         if reason:
@@ -197,7 +199,7 @@ class BackendContract:
         assert None in reasons, f"{self.backend} supports no example at all on {kind}"
 
     def test_supports_what_it_declares(self) -> None:
-        """Neither less, which would be a loss, nor more, which could be lost unnoticed."""
+        """Check for neither less than declared, nor more, which could later be lost unnoticed."""
         found = backends.registry.get(self.backend)
         assert found.supports_examples, f"{self.backend} has no supports_examples"
         for target, patterns in found.supports_examples.items():
@@ -221,7 +223,7 @@ class BackendContract:
                 self.check(made)
 
     def check(self, made: Bench) -> None:
-        """What a kernel must do, one thing after the other."""
+        """Check one kernel: name, outputs, inputs, guards and reproducibility."""
         before = made.inputs()
         assert made.kernel.info.name, "a kernel says its name"
         first = made.outcome(0, POISONS[0])
@@ -233,13 +235,13 @@ class BackendContract:
         for index in (0, 1):
             assert made.worst(index) <= 1.0, f"set {index} is wrong by {made.worst(index)}"
         second = made.outcome(0, POISONS[1])
-        # Different poison, same bits: each element was written, and always in the same way.
+        # Different poison, same bits: each element was written, with the same value.
         assert np.array_equal(first, second), "a second launch gave other bits, or wrote less"
         for index in (0, 1):
             assert made.device.guards_intact(made.output(index)), "bytes around the output changed"
 
     def test_refuses_an_unknown_config(self, kind: str) -> None:
-        """`prepare` must refuse a name that it does not read: it would be silently ignored."""
+        """Check that `prepare` rejects a name that it does not read, instead of ignoring it."""
         backend = self.the_backend()
         with self.opened(kind) as device:
             problem = self.first_supported(backend, device)
@@ -247,7 +249,7 @@ class BackendContract:
                 backend.prepare(problem, {"no_such_choice": 1}, device, [])
 
     def test_refuses_an_unknown_value(self, kind: str) -> None:
-        """`prepare` must refuse a value that it cannot use: it would be taken for another one."""
+        """Check that `prepare` rejects a value that it cannot use, instead of using another."""
         backend = self.the_backend()
         with self.opened(kind) as device:
             for problem, space in self.spaces(backend, device):
@@ -267,7 +269,8 @@ class BackendContract:
                 assert value in space.parameters[name]
 
     def test_values_of_its_space_can_be_given(self, kind: str) -> None:
-        """`--config optimize=yes` gives True: the text "yes" in a space would be another value."""
+        """Check that `--config` parses to values of the space: `optimize=yes` is True, not
+        "yes"."""
         backend = self.the_backend()
         with self.opened(kind) as device:
             spaces = self.spaces(backend, device)
@@ -281,7 +284,7 @@ class BackendContract:
                     )
 
     def spaces(self, backend: Backend, device: Device) -> list[tuple[Problem, Space]]:
-        """Return the space of the first supported example of each op that has one."""
+        """Return the spaces of the first supported example of each op, where there is one."""
         first: dict[str, Problem] = {}
         for problem in map(ops.parse, self.all_examples()):
             if problem.op not in first and backend.supports(problem, device.info) is None:
@@ -304,7 +307,7 @@ def _declares(patterns: Sequence[str], key: str) -> bool:
 
 
 def assert_sentence(text: str) -> None:
-    """One line that says something: a reason is shown to people as it is."""
+    """Assert that a reason is one line of at least three words, as it is shown unchanged."""
     assert text == text.strip()
     assert "\n" not in text
     assert len(text.split()) >= 3, f"{text!r} is not a sentence"

@@ -1,4 +1,4 @@
-"""What every device must do. A plugin's tests inherit it:
+"""Contract tests of devices. A plugin's tests inherit them:
 
 @pytest.mark.parametrize("kind_name", ["mydevice"])
 class TestMyDevice(DeviceContract): ...
@@ -228,7 +228,7 @@ class DeviceContract:
         device.free(tensor.buffer)
 
     def test_poison_leaves_neighbours_alone(self, device: Device) -> None:
-        """Argument sets share a buffer: only the output and its guards may change."""
+        """Check that only the output and its guards change, as argument sets share a buffer."""
         first = make_tensor(device, "f32", (64,), role="out", room=4096)
         second = Tensor(spec=first.spec, buffer=first.buffer, offset=first.offset + 2048)
         device.write(first.buffer, 0, np.full(first.buffer.nbytes, 9, np.uint8))
@@ -303,7 +303,7 @@ class DeviceContract:
         assert reading.clock_mhz is None or reading.clock_mhz > 0
 
     def test_more_launches_take_longer(self, device: Device) -> None:
-        """With the device's own work as the launch; the fake device's lasts as it is set."""
+        """Check times with the device's own work as the launch; the fake device's time is set."""
         tensor = make_tensor(device, "f32", (1 << 18,))
         advance = getattr(device, "advance", lambda seconds: None)
 
@@ -365,7 +365,7 @@ class DeviceContract:
 def make_tensor(
     device: Device, dtype: str, shape: tuple[int, ...], *, role: Role = "in", room: int = 0
 ) -> Tensor:
-    """A tensor in a buffer of its own, with room for guards and `room` more bytes after it."""
+    """Return a tensor in its own buffer, with space for guards and `room` more bytes after it."""
     low, high = (-4.0, 4.0) if DTYPES[dtype].kind == "int" else (-1.0, 1.0)
     spec = TensorSpec(name="x", shape=shape, dtype=dtype, role=role, low=low, high=high)
     start = 2 * GUARD_BYTES
@@ -374,7 +374,7 @@ def make_tensor(
 
 
 def expected_bits(spec: TensorSpec, seed: int, set_index: int) -> NDArray[np.generic]:
-    """The elements as `numerics.generate` defines them, as bit patterns."""
+    """Return the elements as `numerics.generate` defines them, as bit patterns."""
     pool = source_bits(spec, seed)
     where = (offset(spec, seed, set_index) + np.arange(spec.count)) % pool.size
     return pool[where]

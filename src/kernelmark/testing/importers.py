@@ -1,4 +1,4 @@
-"""The contract of an importer, as tests that anyone can run on their own.
+"""Contract tests of importers. A plugin's tests inherit them:
 
 class TestMine(ImporterContract):
     importer = "mine"             # its name in the registry
@@ -22,7 +22,7 @@ from kernelmark.workloads.importers.base import Given, Importer
 
 
 class ImporterContract:
-    """Subclass it, give it a sample, and pytest finds the tests."""
+    """Base class of an importer's tests; a subclass sets a sample."""
 
     importer: ClassVar[str]
     file: ClassVar[str]
@@ -59,13 +59,14 @@ class ImporterContract:
         assert again == found, "the same file is the same run"
 
     def test_a_cut_file_is_read_or_refused(self, tmp_path: Path) -> None:
-        """No other exception, wherever it was cut."""
+        """Check that a truncated file raises no other exception, wherever it was cut."""
         for end in range(1, len(self.text)):
             with contextlib.suppress(KernelmarkError):
                 self.read(tmp_path, self.text[:end])
 
     def test_an_error_names_the_file(self, tmp_path: Path) -> None:
-        """Also one that an op raises for a size or dtype: it does not have the file."""
+        """Check also errors of ops about a size or dtype, which are raised without the file's
+        name."""
         nameless = {}
         for word in re.finditer(r"[^\s,\"]+", self.text):
             damaged = f"{self.text[: word.start()]}?{self.text[word.end() :]}"

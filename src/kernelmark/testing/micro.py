@@ -1,4 +1,4 @@
-"""What every microbenchmark must do. A plugin's tests inherit it:
+"""Contract tests of microbenchmarks. A plugin's tests inherit them:
 
 @pytest.mark.parametrize("name", ["mine"])
 class TestMine(MicroContract): ...
@@ -57,7 +57,7 @@ class MicroContract:
             assert parameter.help
             for value in values:
                 assert value != ()
-                # What is written on a command line means the same.
+                # The text form on a command line gives the same value.
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 chosen = benchmark.settings("quick", {word: text}).plain()[word]
                 assert str(chosen) == text
@@ -82,7 +82,7 @@ class MicroContract:
         assert isinstance(rig.hardware, Hardware)
 
     def test_it_ends_with_a_result(self, name: str) -> None:
-        """On a CPU, for real: measured, or a reason why not."""
+        """Check a real run on a CPU: a measurement, or a reason why there is none."""
         benchmark = registry.get(name)
         rig = open_rig("cpu", 1)
         try:
@@ -97,7 +97,7 @@ class MicroContract:
         assert codec.loads(codec.dumps(result), Result) == result
 
     def check(self, result: Result) -> None:
-        """What holds for every good result."""
+        """Check the properties of every valid result."""
         assert result.status is Status.OK, result.error
         names = {column.name for column in result.columns}
         assert result.rows

@@ -1,4 +1,4 @@
-"""OpContract: what every op must keep."""
+"""Contract tests of ops."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kernelmark.ops.base import Op, Parameter
 Example = Mapping[str, Parameter]
 Arrays = Mapping[str, NDArray[np.float64]]
 
-# Every output position of an example is computed, twice.
+# Limit of an example's output, all positions of which are computed twice.
 _SMALL = 200_000
 
 
 class OpContract(ABC):
-    """Subclass as `TestSomething`, set `op`, write `dense`. `examples` are small problems to use
-    instead of those of the op itself."""
+    """Base class of an op's tests: subclass as `TestSomething`, set `op`, define `dense`.
+    `examples` are small problems to use instead of the op's own."""
 
     op: Op
     examples: Sequence[Example] = ()
@@ -36,10 +36,10 @@ class OpContract(ABC):
 
     @abstractmethod
     def dense(self, problem: Problem, arrays: Arrays) -> NDArray[np.float64]:
-        """The whole output in float64 by the plainest code there is, independent of the op's."""
+        """Return the whole output in float64, by the simplest code, independent of the op's."""
 
     def count_flops(self, problem: Problem) -> int | None:
-        """Operations counted one by one, or None where the op's formula is all there is."""
+        """Return the operations counted one by one, or None to trust the op's formula."""
         return None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -51,7 +51,7 @@ class OpContract(ABC):
 
     @pytest.fixture(autouse=True)
     def _known(self) -> None:
-        """`ops.parse` must find the op, also before its package is installed."""
+        """Register the op, so that `ops.parse` finds it before its package is installed."""
         if self.op.name not in ops.registry:
             ops.registry.add(self.op.name, self.op)
 
@@ -168,7 +168,7 @@ class OpContract(ABC):
         assert (np.abs(other.value - reference.value) > allowed).any(), "other inputs would pass"
 
     def test_contraction_is_the_reference(self, example: Example) -> None:
-        """Also with float64 in place of the output's dtype, where nothing is rounded."""
+        """Compare also with float64 as the output's dtype, which has no rounding."""
         problem = self.op.problem(**example)
         contraction = self.op.contraction(problem)
         if contraction is None:
@@ -187,7 +187,7 @@ class OpContract(ABC):
             scale = both.magnitude.max() * contraction.cols**0.5
             np.testing.assert_allclose(both.got, both.expected, rtol=0, atol=1e-12 * scale)
         np.testing.assert_allclose((both.out_norm**2).sum(), (reference.value**2).sum(), rtol=1e-9)
-        # The bound holds in each row, so it holds for all of them together.
+        # The bound holds in each row, so also for the sum over rows.
         assert (both.magnitude**2).sum() * (1 + 1e-9) >= (reference.magnitude**2).sum()
 
     def test_unknown_parameter_is_refused(self, example: Example) -> None:
@@ -216,7 +216,7 @@ def inputs_of(op: Op, problem: Problem, seed: int = 1) -> Inputs:
 
 
 def arrays_of(op: Op, problem: Problem, seed: int = 1) -> dict[str, NDArray[np.float64]]:
-    """Every input as a whole float64 array: for small problems."""
+    """Return every input as a whole float64 array, for small problems."""
     inputs = inputs_of(op, problem, seed)
     return {
         spec.name: inputs.take(spec.name, np.arange(spec.count)).reshape(spec.shape)
@@ -235,7 +235,7 @@ def _label(example: Example) -> str:
 
 
 def _holds(when: str, problem: Problem) -> bool:
-    """Whether the conditions of a `TensorHelp` hold for a problem."""
+    """Return whether the conditions of a `TensorHelp` hold for a problem."""
     given = {**problem.options, **problem.dtypes}
     for clause in filter(None, when.split(", ")):
         name, equal, words = clause.partition("=" if "=" in clause else "≠")

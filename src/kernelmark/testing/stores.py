@@ -1,11 +1,11 @@
-"""StoreContract: what every store must do. Subclass it and give it a way to open a store.
+"""Contract tests of stores. A plugin's tests inherit them and define how to open a store:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
         def opener(self, tmp_path):
             return lambda: open_store(tmp_path / "results.sqlite")
 
-Every call of the opener gives a new `Store` on the same, at first empty, place.
+Every call of the opener returns a new `Store` on the same path, which is empty at first.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Opener = Callable[[], Store]
 
 
 def problem(size: int) -> Problem:
-    """A problem of its own for every size."""
+    """Return a different problem for every size."""
     return Problem(op="gemm", dims={"m": size, "n": 8, "k": 8}, dtypes={"a": "f32"})
 
 
 def measured(case: Case, *blocks: tuple[float, ...], process: int = 0, arch: str = "a") -> Result:
-    """An ok result with these blocks of samples, in seconds."""
+    """Return an ok result with these blocks of samples, in seconds."""
     made = tuple(
         Block(process=process, allocation=i, samples_s=samples) for i, samples in enumerate(blocks)
     )
@@ -75,17 +75,17 @@ def measured(case: Case, *blocks: tuple[float, ...], process: int = 0, arch: str
 
 
 def _ordered(result: Result) -> Result:
-    """The same with its config, a mapping in which order means nothing, in one order."""
+    """Return the result with its config in sorted order, as the order has no meaning."""
     config = dict(sorted(result.case.config.items()))
     return dataclasses.replace(result, case=dataclasses.replace(result.case, config=config))
 
 
 class StoreContract:
-    """Inherit, and define the fixture `opener`."""
+    """Base class of a store's tests; a subclass defines the fixture `opener`."""
 
     @pytest.fixture
     def opener(self) -> Opener:
-        """A function that opens the store under test; it is empty at first."""
+        """Return a function that opens the store under test, which is empty at first."""
         raise AssertionError("a store contract needs the fixture `opener`")
 
     @pytest.fixture
@@ -100,7 +100,7 @@ class StoreContract:
 
     @pytest.fixture
     def new_run(self, store: Store, environment: Environment) -> Callable[..., Run]:
-        """Adds a run, each later than the one before."""
+        """Return a function that adds a run, each later than the one before."""
         counter = itertools.count()
 
         def add(**fields: Any) -> Run:
@@ -231,7 +231,7 @@ class StoreContract:
         assert store.run("latest~1") == runs[1]
         assert store.run("base") == runs[1]
         assert store.run("run-0000") == runs[0]
-        # The roofs of a run have an id of the same second.
+        # The run of the roofs has an id of the same second.
         new_run(id="20260101-000000-roofsx", started=0.5, suite=ROOFS_SUITE)
         assert store.run("2026") == other
         store.pin("golden", runs[0].id)
@@ -261,12 +261,13 @@ class StoreContract:
         with pytest.raises(UsageError, match="no run"):
             store.pin("golden", "nothing")
 
-    # What a dashboard asks
+    # Queries of the dashboard
 
     def test_the_version_changes_with_every_change(
         self, opener: Opener, store: Store, new_run: Callable[..., Run]
     ) -> None:
-        """Whoever made it: pages are made anew only then."""
+        """Check changes by this and by another connection: a dashboard renders pages again only
+        then."""
         seen = [store.version()]
         assert store.version() == seen[0]
         run = new_run()
@@ -284,7 +285,7 @@ class StoreContract:
         found, total = store.find_runs(limit=2, offset=1)
         assert ([run.id for run in found], total) == (["run-0003", "run-0002"], 5)
         assert store.find_runs(limit=9, label="nightly")[1] == 3
-        assert store.find_runs(limit=9, text="%_")[1] == 2  # no pattern
+        assert store.find_runs(limit=9, text="%_")[1] == 2  # literal, not a pattern
         assert store.find_runs(limit=9, text="demo")[1] == 5
         assert store.find_runs(limit=9, text="nightly", state="done")[1] == 0
         assert store.run_names()["label"] == ["50%_", "nightly"]

@@ -1,5 +1,5 @@
-"""Values for property tests: drawn by the types of their fields, so that a field that is added
-to a value is drawn, and must survive, from then on."""
+"""Hypothesis strategies that draw values by the types of their fields, so that a new field is
+drawn, and must round-trip, without a change here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _any_text = st.text(st.characters(), max_size=12)  # NUL and lone surrogates too
 
 
 def problems() -> st.SearchStrategy[Problem]:
-    """Legal problems of any op."""
+    """Return a strategy for legal problems of any op."""
     options = st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
     return st.builds(
         lambda op, dims, dtypes, options: Problem(
@@ -42,7 +42,7 @@ def problems() -> st.SearchStrategy[Problem]:
 
 
 def timings() -> st.SearchStrategy[Timing]:
-    """Legal timings."""
+    """Return a strategy for legal timings."""
     positive = st.floats(1e-9, 9e5)
     special: dict[str, st.SearchStrategy[Any]] = {
         "processes": st.integers(1, 9),
@@ -57,7 +57,7 @@ def timings() -> st.SearchStrategy[Timing]:
 
 
 def results() -> st.SearchStrategy[Result]:
-    """Results with every field drawn by its type, so that a new field is drawn too."""
+    """Return a strategy for results with every field drawn by its type."""
     backends = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)
     values = (
         _any_text | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
@@ -69,11 +69,11 @@ def results() -> st.SearchStrategy[Result]:
             "timing": timings(),
             "backend": backends,
             "config": st.dictionaries(_any_text, values, max_size=3),
-            "name": st.just(""),  # a store keeps it in place of the backend's path
+            "name": st.just(""),  # a store keeps it instead of the backend's path
         },
     )
     counts = st.integers(0, 2**80)
-    # One that is ok holds no number that cannot be: limits are tested elsewhere.
+    # Ok results have no impossible values: limits are tested elsewhere.
     figures = st.floats(0, 1e300)
     metrics = _built(Metric, {"value": figures, "limit": st.none(), "least": st.none()})
     columns = _built(PointColumn, {"name": _any_text.map("c_{}".format)})
@@ -91,7 +91,7 @@ def results() -> st.SearchStrategy[Result]:
 
 
 def measurements() -> st.SearchStrategy[Measurement]:
-    """Legal measurements: blocks with times that are positive and finite."""
+    """Return a strategy for legal measurements: times are positive and finite."""
     times = st.lists(st.floats(5e-324, 1e300), min_size=1, max_size=4).map(tuple)
     blocks = _built(Block, {"samples_s": times})
     modes = _built(
@@ -141,7 +141,8 @@ def _drawn(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def reasons() -> st.SearchStrategy[Reason]:
-    """Sentences, and reasons with numbers, words, lists and causes among their fields."""
+    """Return a strategy for plain sentences and for reasons with numbers, lists and causes as
+    fields."""
     plain = _any_text.map(Reason.of)
     limit = st.floats(allow_nan=False)
     wide = st.builds(lambda width: Reason("interval-above-target", width=width, target=0.1), limit)
@@ -153,5 +154,6 @@ def reasons() -> st.SearchStrategy[Reason]:
 
 
 def same(one: object, other: object) -> bool:
-    """Equal to the last bit: unlike ==, a nan is the same as a nan, and -0.0 is not 0.0."""
+    """Return whether two values are equal to the last bit: unlike ==, nan equals nan, and -0.0
+    differs from 0.0."""
     return type(one) is type(other) and repr(one) == repr(other)

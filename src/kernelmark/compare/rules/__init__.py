@@ -1,4 +1,4 @@
-"""Rules: what counts as slower. One file a rule; `golden-tot` is golden_tot.py."""
+"""Rules that decide what counts as slower, one per file; `golden-tot` is golden_tot.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ registry: Registry[Preset] = Registry("kernelmark.compare.rules", "rule")
 
 
 def names() -> list[str]:
-    """The presets as a user types them."""
+    """Return the names of the presets as users type them."""
     return [name.replace("_", "-") for name in registry.names()]
 
 
 def preset(name: str) -> Preset:
-    """The rule of that name; an unknown one lists those there are."""
+    """Return the rule of that name. Raise UsageError with the known names if there is none."""
     return registry.get(name.replace("-", "_"))

@@ -1,4 +1,4 @@
-"""Rule: pairs in, one judgement each out."""
+"""Base class of rules, which judge pairs of results."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _ReasonMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement(_ReasonMemory):
-    """What a rule says of a pair. `base_s` and `head_s` are the times to show beside it: the
-    medians, or what the rule made of each side alone; `ratio` is their quotient, between `low` and
-    `high`. `judged` is the ratio that the verdict is about if it is another one: at equal clocks,
-    or of block means. `detectable` is the least slowdown it would have found (0.02 is 2 %).
-    `why` is the `reason` and `explanation` the `facts`, or functions that format them: a suite has
-    a thousand rows, of which a page shows fifty, and a reader asks why about one."""
+    """A rule's judgement of a pair. `base_s` and `head_s` are the times to show: the medians, or
+    times that the rule computed for each side; `ratio` is their quotient, between `low` and `high`.
+    `judged` is the ratio that decided the verdict if it is another one: at equal clocks, or of
+    block means. `detectable` is the least slowdown that would have been found (0.02 is 2 %). `why`
+    and `explanation` are the `reason` and the `facts`, or functions that build them: of a suite's
+    thousand rows a page shows fifty, and `--explain` one."""
 
     status: VerdictStatus
     why: Reason | Callable[[], Reason] = field(compare=False)
@@ -54,12 +54,12 @@ class Judgement(_ReasonMemory):
 
     @property
     def facts(self) -> Facts:
-        """The rule's arithmetic, for a reader who asks why."""
+        """The intermediate values of the judgement, as (name, text)."""
         return self.explanation() if callable(self.explanation) else self.explanation
 
 
 class Rule(ABC):
-    """What counts as slower."""
+    """A criterion for slower and faster."""
 
     __slots__ = ()
 
@@ -70,24 +70,26 @@ class Rule(ABC):
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Names and values as plain JSON, to be shown."""
+        """Names and values as plain JSON, for display."""
 
     @abstractmethod
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        """Judge pairs whose two results are right and have times."""
+        """Judge pairs whose two results are both correct and have times."""
 
     def notes(self, found: Sequence[Pair]) -> list[str]:
-        """What a reader of these rows must know of the rule."""
+        """Return remarks on these rows for the reader."""
         return []
 
     def holds(self, pair: Pair) -> bool:
-        """Whether a change of this pair is held where the machine itself moved."""
+        """Return whether an alarm of this pair is suppressed when a canary moved."""
         return True
 
     def judge(self, found: Sequence[Pair]) -> list[Judgement]:
-        """Judge each pair. Missing and failed sides and metrics are judged here; the rule itself
-        sees only pairs of right results with times."""
-        judged = [_of_metric(pair) if pair.metric else _without_times(pair) for pair in found]
+        """Judge each pair. Missing sides, failures and metrics are judged here; `weigh` gets only
+        pairs of correct results with times."""
+        judged = [
+            _judge_metric(pair) if pair.metric else _judge_without_times(pair) for pair in found
+        ]
         rest = [pair for pair, known in zip(found, judged, strict=True) if known is None]
         weighed = iter(self.weigh(rest))
         return [next(weighed) if known is None else known for known in judged]
@@ -96,14 +98,14 @@ class Rule(ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset(Rule):
     """A rule that comes with kernelmark; its fields are its settings. The first line of its
-    module's docstring says what it does."""
+    module's docstring describes it."""
 
     @property
     def settings(self) -> dict[str, float]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def changed(self, settings: Mapping[str, object], where: str) -> Self:
-        """This rule with other settings; `where` begins the sentence about a wrong one."""
+        """Return this rule with other settings; `where` is the prefix of error messages."""
         for name, value in settings.items():
             if name not in self.settings:
                 raise UsageError(
@@ -120,26 +122,26 @@ class Preset(Rule):
         return made
 
     def fault(self) -> str:
-        """What is wrong with its settings together, "" if nothing is."""
+        """Return what is wrong with the combination of settings, "" if nothing."""
         return ""
 
 
 def measured(result: Result) -> Measurement:
-    """The measurement of a result that `weigh` sees."""
+    """Return the measurement of a result that `weigh` gets."""
     if result.measurement is None:
         raise ValueError("a rule weighs only results with times")
     return result.measurement
 
 
 def times(pair: Pair) -> tuple[Result, Result]:
-    """Both results of a pair that `weigh` sees."""
+    """Return both results of a pair that `weigh` gets."""
     if pair.base is None or pair.head is None:
         raise ValueError("a rule weighs only pairs of two results")
     return pair.base, pair.head
 
 
 def medians_s(pair: Pair) -> tuple[float, float]:
-    """The times to show of a pair that `weigh` sees, as `kmark show` and history do."""
+    """Return the median times of a pair that `weigh` gets, as shown by `kmark show` and history."""
     base, head = times(pair)
     return measured(base).median_s, measured(head).median_s
 
@@ -150,8 +152,8 @@ def checked(
     reason: Callable[[], Reason],
     contrary: Callable[[], Reason],
 ) -> tuple[VerdictStatus, Callable[[], Reason]]:
-    """The verdict with its reason; unsure instead of changed if a side is unreliable, which history
-    does not judge either, and by the reason `contrary` if the medians went the other way."""
+    """Return the verdict with its reason. A change becomes unsure if a side is unreliable, as in
+    history, or, with the reason `contrary`, if the medians moved in the opposite direction."""
     if status not in (VerdictStatus.SLOWER, VerdictStatus.FASTER):
         return status, reason
     sides = zip(("base", "head"), map(measured, times(pair)), strict=True)
@@ -169,13 +171,13 @@ def checked(
 
 
 def disagreement(pair: Pair, judged: float) -> Reason:
-    """That the medians went the other way than the means over blocks, whose ratio is `judged`."""
+    """Return the reason that the medians and the means over blocks (ratio `judged`) disagree."""
     base_s, head_s = medians_s(pair)
     return Reason("medians-disagree", ratio=head_s / base_s, judged=judged)
 
 
 def centre_s(result: Result, pair: Pair) -> float:
-    """The time that one side of a pair counts by: the median, or, for a multimodal pair, the
+    """Return the time by which a side is judged: the median, or, in a multimodal pair, the
     geometric mean of its blocks' means."""
     if not pair.multimodal:
         return measured(result).median_s
@@ -184,7 +186,7 @@ def centre_s(result: Result, pair: Pair) -> float:
 
 
 def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
-    """The modes of the sides of a multimodal pair, nothing for others."""
+    """Return the modes of both sides of a multimodal pair; nothing for other pairs."""
     if not pair.multimodal:
         return ()
     return tuple(
@@ -194,11 +196,11 @@ def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
 
 
 def noted(reason: Reason, pair: Pair) -> Reason:
-    """The reason, with a note that a pair was judged by means because it is multimodal."""
+    """Return the reason, wrapped in `by-block-means` for a multimodal pair."""
     return Reason("by-block-means", cause=reason) if pair.multimodal else reason
 
 
-def _of_metric(pair: Pair) -> Judgement:
+def _judge_metric(pair: Pair) -> Judgement:
     status, reason = metrics.status_of(pair)
     return Judgement(
         status=status,
@@ -208,7 +210,7 @@ def _of_metric(pair: Pair) -> Judgement:
     )
 
 
-def _without_times(pair: Pair) -> Judgement | None:
+def _judge_without_times(pair: Pair) -> Judgement | None:
     base, head = pair.base, pair.head
     if head is None:
         return Judgement(status=VerdictStatus.GONE, why=Reason("only-in-base"), base_s=_time(base))
@@ -222,22 +224,22 @@ def _without_times(pair: Pair) -> Judgement | None:
     if not any(good):
         one, other = _failure(base), _failure(head)
         reason = Reason("each-failed", base=one, head=other)
-        if str(one) == str(other):  # whatever else is known of each
+        if str(one) == str(other):  # compare the text, not the fields
             reason = Reason("both-failed", cause=one)
-        facts = (("base", _whole(base)), ("head", _whole(head)))
+        facts = (("base", _full_failure(base)), ("head", _full_failure(head)))
         return Judgement(status=VerdictStatus.IGNORED, why=reason, explanation=facts)
     if good[0]:
         return Judgement(
             status=VerdictStatus.BROKEN,
             why=_failure(head),
             base_s=_time(base),
-            explanation=(("base", _shown(base)), ("head", _whole(head))),
+            explanation=(("base", _shown_time(base)), ("head", _full_failure(head))),
         )
     return Judgement(
         status=VerdictStatus.FIXED,
         why=Reason("failed-before", cause=_failure(base)),
         head_s=_time(head),
-        explanation=(("base", _whole(base)), ("head", _shown(head))),
+        explanation=(("base", _full_failure(base)), ("head", _shown_time(head))),
     )
 
 
@@ -252,7 +254,7 @@ def _time(result: Result | None) -> float | None:
     return result.measurement.median_s
 
 
-def _shown(result: Result) -> str:
+def _shown_time(result: Result) -> str:
     time_s = _time(result)
     return "no time" if time_s is None else time_text(time_s)
 
@@ -263,7 +265,7 @@ def _failure(result: Result) -> Reason:
     return Reason("failed", status=result.status.value, cause=result.why)
 
 
-def _whole(result: Result) -> str:
+def _full_failure(result: Result) -> str:
     if result.status is Status.OK or not result.why:
         return _failure(result)
     return f"{result.status.value}: {result.why}"

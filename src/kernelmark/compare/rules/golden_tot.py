@@ -1,13 +1,13 @@
 """golden-tot: the rule agreed for a golden and a top-of-tree compiler stack.
 
 Rows whose golden time is under 4 µs are ignored. Of the others, one is a regression exactly when
-tot > 1.005 × golden + 0.5 µs. A side's time is the mean of three runs in a row that agree within
-5 %; a side without such three is unstable, and its row is marked and not judged.
+tot > 1.005 × golden + 0.5 µs. A side's time is the mean of three consecutive runs that agree within
+5 %; a side without three such runs is unstable, and its row is marked and not judged.
 
-A run is one process, or one set of allocations where there is a single process; its time is the
-mean of its block medians, or of its block means where a side is multimodal. A side that was
-measured fewer times is unstable too, as nothing says that it is not; a single mean of another tool,
-which is all there is, is taken as it is and said to be one.
+A run is one process, or one set of allocations if there is a single process; its time is the mean
+of its block medians, or of its block means if a side is multimodal. A side with fewer runs is
+unstable too, as its stability is unknown. A single mean imported from another tool is accepted and
+marked as a single run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from kernelmark.core.units import counted, exact
 from kernelmark.core.verdict import VerdictStatus
 
 _US = 1e-6
-# A value that is on a threshold in decimal may be a rounding beyond it in binary.
+# Tolerance for a value that is exactly on a threshold in decimal but not in binary.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stable:
-    """A side's time. `agreed` is None where fewer runs than the rule asks for were made, and
-    these do not contradict each other."""
+    """A side's time. `agreed` is None if there are fewer runs than required and these agree."""
 
     time_s: float
     runs: int
@@ -47,8 +46,8 @@ class Stable:
 
 
 def stable_time(runs_s: Sequence[float], count: int = 3, within: float = 0.05) -> Stable:
-    """The mean of the first `count` runs in a row of which the largest is at most `within` above
-    the smallest; the mean of all where there are none."""
+    """Return the mean of the first `count` consecutive runs of which the largest is at most
+    `within` above the smallest; if there are none, the mean of all."""
     for end in range(count, len(runs_s) + 1):
         window = runs_s[end - count : end]
         if max(window) <= min(window) * (1 + within) * (1 + _ROUNDING):
@@ -60,7 +59,7 @@ def stable_time(runs_s: Sequence[float], count: int = 3, within: float = 0.05) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenTot(Preset):
-    """Thresholds in µs; `runs` must agree within the share `within`."""
+    """Thresholds in µs; `runs` consecutive runs must agree within the fraction `within`."""
 
     ignore_below_us: float = 4.0
     factor: float = 1.005
@@ -82,7 +81,7 @@ class GoldenTot(Preset):
         return ""
 
     def holds(self, pair: Pair) -> bool:
-        return False  # a regression exactly by its threshold, as agreed
+        return False  # as agreed, the threshold alone decides
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         return [self._one(pair) for pair in found]
@@ -135,7 +134,7 @@ class GoldenTot(Preset):
         )
 
     def _unstable(self, sides: Mapping[str, Stable]) -> Reason | None:
-        """Which sides are unstable and why; None if none is."""
+        """Return which sides are unstable and why; None if both are stable."""
         found = [(name, side) for name, side in sides.items() if side.agreed is False]
         few = tuple(name for name, side in found if side.runs < self.runs)
         apart = tuple(name for name, side in found if side.runs >= self.runs)
@@ -185,13 +184,13 @@ def _us(seconds: float) -> str:
 
 
 def _is_bare(result: Result) -> bool:
-    """Whether it is a mean that another tool gives, without any dispersion."""
+    """Return whether the result is a mean imported from another tool, without dispersion."""
     found = measured(result)
     return found.samples == 1 and found.timed_s == 0
 
 
 def _runs(result: Result, *, means: bool) -> list[float]:
-    """The time of each run, in the order they were made."""
+    """Return the time of each run, in the order they were made."""
     by_process = groups(measured(result), means=means)
     if len(by_process) == 1:
         return by_process[0]

@@ -1,4 +1,4 @@
-"""ratio: head's time over base's against two fixed limits. Blind to noise, and said to be."""
+"""ratio: head's time over base's against two fixed limits, without regard to noise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.units import exact, time_text
 from kernelmark.core.verdict import VerdictStatus
 
-# A ratio that is on a limit in decimal may be a rounding beyond it in binary.
+# Tolerance for a ratio that is exactly on a limit in decimal but not in binary.
 _ROUNDING = 1e-9
 
 

@@ -1,23 +1,23 @@
 """robust: the interval of the ratio over blocks, an effect floor, and few false alarms in a suite.
 
 The unit is the block (one process, one set of allocations), or the process where processes differ
-by more than their blocks explain. A row's spread is estimated from its own blocks and, as they are
-few, from what the spreads of the suite's rows have in common. Rows become slower or faster only
-as discoveries of the whole suite (Benjamini–Hochberg), and only beyond the floor.
+by more than their blocks explain. A row's spread is estimated from its own few blocks and from the
+common variance of the suite's rows. Rows are slower or faster only as discoveries of the whole
+suite (Benjamini–Hochberg), and only beyond the floor.
 
 The blocks of a run do not show how runs differ, which on a CPU is most of the variation of small
-kernels. It is not in the interval, but whether a change may be chance is decided with it.
+kernels. The interval leaves this variation out, but the p-value includes it.
 
 A block counts by its median. Where the samples of a side are multimodal, block medians jump from
 one mode to another, so the blocks of both sides count by their geometric means instead.
 
 The change that is shown is that of the medians, as in kmark show and history. The interval is that
-of the mean over blocks, widened where needed to hold it. A row is slower or faster only if both
-agree in direction and neither side is unreliable.
+of the mean over blocks, extended where needed to contain the change. A row is slower or faster only
+if medians and means agree in direction and neither side is unreliable.
 
-Where the blocks follow the core clock, as at a power cap, both sides are compared at one clock:
-what heat and the work before did to the clock is not the kernel's. A time that changed only with
-the clock is unsure, as the kernel may draw more power.
+Where the blocks follow the core clock, as at a power cap, both sides are compared at one clock,
+which removes the effect of temperature and of the work before. A time that changed only with the
+clock is unsure, as the kernel may draw more power.
 
 Swapping base and head mirrors every verdict.
 """
@@ -55,20 +55,20 @@ from kernelmark.stats.interval import exp, replicates
 from kernelmark.stats.paired import detectable
 from kernelmark.stats.shrink import Common, common
 
-# No clock resolves a spread below this share; blocks that agree exactly are not infinitely sure.
+# Least relative spread: no clock resolves less, and blocks that agree exactly are not exact.
 _RESOLUTION = 1e-5
-# Standard deviation between runs of the logarithm of a time on a CPU: for 12 kernels of 70 to 980
-# µs on a shared Neoverse N1 it is 0.002 to 0.03, by the hour. Without it, 4 to 38 % of the rows of
-# equal runs were called changed, with it 0 to 11 % of the same; with 0.015, 59 instead of 90 % of
-# slowdowns of 8 % were found in one set of runs. Several processes of one run do not show it: they
-# follow each other, while the machine changes from minute to minute (benchmarks/cpu_runs.py).
+# Standard deviation between runs of the logarithm of a time on a CPU: 0.002 to 0.03, by the hour,
+# for 12 kernels of 70 to 980 µs on a shared Neoverse N1. Without it, 4 to 38 % of the rows of equal
+# runs were called changed, with it 0 to 11 %; with 0.015, 59 instead of 90 % of slowdowns of 8 %
+# were found in one set of runs. Several processes of one run do not show it: they follow each other
+# closely, while the machine changes from minute to minute (benchmarks/cpu_runs.py).
 _CPU_RUN_SIGMA = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     """Logarithms of the times that count as independent, their mean and variance, and the variance
-    between runs that they do not show."""
+    `between` runs, which they do not show."""
 
     logs: tuple[float, ...]
     centre: float
@@ -82,8 +82,8 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sides:
-    """Both sides of a pair. With a `line` they are moved to one clock; then `apart` is the log
-    ratio of the times as measured, and `line_error` what the line's own error adds to it."""
+    """Both sides of a pair. With a `line`, both are corrected to one clock; then `apart` is the log
+    ratio of the times as measured, and `line_error` the error that the line adds."""
 
     base: _Side
     head: _Side
@@ -97,8 +97,8 @@ class _Sides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weighed:
-    """A row's log ratio (head over base), its standard error over blocks, the same with the
-    variation between runs, their degrees of freedom, and the p-value by the latter."""
+    """A row's log ratio (head over base), its standard error over blocks, the standard error with
+    the variation between runs, the degrees of freedom of each, and the p-value by the latter."""
 
     sides: _Sides
     centre: float
@@ -111,7 +111,7 @@ class _Weighed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robust(Preset):
-    """`delta` is the least effect that counts, `q` the share of alarms that may be false."""
+    """`delta` is the least effect that counts, `q` the false discovery rate."""
 
     delta: float = 0.01
     q: float = 0.01
@@ -134,29 +134,29 @@ class Robust(Preset):
             [side.dof for both in sides for side in both],
         )
         weighed = _weigh([both for both, good in zip(sides, enough, strict=True) if good], known)
-        shares = adjusted([row.p_value for row in weighed])
-        alarms = sum(share <= self.q for share in shares)
-        # What one more row would have to reach to be a discovery among these.
+        q_values = adjusted([row.p_value for row in weighed])
+        alarms = sum(q_value <= self.q for q_value in q_values)
+        # The p-value that one more row would need to be a discovery.
         bar = self.q * max(1, alarms) / max(1, len(weighed))
         halves = zip(
             _half_widths([row.error for row in weighed], [row.dof for row in weighed], self.q),
             _half_widths([r.full_error for r in weighed], [r.full_dof for r in weighed], bar),
             strict=True,
         )
-        rows = iter(zip(weighed, shares, halves, strict=True))
+        rows = iter(zip(weighed, q_values, halves, strict=True))
         made = []
         for pair, good in zip(found, enough, strict=True):
             if good:
                 made.append(self._judged(pair, *next(rows), len(weighed), bar))
             else:
-                made.append(_too_few(pair))
+                made.append(_judge_too_few(pair))
         return made
 
     def _judged(
         self,
         pair: Pair,
         row: _Weighed,
-        share: float,
+        q_value: float,
         halves: tuple[float, float],
         rows: int,
         bar: float,
@@ -164,7 +164,7 @@ class Robust(Preset):
         low, high = row.centre - halves[0], row.centre + halves[0]
         found = detectable(halves[1], math.log1p(self.delta), bar)
         base_s, head_s = medians_s(pair)
-        # Not the logarithm of the quotient: swapping the sides must mirror it exactly.
+        # Not the logarithm of the quotient: swapping the sides must mirror the result exactly.
         shown = math.log(head_s) - math.log(base_s)
         widened = min(low, shown), max(high, shown)
         judged, effect = None, shown
@@ -173,13 +173,13 @@ class Robust(Preset):
             judged, effect = exp(row.centre), row.centre
         else:
             low, high = widened
-        status, reason = self._status(row, effect, low, high, share, found)
+        status, reason = self._status(row, effect, low, high, q_value, found)
         if row.sides.line is not None:
-            contrary = reason  # it names both: at equal clocks, and as measured
+            contrary = reason  # this reason has both ratios: at equal clocks, and as measured
         status, reason = checked(pair, status, reason, contrary)
-        if load := _load_of_slower(pair, status):
+        if load := _excess_load(pair, status):
             side = "head" if status is VerdictStatus.SLOWER else "base"
-            status, reason = VerdictStatus.UNSURE, functools.partial(_beside, reason, side, load)
+            status, reason = VerdictStatus.UNSURE, functools.partial(_add_load, reason, side, load)
         return Judgement(
             status=status,
             why=functools.partial(_at_equal_clock, reason, pair, row.sides, shown),
@@ -192,7 +192,7 @@ class Robust(Preset):
             p_value=row.p_value,
             detectable=found,
             explanation=functools.partial(
-                self._facts, pair, row, low, high, share, rows, found, status, reason
+                self._facts, pair, row, low, high, q_value, rows, found, status, reason
             ),
         )
 
@@ -202,7 +202,7 @@ class Robust(Preset):
         row: _Weighed,
         low: float,
         high: float,
-        share: float,
+        q_value: float,
         rows: int,
         found: float,
         status: VerdictStatus,
@@ -225,7 +225,7 @@ class Robust(Preset):
             ("effect floor", f"{100 * self.delta:g} %"),
             (
                 "chance",
-                f"p = {row.p_value:.2g}; as one of {rows} rows {share:.2g}, "
+                f"p = {row.p_value:.2g}; as one of {rows} rows {q_value:.2g}, "
                 f"which must be at most {self.q:g}",
             ),
             ("would be found", f"a slowdown of {detectable_text(found)}, nine times of ten"),
@@ -233,34 +233,34 @@ class Robust(Preset):
         )
 
     def _status(
-        self, row: _Weighed, effect: float, low: float, high: float, share: float, found: float
+        self, row: _Weighed, effect: float, low: float, high: float, q_value: float, found: float
     ) -> tuple[VerdictStatus, Callable[[], Reason]]:
-        """The verdict by the mean over blocks; `effect` is the log ratio that the reason names,
+        """Return the verdict by the mean over blocks; `effect` is the log ratio in the reason,
         which must be beyond the floor too."""
         floor = math.log1p(self.delta)
         span = {"low": exp(low), "high": exp(high)}
-        if share <= self.q and min(abs(row.centre), abs(effect)) > floor:
+        if q_value <= self.q and min(abs(row.centre), abs(effect)) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
             return status, lambda: Reason("changed", ratio=exp(effect), **span)
         if low >= -floor and high <= floor:
             by_clock = row.sides.line is not None and abs(row.sides.apart) > floor
             status = VerdictStatus.UNSURE if by_clock else VerdictStatus.SAME
             return status, lambda: Reason("within", limit=self.delta, **span)
-        if share <= self.q:
+        if q_value <= self.q:
             return VerdictStatus.UNSURE, lambda: Reason("perhaps-within", limit=self.delta, **span)
         if row.p_value <= self.q:
             return VerdictStatus.UNSURE, lambda: Reason(
                 "perhaps-chance", cause=Reason("span", **span), rows="rows"
             )
         span |= {"detectable": found}
-        if row.full_error > row.error and low * high > 0:  # its blocks alone would call it changed
+        if row.full_error > row.error and low * high > 0:  # by the blocks alone: changed
             return VerdictStatus.UNSURE, lambda: Reason("perhaps-run", **span)
         return VerdictStatus.UNSURE, lambda: Reason("not-detectable", **span)
 
 
-def _load_of_slower(pair: Pair, status: VerdictStatus) -> float:
-    """Return how many cores other work used beside the slower side of a change, if it was clearly
-    more than beside the faster one; else 0. Such times are too long by an unknown amount: with one
+def _excess_load(pair: Pair, status: VerdictStatus) -> float:
+    """Return the number of cores used by other work during the slower side of a change, if clearly
+    more than during the faster side; else 0. Such times are too long by an unknown amount: with one
     of two cores taken, a GEMM on two threads took 100 times as long."""
     if status not in (VerdictStatus.SLOWER, VerdictStatus.FASTER):
         return 0.0
@@ -269,7 +269,7 @@ def _load_of_slower(pair: Pair, status: VerdictStatus) -> float:
     return slower if slower > 2 * faster else 0.0
 
 
-def _beside(reason: Callable[[], Reason], side: str, load: float) -> Reason:
+def _add_load(reason: Callable[[], Reason], side: str, load: float) -> Reason:
     return Reason("beside-load", cause=reason(), side=side, load=load)
 
 
@@ -285,7 +285,7 @@ def _run_facts(row: _Weighed) -> Facts:
 
 
 def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
-    """Welch's difference of means, with each side's variance helped by what is common."""
+    """Compare the means of both sides by Welch's test, with variances shrunk to the common one."""
     found = []
     for sides in rows:
         parts = []
@@ -298,7 +298,7 @@ def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
         errors = [math.hypot(math.sqrt(one), sides.line_error) for one in (total, full)]
         centre = sides.head.centre - sides.base.centre
         found.append((sides, centre, errors, (total**2 / scale, full**2 / scale)))
-    # At once, as in `_half_widths`.
+    # One call, as in `_half_widths`.
     distances = [-abs(centre) / errors[1] for _, centre, errors, _ in found]
     chances = 2 * stdtr([dofs[1] for *_, dofs in found], distances)
     return [
@@ -316,8 +316,8 @@ def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
 
 
 def _half_widths(errors: Sequence[float], dofs: Sequence[float], alpha: float) -> list[float]:
-    """Half of each row's interval at level 1 - `alpha`. At once: a call of scipy for each row
-    takes longer than all the rest of judging it."""
+    """Return half of each row's interval at level 1 - `alpha`. In one call: a scipy call per row
+    takes longer than the rest of its judgement."""
     quantiles = stdtrit(dofs, 1 - alpha / 2)
     return [error * quantile for error, quantile in zip(errors, quantiles.tolist(), strict=True)]
 
@@ -351,14 +351,14 @@ def _sides(pair: Pair) -> _Sides:
 
 
 def _block_clocks(measurement: Measurement) -> list[float]:
-    """Logarithms of the core clocks of all blocks; empty where one was not measured."""
+    """Return the logarithms of the blocks' core clocks; empty if one was not measured."""
     clocks = [block.clock_mhz for block in measurement.blocks]
     return [math.log(clock) for clock in clocks if clock] if all(clocks) else []
 
 
 def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
     logs = tuple(sorted(map(math.log, replicates(by_process))))
-    # As statistics.fmean, whose checks take longer than the sum, and statistics.variance, which
+    # statistics.fmean takes longer for its checks than for the sum, and statistics.variance
     # computes in fractions.
     centre = math.fsum(logs) / len(logs)
     squares = [(log - centre) ** 2 for log in logs]
@@ -370,7 +370,7 @@ def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
 def _at_equal_clock(
     reason: Callable[[], Reason], pair: Pair, sides: _Sides, shown: float
 ) -> Reason:
-    """The reason, with what it was judged by."""
+    """Return the reason, wrapped in what it was judged by: equal clocks or block means."""
     if sides.line is None:
         return noted(reason(), pair)
     return Reason("at-equal-clock", cause=reason(), apart=math.exp(shown))
@@ -386,8 +386,8 @@ def _clock_facts(sides: _Sides) -> Facts:
     return (("clock", text),)
 
 
-def _too_few(pair: Pair) -> Judgement:
-    """A row that has no spread on some side cannot be judged by one."""
+def _judge_too_few(pair: Pair) -> Judgement:
+    """Return the judgement of a row with too few blocks on a side for a spread."""
     base, head = times(pair)
     base_s, head_s = medians_s(pair)
     sides = (("base", base), ("head", head))

@@ -1,4 +1,4 @@
-"""MLIR of the ops, made per problem. One file an op; each offers `source`."""
+"""MLIR of the ops, generated per problem. One file per op; each defines `source`."""
 
 from __future__ import annotations
 

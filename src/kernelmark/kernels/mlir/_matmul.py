@@ -1,4 +1,4 @@
-"""What GEMMs share: the contraction, and what follows a plain one."""
+"""Shared code of GEMMs: the contraction, and the epilogue of a plain GEMM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelmark.kernels.mlir.base import Form, Graph, Source, Value, affine_map,
 
 
 def refuses(problem: Problem) -> str | None:
-    """None, or why MLIR has no such tensor."""
+    """Return why MLIR has no such tensor, or None."""
     for name, dtype_name in problem.dtypes.items():
         if element_type(dtype_name) is None:
             return f"MLIR has no tensor of {dtype_name} ({name})"
@@ -46,8 +46,8 @@ def contract(
     acc: str,
     start: Value | None = None,
 ) -> Value:
-    """op(A) · op(B) accumulated in `acc`, added to `start` if there is one; operands narrower than
-    `acc` are widened first."""
+    """Return op(A) · op(B) accumulated in `acc`, added to `start` if given; operands narrower than
+    `acc` are upcast first."""
     batched = len(shape) == 3
     lead = "b, " if batched else ""
     maps = ""
@@ -72,7 +72,7 @@ def mx_matmul(
     result: str,
     shape: tuple[int, ...],
 ) -> Value:
-    """The GEMM of A and B, whose blocks `g` of `k` elements have scales, summed in f32.
+    """Return the GEMM of A and B with a scale per block `g` of `k` elements, summed in f32.
     `operands` are A, B and their scales, each with its indices."""
 
     def body(g: Graph, scalars: list[Value]) -> Value:
@@ -85,13 +85,13 @@ def mx_matmul(
 
 
 def _scaled(g: Graph, value: Value, scale: Value) -> Value:
-    """An element times its block's scale."""
+    """Return an element times its block's scale."""
     types = f"{value.type}, {scale.type} to f32"
     return g.add(f"arith.scaling_extf {value.name}, {scale.name} : {types}", None, "f32")
 
 
 def _finish(graph: Graph, product: Value, problem: Problem) -> Value:
-    """Scale, add and round in one elementwise op; nothing where there is nothing to do."""
+    """Scale, add and round in one elementwise op, which is left out if it would do nothing."""
     alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
     out = graph.output.type
     added = [(name, graph.inputs[name]) for name in ("c", "bias") if name in graph.inputs]

@@ -1,8 +1,8 @@
-"""Size: a dim that the compiler does not know, and what is computed from it.
+"""Size: a dim that is dynamic for the compiler, and expressions of such dims.
 
 An op's tensors and its MLIR are derived from the problem's dims by integer arithmetic. With a Size
-in the place of a dim, the same arithmetic also records how the function is to compute each size
-from its arguments, so that one description of an op serves static and dynamic dims.
+instead of an integer dim, the same arithmetic also records how the function computes each size from
+its arguments, so that one description of an op serves static and dynamic dims.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Term = str | tuple[str, "Term | int", "Term | int"]
 
 
 class Size(int):
-    """As an integer, the size of the measured problem; `term` is what the compiled code computes.
+    """As an integer, the size in the measured problem; `term` is what the compiled code computes.
 
-    Equal only to a size of the same term: where the text branches on a size, as for a filter of
-    one tap, a dynamic one takes the general form, whatever it is in this problem."""
+    Equal only to a size with the same term: where the text depends on a size, as for a filter of
+    one tap, a dynamic dim takes the general form, whatever its value in this problem.
+    """
 
     term: Term
 
@@ -62,7 +63,7 @@ class Size(int):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Size) and self.term == other.term
 
-    # int has one of its own, which compares values.
+    # int defines its own, which compares values.
     def __ne__(self, other: object) -> bool:
         return not self == other
 
@@ -76,7 +77,7 @@ _VALUES: dict[str, Any] = {
     "muli": int.__mul__,
     "floordivsi": int.__floordiv__,
 }
-# Second operands that change nothing.
+# Neutral second operands.
 _NEUTRAL = {"addi": 0, "subi": 0, "muli": 1, "floordivsi": 1}
 
 
@@ -94,8 +95,8 @@ def _operand(size: int) -> Term | int:
 
 
 def dynamic_dims(problem: Problem) -> tuple[str, ...]:
-    """The dims that an argument has as one of its own: the code reads them there. A stride is of
-    no argument."""
+    """Return the dims that are a dim of some argument, from which the code reads them. A stride is
+    not."""
     tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
     sizes = [size for one in tensors for size in argument_shape(one)]
     found = {size.term for size in sizes if isinstance(size, Size)}
@@ -103,13 +104,13 @@ def dynamic_dims(problem: Problem) -> tuple[str, ...]:
 
 
 def argument_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape of a tensor as an argument: elements of less than a byte come as whole bytes."""
+    """Return the shape of a tensor as an argument: sub-byte elements are passed as whole bytes."""
     per_byte = 8 // min(8, spec.type.bits)
     return (*spec.shape[:-1], spec.shape[-1] // per_byte)
 
 
 def with_dynamic(problem: Problem, names: Collection[str]) -> Problem:
-    """The problem with the named dims unknown to the compiler."""
+    """Return the problem with the named dims dynamic for the compiler."""
     dims = {
         name: Size(value, name) if name in names else value for name, value in problem.dims.items()
     }

@@ -1,8 +1,8 @@
 """attention: the attention op for GPU targets, matmul + softmax + matmul for CPUs.
 
-IREE lowers `iree_linalg_ext.attention` on CPUs to code that is many times slower than the three
-steps written out, so that CPUs get the steps; GPUs get the op, whose lowering is made for them,
-but for f64, which it does not have.
+On CPUs, IREE lowers `iree_linalg_ext.attention` to code that is many times slower than the three
+separate steps, so CPUs get the steps. GPUs get the op, whose lowering is made for them, except for
+f64, which it does not support.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernelmark.ops.attention import scale
 
 
 class Attention(Source):
-    """softmax(scale · Q · Kᵀ + mask) · V, with heads of K and V shared by groups of Q's."""
+    """softmax(scale · Q · Kᵀ + mask) · V, where groups of Q's heads share heads of K and V."""
 
     def refuses(self, problem: Problem) -> str | None:
         return refuses_types(problem)
@@ -36,7 +36,7 @@ class Attention(Source):
         return graph.module(_heads_back(graph, result, problem))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The scores and the weights made of them, which the steps keep whole."""
+        """Return the bytes of the scores and of the weights, which the steps store completely."""
         if _has_op(problem, form):
             return 0
         d = problem.dims
@@ -45,30 +45,30 @@ class Attention(Source):
 
 
 def _has_op(problem: Problem, form: Form) -> bool:
-    """Whether the op is used: its lowering sums in f32, whatever the problem says."""
+    """Return whether the attention op is used: its lowering sums in f32 in any case."""
     return form.gpu and problem.dtypes["acc"] != "f64"
 
 
 def _weight_type(problem: Problem) -> DType:
-    """Weights are rounded to the inputs' type before the second GEMM, as fused kernels do."""
+    """Return the dtype of the weights in the second GEMM: the inputs' type, as in fused kernels."""
     return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
 
 
 def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
-    """(batch · heads_kv, rows, dim), where a group's rows of Q follow one another."""
+    """Return (batch · heads_kv, rows, dim), with a group's rows of Q contiguous."""
     batch, heads_kv = problem.dims["batch"], problem.dims["heads_kv"]
     if problem.options["layout"] == "bshd":
         b, s, h, d = value.dims
         value = _transpose(graph, value, (b, h, s, d))
     rows = math.prod(value.dims[1:3]) // heads_kv
     dim = value.dims[3]
-    # Four dims to one and back to three: heads split unevenly between the two sides.
+    # Through one dim: heads are split differently in the two shapes.
     flat = graph.reshape(value, [[0, 1, 2], [3]], (math.prod(value.dims[:3]), dim))
     return graph.reshape(flat, [[0, 1], [2]], (batch * heads_kv, rows, dim))
 
 
 def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
-    """The result in the output's layout."""
+    """Return the result in the output's layout."""
     d = problem.dims
     whole = (d["batch"], d["heads_q"], d["seq_q"], d["dim_v"])
     flat = graph.reshape(value, [[0, 1], [2]], (math.prod(whole[:3]), whole[3]))
@@ -77,7 +77,7 @@ def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
 
 
 def _transpose(graph: Graph, value: Value, shape: tuple[int, ...]) -> Value:
-    """Heads and positions exchanged."""
+    """Return the tensor with heads and positions exchanged."""
     empty = graph.empty(shape, value.type)
     operands = f"ins({value.name} : {value.text}) outs({empty.name} : {empty.text})"
     return graph.add(f"linalg.transpose {operands} permutation = [0, 2, 1, 3]", shape, value.type)
@@ -113,7 +113,7 @@ def _cast(graph: Graph, value: Value, element: str) -> Value:
 
 
 def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
-    """Scores times the scale, minus infinity where position j lies after query i."""
+    """Return scores times the scale; minus infinity where position j is after query i."""
     acc = scores.type
     factor = _scale(graph, problem, acc)
 
@@ -131,7 +131,7 @@ def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
 
 
 def _scale(graph: Graph, problem: Problem, acc: str) -> Value:
-    """The factor of the scores: computed where it follows from a dim that is not known."""
+    """Return the factor of the scores: a constant, or computed if it depends on a dynamic dim."""
     length = problem.dims["dim_qk"]
     if not isinstance(length, Size) or problem.options["scale"] != "auto":
         return graph.constant(scale(problem), acc)
@@ -142,7 +142,8 @@ def _scale(graph: Graph, problem: Problem, acc: str) -> Value:
 
 
 def _is_hidden(g: Graph, problem: Problem, *, rows: Value, column: Value) -> Value:
-    """Causal, aligned at the last position: query i sees keys up to i + seq_kv − seq_q."""
+    """Return whether a key is masked. Causal, aligned at the last position: query i attends to keys
+    up to i + seq_kv − seq_q."""
     d = problem.dims
     query = rows
     if d["heads_q"] != d["heads_kv"]:
@@ -154,7 +155,7 @@ def _is_hidden(g: Graph, problem: Problem, *, rows: Value, column: Value) -> Val
 
 
 def _fused(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc: str) -> Value:
-    """One attention op; a causal mask is an operand of truth values."""
+    """Return one attention op; a causal mask is a boolean operand."""
     q, k, v = qkv
     heads, rows, _ = q.dims
     loops = "b, m, n, c, d"  # c: the dim of Q and K, d: positions of K and V
@@ -180,7 +181,7 @@ def _fused(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
 
 
 def _mask(graph: Graph, problem: Problem, shape: tuple[int, ...]) -> Value:
-    """True where a key is seen."""
+    """Return a mask that is true where a query attends to a key."""
 
     def body(g: Graph, scalars: list[Value]) -> Value:
         hidden = _is_hidden(g, problem, rows=g.index(0), column=g.index(1))

@@ -1,4 +1,4 @@
-"""Source: an op's MLIR. Graph: the text of one function, written value by value."""
+"""Source: an op's MLIR. Graph: a builder for the text of one function."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _TYPES = {
     "i8": "i8",
     "i32": "i32",
 }
-DTYPE_OF = {name: ours for ours, name in _TYPES.items()}  # ours, by MLIR's name
+DTYPE_OF = {name: ours for ours, name in _TYPES.items()}  # MLIR's name -> ours
 _BITS = {name: dtype(ours).bits for ours, name in _TYPES.items()}
 
 
 def element_type(dtype_name: str) -> str | None:
-    """MLIR's name of a dtype, or None where a tensor of it cannot be written."""
+    """Return MLIR's name of a dtype, or None if MLIR has no tensor of it."""
     return _TYPES.get(dtype_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Which of several equal forms of an op to write.
+    """Which of several equivalent forms of an op to write.
 
-    `gpu` picks the forms that GPU code generation is made for. `im2col` writes a convolution as
-    a GEMM. `dynamic` names the dims that the compiler does not know; `text` has them as `Size`
-    in the problem and its tensors.
+    `gpu` selects the forms that GPU code generation expects. `im2col` writes a convolution as a
+    GEMM. `dynamic` names the dims that are dynamic for the compiler; `text` gets them as `Size` in
+    the problem and its tensors.
     """
 
     gpu: bool = False
@@ -57,20 +57,20 @@ class Source(ABC):
 
     @abstractmethod
     def refuses(self, problem: Problem) -> str | None:
-        """None, or one sentence on what of this problem cannot be written."""
+        """Return why this problem cannot be written in MLIR, or None."""
 
     @abstractmethod
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
-        """A whole module."""
+        """Return the text of a module."""
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """A lower bound on the memory that intermediate results take."""
+        """Return a lower bound of the memory for intermediate results."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A tensor in the graph, or a scalar where `shape` is None. `type` is MLIR's element type."""
+    """A tensor in the graph, or a scalar if `shape` is None. `type` is MLIR's element type."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -92,7 +92,8 @@ def tensor_type(shape: Sequence[int], element: str) -> str:
 
 
 def affine_map(loops: str, results: str) -> str:
-    """`affine_map("i, j, k", "i, k")`; no results is the map of a scalar."""
+    """Return an affine map, as in `affine_map("i, j, k", "i, k")`; without results, that of a
+    scalar."""
     return f"affine_map<({loops}) -> ({results})>"
 
 
@@ -101,20 +102,20 @@ def is_float(element: str) -> bool:
 
 
 class Graph:
-    """Collects a function's lines and hands out names. Every method adds one op."""
+    """Builds the lines of a function and numbers its values. Most methods add one op."""
 
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         self._lines: list[str] = []
-        # Sizes are computed before everything else, so that a region may use them as well.
+        # Sizes are computed first, so that regions can use them as well.
         self._head: list[str] = []
-        self._known: dict[Term | int, str] = {}
+        self._computed: dict[Term | int, str] = {}
         self._count = 0
         self._tensors = tensors
         self.inputs = {spec.name: self._input(spec) for spec in tensors if spec.role == "in"}
         self.output = _argument(tensors[-1])
 
     def _input(self, spec: TensorSpec) -> Value:
-        """A tensor in its own type. IREE has no arguments of less than a byte an element."""
+        """Return a tensor in its own type. IREE has no arguments of sub-byte elements."""
         given, element = _argument(spec), element_type(spec.dtype) or ""
         if given.type == element:
             return given
@@ -126,12 +127,12 @@ class Graph:
         return self.add(text, spec.shape, element)
 
     def _unknown(self, shape: Sequence[int]) -> str:
-        """The sizes that a type leaves open, as they follow it."""
+        """Return the list of dynamic sizes that follows a type."""
         names = ", ".join(self.size(size) for size in shape if isinstance(size, Size))
         return f"{{{names}}}" if names else ""
 
     def module(self, result: Value) -> str:
-        """The module whose function writes `result` into its last argument."""
+        """Return the module whose function writes `result` into its last argument."""
         arguments = [f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors]
         # The attribute makes the caller's buffer the storage of result 0: the kernel writes
         # there, with no copy and no allocation.
@@ -141,7 +142,8 @@ class Graph:
         return "\n".join(["module @kernelmark {", head, *self._head, *self._lines, *tail])
 
     def function(self, name: str, result: Value) -> str:
-        """A private function of static dims that returns `result`, for a module of IREE's."""
+        """Return a private function of static dims that returns `result`, for one of IREE's
+        modules."""
         arguments = ", ".join(f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors)
         head = f"  util.func private @{name}({arguments}) -> {result.text} {{"
         return "\n".join(
@@ -149,7 +151,7 @@ class Graph:
         )
 
     def add(self, text: str, shape: tuple[int, ...] | None, element: str) -> Value:
-        """The value of the op that `text` writes."""
+        """Add the op `text` and return its value."""
         return Value(name=self._append(self._lines, text), shape=shape, type=element)
 
     def _append(self, lines: list[str], text: str) -> str:
@@ -159,31 +161,31 @@ class Graph:
         return name
 
     def size(self, size: int) -> str:
-        """A size as it stands in a list of sizes: a number, or the name of a computed one."""
+        """Return a size for a list of sizes: a number, or the name of a computed index."""
         return self._index(size.term) if isinstance(size, Size) else str(size)
 
     def _index(self, term: Term | int) -> str:
-        """The name of an index that is computed at the function's beginning."""
-        if term not in self._known:
+        """Return the name of an index that is computed at the function's beginning."""
+        if term not in self._computed:
             if isinstance(term, int):
                 text = f"arith.constant {term} : index"
             elif isinstance(term, str):
-                owner, place = self._owner(term)
-                at = self._index(place)
+                owner, position = self._owner(term)
+                at = self._index(position)
                 text = f"tensor.dim {owner.name}, {at} : {owner.text}"
             else:
                 op, left, right = term
                 names = f"{self._index(left)}, {self._index(right)}"
                 text = f"arith.{op} {names} : index"
-            self._known[term] = self._append(self._head, text)
-        return self._known[term]
+            self._computed[term] = self._append(self._head, text)
+        return self._computed[term]
 
     def _owner(self, dim: str) -> tuple[Value, int]:
-        """An argument that has the dim, and the dim's place in it."""
+        """Return an argument that has the dim, and the dim's position in it."""
         for value in map(_argument, self._tensors):
-            for place, size in enumerate(value.dims):
+            for position, size in enumerate(value.dims):
                 if isinstance(size, Size) and size.term == dim:
-                    return value, place
+                    return value, position
         raise LookupError(dim)
 
     def constant(self, number: float, element: str) -> Value:
@@ -192,7 +194,7 @@ class Graph:
         if element == "index" or not is_float(element):
             literal = str(int(number))
         elif math.isinf(number):
-            # Decimal literals cannot say infinity: MLIR reads it as the type's bits.
+            # Decimal literals cannot express infinity: MLIR reads it as the type's bits.
             literal = _INFINITIES[element][number < 0]
         else:
             literal = f"{float(number):.17e}"
@@ -211,7 +213,7 @@ class Graph:
     def named(
         self, op: str, ins: Sequence[Value], out: Value, *, before: str = "", attributes: str = ""
     ) -> Value:
-        """A named linalg op; `before` stands between its name and its operands."""
+        """Add a named linalg op; `before` is put between its name and its operands."""
         operands = f"ins({', '.join(v.name for v in ins)} : {', '.join(v.text for v in ins)})"
         words = [op, before, attributes, operands, f"outs({out.name} : {out.text})"]
         text = " ".join(word for word in words if word)
@@ -226,8 +228,8 @@ class Graph:
         *,
         reduced: Sequence[str] = (),
     ) -> Value:
-        """An op over `loops`, parallel but for those in `reduced`; `body` gets one scalar per
-        operand, the output's last."""
+        """Add an op over `loops`, parallel except for those in `reduced`; `body` gets one scalar
+        per operand, the output's last."""
         out_value, out_map = out
         maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in ins), out_map])
         names = [name.strip() for name in loops.split(",")]
@@ -258,7 +260,8 @@ class Graph:
         yield scalars
 
     def scalar(self, op: str, *operands: Value) -> Value:
-        """`scalar("mul", x, y)`: arith.mulf or arith.muli by the operands' type."""
+        """Add a scalar op: `scalar("mul", x, y)` is arith.mulf or arith.muli by the operands'
+        type."""
         element = operands[0].type
         suffix = "f" if is_float(element) else "i"
         names = ", ".join(o.name for o in operands)
@@ -268,7 +271,7 @@ class Graph:
         return self.add(f"linalg.index {loop} : index", None, "index")
 
     def cast(self, value: Value, element: str) -> Value:
-        """A scalar in another type, rounded to nearest even where it narrows."""
+        """Convert a scalar to another type, rounded to nearest even if narrower."""
         if value.type == element:
             return value
         if is_float(value.type) and is_float(element) and _BITS[value.type] == _BITS[element]:
@@ -293,7 +296,7 @@ class Graph:
         return self.add(f"{text}into {tensor_type(shape, value.type)}", shape, value.type)
 
     def _sized(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """The same tensor with other dims of it known to the compiler."""
+        """Return the same tensor with other dims static."""
         target = tensor_type(shape, value.type)
         if target == value.text:
             return value
@@ -304,8 +307,8 @@ class Graph:
 def _collapsed(
     whole: Sequence[int], groups: Sequence[Sequence[int]], given: Sequence[int]
 ) -> tuple[int, ...]:
-    """The sizes `given` of the groups of a shape, each unknown if any dim of its group is: MLIR
-    demands that."""
+    """Return the sizes `given` of the groups of a shape, each dynamic if any dim of its group is,
+    as MLIR requires."""
     sizes = []
     for group, size in zip(groups, given, strict=True):
         known = not any(isinstance(whole[dim], Size) for dim in group)
@@ -330,7 +333,7 @@ def _argument(spec: TensorSpec) -> Value:
 
 
 def argument_type(spec: TensorSpec) -> str:
-    """The type of the function's argument for a tensor."""
+    """Return the type of the function's argument for a tensor."""
     return _argument(spec).text
 
 

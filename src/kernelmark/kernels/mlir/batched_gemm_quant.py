@@ -2,7 +2,7 @@
 
 `a8w8_group` quantises A first: a reduction finds the largest element of each group, and the groups
 are then a batch of contractions, whose sums are scaled and added in f32. MXFP4 is one contraction
-of elements with their groups' scales, in the form that IREE has matrix instructions for.
+of elements with their groups' scales, in the form that IREE maps to matrix instructions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernelmark.kernels.mlir.base import (
 )
 from kernelmark.numerics import mxfp4
 
-_FLOOR = 1e-10  # as in the op: a group of zeros is divided by this, not by zero
+_FLOOR = 1e-10  # avoids a division by zero for a group of zeros, as in the op
 
 
 class BatchedGemmQuant(Source):
@@ -41,14 +41,14 @@ class BatchedGemmQuant(Source):
         return graph.module(_finish(graph, problem, summed))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The sums of each group, which are kept whole."""
+        """Return the bytes of the sums of each group, which are stored completely."""
         d = problem.dims
         groups = -(-d["k"] // d["group"]) if "group" in d else 1
         return 4 * d["batch"] * d["m"] * d["n"] * groups
 
 
 def _rows(problem: Problem) -> str:
-    """The dims of A's rows in the order that they are stored in."""
+    """Return the dims of A's rows in storage order."""
     return "i, b" if problem.options["a_order"] == "mbk" else "b, i"
 
 
@@ -69,7 +69,7 @@ def _sums(graph: Graph, problem: Problem) -> Value:
 
 
 def _grouped_sums(graph: Graph, problem: Problem) -> Value:
-    """Sum of each group's integers or 8-bit floats times the group's scale, in f32."""
+    """Return the sum of each group's integers or 8-bit floats times the group's scale, in f32."""
     d, rows = problem.dims, _rows(problem)
     groups = -(-d["k"] // d["group"])
     a, b = (_split(graph, graph.inputs[name], groups, d["group"]) for name in "ab")
@@ -92,7 +92,7 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
         value = g.scalar("mul", g.cast(scalars[0], "f32"), inverse)
         value = g.scalar("minimum", value, g.constant(top, "f32"))
         value = g.scalar("maximum", value, g.constant(-top, "f32"))
-        if not is_float(b.type):  # a conversion to integers cuts off
+        if not is_float(b.type):  # a conversion to integers truncates
             value = g.add(f"math.roundeven {value.name} : f32", None, "f32")
         return g.cast(value, b.type)
 
@@ -127,7 +127,7 @@ def _mxfp4_sums(graph: Graph, problem: Problem) -> Value:
 
 
 def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
-    """A's elements and the scales of its groups, by the rule of `numerics.mxfp4`."""
+    """Return A's elements and the scales of its groups, by the rule of `numerics.mxfp4`."""
     loops, lines = f"{by_group}, k", a.dims[:-1]
     start = graph.filled(0, lines, "f32")
     peaks = graph.each(loops, [(a, loops)], (start, by_group), _largest, reduced=("k",))
@@ -139,7 +139,7 @@ def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
         code = g.scalar(
             "maxs", g.scalar("sub", exponent, g.constant(2, "i32")), g.constant(0, "i32")
         )
-        # Infinity's exponent gets the scale's largest, not that less two.
+        # The exponent of infinity maps to the largest scale, without subtracting two.
         top, last = g.constant(mxfp4.INFINITE, "i32"), g.constant(mxfp4.INFINITE - 1, "i32")
         full = g.add(f"arith.cmpi uge, {exponent.name}, {top.name} : i32", None, "i1")
         code = g.add(f"arith.select {full.name}, {last.name}, {code.name} : i32", None, "i32")
@@ -158,7 +158,8 @@ def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
 
 
 def _inverse(g: Graph, scale: Value) -> Value:
-    """1 / scale, from its bits: the least scale is no normal number of f32, its inverse is."""
+    """Return 1 / scale, from its bits: the smallest scale is subnormal in f32, its inverse is
+    not."""
     byte = g.add(f"arith.bitcast {scale.name} : {scale.type} to i8", None, "i8")
     code = g.add(f"arith.extui {byte.name} : i8 to i32", None, "i32")
     exponent = g.scalar("sub", g.constant(mxfp4.INFINITE - 1, "i32"), code)
@@ -167,13 +168,14 @@ def _inverse(g: Graph, scale: Value) -> Value:
 
 
 def _on_f4_grid(g: Graph, value: Value) -> Value:
-    """The nearest number of f4E2M1FN, ties to even, in f32.
+    """Return the nearest value of f4E2M1FN, ties to even, in f32.
 
-    IREE 3.13's own conversion to that type, where the target has none, takes 0.75 to 1 for 0; of
-    numbers that the type has it is right."""
+    IREE 3.13's emulated conversion to that type maps 0.75 to 1 to 0; it is correct for values that
+    the type represents.
+    """
     size = g.add(f"math.absf {value.name} : f32", None, "f32")
     step = g.constant(0.5, "f32")
-    for start in (2.0, 4.0):  # numbers are 0.5, 1 and 2 apart from 0, 2 and 4 on
+    for start in (2.0, 4.0):  # values are 0.5, 1 and 2 apart from 0, 2 and 4 on
         above = g.add(
             f"arith.cmpf oge, {size.name}, {g.constant(start, 'f32').name} : f32", None, "i1"
         )
@@ -192,7 +194,7 @@ def _largest(g: Graph, scalars: list[Value]) -> Value:
 
 
 def _split(graph: Graph, value: Value, groups: int, group: int) -> Value:
-    """The last dim as (groups, group), with zeros where it ends inside a group."""
+    """Return the last dim as (groups, group), padded with zeros to whole groups."""
     *lines, k = value.dims
     shape = (*lines, groups * group)
     missing = shape[-1] - k
@@ -209,7 +211,7 @@ def _split(graph: Graph, value: Value, groups: int, group: int) -> Value:
 
 
 def _grouped(graph: Graph, value: Value, groups: int, group: int) -> Value:
-    """The last dim as (groups, group)."""
+    """Return the last dim as (groups, group)."""
     return graph.reshape(value, [[0], [1], [2, 3]], (*value.dims[:2], groups, group))
 
 

@@ -24,7 +24,7 @@ from kernelmark.ops.conv import op, output_size
 
 
 class Conv(Source):
-    """Two forms of the same sums; `form.im2col` applies to ungrouped convolutions."""
+    """Several forms of a convolution; `form.im2col` applies to ungrouped ones."""
 
     def refuses(self, problem: Problem) -> str | None:
         return refuses_types(problem)
@@ -41,7 +41,7 @@ class Conv(Source):
         return graph.module(_rounded(graph, summed))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The patches, where they are written out."""
+        """Return the bytes of the patches, if they are written to memory."""
         if not form.im2col or problem.dims["groups"] > 1 or _pointwise(problem):
             return 0
         d = problem.dims
@@ -62,12 +62,13 @@ def _one_tap(problem: Problem) -> bool:
 
 
 def _pointwise(problem: Problem) -> bool:
-    """One tap, no step: the input is its own patches."""
+    """Return whether the filter has one tap and no stride: the input is its own patches."""
     return _one_tap(problem) and problem.dims["stride_h"] * problem.dims["stride_w"] == 1
 
 
 def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Groups become a dim of their own, which costs no copy in either layout."""
+    """Return the named convolution. Groups become a separate dim, without a copy in either
+    layout."""
     nhwc, groups = _nhwc(problem), problem.dims["groups"]
     w, out = graph.inputs["w"], graph.output.dims
     name = "linalg.conv_2d_nhwc_fhwc" if nhwc else "linalg.conv_2d_nchw_fchw"
@@ -87,10 +88,11 @@ def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
 
 
 def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
-    """An nchw convolution of one tap as W · X for every image and group.
+    """Return an nchw convolution of one tap as W · X for every image and group.
 
-    The named convolution has X as its left factor. IREE 3.13 turns that into matrix instructions
-    of NVIDIA whose result lies the other way round: half of the sums came out wrong on an H200."""
+    The named convolution has X as its left operand. IREE 3.13 lowers that to NVIDIA matrix
+    instructions with a transposed result layout: half of the sums were wrong on an H200.
+    """
     d, out = problem.dims, graph.output.dims
     groups, spots = d["groups"], out[2] * out[3]
     terms, filters = d["c"] // groups, d["k"] // groups
@@ -103,13 +105,13 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     loops = "n, g, i, j, k"
     maps = ", ".join(affine_map(loops, m) for m in ("g, i, k", "n, g, k, j", "n, g, i, j"))
     product = graph.named("linalg.contract", [w, x], start, before=f"indexing_maps = [{maps}]")
-    product = _rounded(graph, product)  # before the reshapes, or it becomes a kernel of its own
+    product = _rounded(graph, product)  # before the reshapes, or it becomes a separate kernel
     product = graph.reshape(product, [[0], [1, 2], [3]], (d["n"], d["k"], spots))
     return graph.reshape(product, [[0], [1], [2, 3]], out)
 
 
 def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]) -> Value:
-    """Every so-many-th row and column of an nchw tensor."""
+    """Return an nchw tensor subsampled by `steps` in rows and columns."""
     shape = (*x.dims[:2], *size)
     if shape == x.dims:
         return x
@@ -121,8 +123,8 @@ def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]
 
 
 def im2col_function(problem: Problem, name: str) -> str:
-    """The function (x, w, y) -> y + x * w of a convolution by im2col, for a padded x: the operands
-    and the result of the named op."""
+    """Return the function (x, w, y) -> y + x * w of a convolution by im2col, for a padded x, with
+    the operands and the result of the named op."""
     d = problem.dims
     h, w = d["h"] + 2 * d["pad_h"], d["w"] + 2 * d["pad_w"]
     padded = replace(problem, dims={**d, "h": h, "w": w, "pad_h": 0, "pad_w": 0})
@@ -134,8 +136,8 @@ def im2col_function(problem: Problem, name: str) -> str:
 
 
 def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Value:
-    """Y = patches · Wᵀ for nhwc and W · patches for nchw, one GEMM over all taps, added to `start`
-    if there is one."""
+    """Return Y = patches · Wᵀ for nhwc and W · patches for nchw, one GEMM over all taps, added to
+    `start` if given."""
     d, out = problem.dims, graph.output.dims
     terms, acc = d["c"] * d["r"] * d["s"], _acc(problem)
 
@@ -158,7 +160,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
     middle = [*range(1, last - 1)]
     flat = graph.reshape(patches, [[0], middle, [last - 1, last]], (d["n"], terms, spots))
     if d["n"] == 1:
-        # Without the batch it is a plain GEMM, which the compiler knows better.
+        # Without the batch dim it is a plain GEMM, which IREE compiles better.
         one = graph.reshape(flat, [[0, 1], [2]], (terms, spots))
         shape = (d["k"], spots)
         begin = begun([[0, 1], [2, 3]], shape)
@@ -177,7 +179,8 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
 
 
 def _patches(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Every tap of every output pixel: (n, p, q, r, s, c), or (n, c, r, s, p, q) for nchw."""
+    """Return every tap of every output pixel: (n, p, q, r, s, c), or (n, c, r, s, p, q) for
+    nchw."""
     d = problem.dims
     p, q = output_size(problem)
     row = f"p * {d['stride_h']} + r * {d['dilation_h']}"
@@ -193,7 +196,7 @@ def _patches(graph: Graph, problem: Problem, x: Value) -> Value:
 
 
 def _padded(graph: Graph, problem: Problem, x: Value) -> Value:
-    """X with zeros around its height and width."""
+    """Return X with zeros around its height and width."""
     pad_h, pad_w = problem.dims["pad_h"], problem.dims["pad_w"]
     if not pad_h and not pad_w:
         return x
@@ -210,14 +213,14 @@ def _padded(graph: Graph, problem: Problem, x: Value) -> Value:
 
 
 def _split(graph: Graph, value: Value, dim: int, groups: int) -> Value:
-    """Dim `dim` as (groups, rest)."""
+    """Return the tensor with dim `dim` as (groups, rest)."""
     shape = value.dims
     new = (*shape[:dim], groups, shape[dim] // groups, *shape[dim + 1 :])
     return graph.reshape(value, _regrouped(dim), new)
 
 
 def _regrouped(dim: int) -> list[list[int]]:
-    """Five dims as four, where `dim` and the next are one."""
+    """Return the reassociation of five dims to four that joins `dim` and the next one."""
     return [[i if i < dim else i + 1] if i != dim else [i, i + 1] for i in range(4)]
 
 

@@ -1,4 +1,4 @@
-"""Kernels in one source that compiles as CUDA, HIP and, where it makes sense, C++."""
+"""Kernels in one source that compiles as CUDA, HIP and, in part, C++."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _OWN_MATRIX = ("sm_90", "sm_120", "sm_121")
 
 
 def names() -> list[str]:
-    """The kernel files in this folder."""
+    """Return the names of the kernel files in this folder."""
     return sorted(path.name for path in _FOLDER.glob("*.cu"))
 
 
 def source(name: str) -> str:
-    """The text of a kernel file in this folder, with the shared header in front."""
-    # The directives let a compiler's complaint name the right file and line.
+    """Return the text of a kernel file in this folder, with the shared header in front."""
+    # #line directives make compiler messages name the right file and line.
     shared = ("micro.h",) if name.startswith("micro_") else ()
     files = ("common.h", *shared, name)
     texts = (f'#line 1 "{f}"\n{(_FOLDER / f).read_text(encoding="utf-8")}' for f in files)
@@ -23,6 +23,6 @@ def source(name: str) -> str:
 
 
 def target(name: str, arch: str) -> str:
-    """The architecture to compile a file for on a GPU of `arch`: sm_90a where the file has
-    instructions that only this very generation knows."""
+    """Return the architecture to compile a file for on a GPU of `arch`: with the suffix `a`
+    (sm_90a) if the file has instructions that are specific to this generation."""
     return f"{arch}a" if name == "micro_matrix.cu" and arch in _OWN_MATRIX else arch

@@ -1,1 +1,2 @@
-"""Our Triton kernels. A module here imports Triton; only the triton backend imports it."""
+"""Triton kernels of kernelmark. Modules here import Triton; only the triton backend imports
+them."""

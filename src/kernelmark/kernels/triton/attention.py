@@ -1,8 +1,8 @@
 """Attention forward: O = softmax(scale · Q · Kᵀ) · V, with an online softmax.
 
-`attention_tiles` gives each program a block of queries of one head. `attention_split` is for few
-queries: it packs the query heads of a group into one block of rows and splits the keys over
-programs; `attention_join` puts the parts together. A causal mask is aligned at the last query.
+In `attention_tiles` each program computes a block of queries of one head. `attention_split` is for
+few queries: it packs the query heads of a group into one block of rows and splits the keys over
+programs; `attention_join` combines the parts. A causal mask is aligned at the last query.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ def absorb(
     WEIGHT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """One block of keys and values into the running maximum, sum and output.
+    """Add one block of keys and values to the running maximum, sum and output.
 
-    `seen` is which pairs count, when MASKED. Scores are kept in units of log2, so that the
-    exponential is one instruction."""
+    If MASKED, `seen` is the mask of the pairs that count. Scores are in units of log2, so that the
+    exponential is one instruction.
+    """
     scores = tl.dot(x, k_tile) * scale
     if MASKED:
         scores = tl.where(seen, scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, 1))
     if MASKED:
-        # A row that has seen nothing yet would give inf - inf.
+        # A fully masked row would give inf - inf.
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
     else:
         base = new_top
@@ -58,7 +59,7 @@ def edge_of(
     PAD_QK: tl.constexpr,
     PAD_V: tl.constexpr,
 ):
-    """Keys (a column each) and values (a row each) at `where`, zeros from `end` on."""
+    """Return the keys (as columns) and values (as rows) at `where`, zeros from `end` on."""
     columns = tl.arange(0, PAD_QK)
     v_columns = tl.arange(0, PAD_V)
     k_tile = tl.load(
@@ -107,10 +108,10 @@ def attention_tiles(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A block of BLOCK_M queries of one head against all keys it may see."""
+    """Compute a block of BLOCK_M queries of one head against all keys that they attend to."""
     block = tl.program_id(0)
     if CAUSAL:
-        # The last queries see most keys: start the long programs first.
+        # The last queries attend to most keys: start the long programs first.
         block = tl.num_programs(0) - 1 - block
     pair = tl.program_id(1)
     batch = (pair // heads_q).to(tl.int64)
@@ -216,9 +217,10 @@ def attention_split(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Rows are (query head of the group, query); a program takes one range of the keys.
+    """Compute one range of the keys for rows of (query head of the group, query).
 
-    A part is a row of DIM_V outputs, then its maximum and its sum."""
+    A part is a row of DIM_V outputs, then its maximum and its sum.
+    """
     part = tl.program_id(0)
     pair = tl.program_id(1)
     block = tl.program_id(2)
@@ -279,7 +281,8 @@ def attention_join(
     PAD_V: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """One output row from its parts, each weighted by how its maximum compares with the top."""
+    """Combine the parts of one output row, each weighted by exp2 of its maximum minus the overall
+    one."""
     row = tl.program_id(0)
     pair = tl.program_id(1)
     count = group * seq_q

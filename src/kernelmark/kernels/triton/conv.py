@@ -49,7 +49,8 @@ def conv_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """A tile of output pixels × filters of one group; `depth` and `filters` are a group's."""
+    """Compute a tile of output pixels × filters of one group; `depth` and `filters` are per
+    group."""
     row, column = tile_of(tl.program_id(0), pixels, filters, BLOCK_M, BLOCK_N, GROUP_M)
     group = tl.program_id(1)
     pixel = row * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -60,7 +61,7 @@ def conv_tiles(
     out_row = spot // columns_out
     out_column = spot % columns_out
     channels = tl.arange(0, BLOCK_K)
-    if WIDE:  # an image is more than 32 bits count
+    if WIDE:  # offsets in an image exceed 32 bits
         out_row = out_row.to(tl.int64)
         out_column = out_column.to(tl.int64)
         channels = channels.to(tl.int64)

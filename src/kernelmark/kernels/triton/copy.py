@@ -1,4 +1,4 @@
-"""Copies of an operand in another form: transposed, or upcast."""
+"""Conversion of an operand before a kernel: transposed, or upcast."""
 
 from __future__ import annotations
 

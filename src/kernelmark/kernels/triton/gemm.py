@@ -1,9 +1,9 @@
 """GEMM and strided-batched GEMM: D = alpha · op(A) · op(B) + beta · C + bias.
 
-`gemm_tiles` works on any architecture, with split-K into a float32 workspace that `gemm_reduce`
-sums, or the last slice of each tile to arrive (FUSED), which saves a launch. `gemm_persistent` is
-for Hopper and later: tensor descriptors (TMA), one program an SM. `transpose` comes before either,
-where the matrix unit takes an operand transposed only.
+`gemm_tiles` works on any architecture. With split-K, the slices go to a float32 workspace and are
+summed by `gemm_reduce`, or, with FUSED, by the last slice of each tile, which saves a launch.
+`gemm_persistent` is for Hopper and later: tensor descriptors (TMA), one program per SM. `transpose`
+runs before either if the matrix unit takes an operand only transposed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_of(pid, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """Row and column of a tile, walking GROUP_M rows together so that B stays in the L2."""
+    """Return row and column of a tile, in groups of GROUP_M rows so that B stays in the L2."""
     rows = tl.cdiv(m, BLOCK_M)
     columns = tl.cdiv(n, BLOCK_N)
     in_group = GROUP_M * columns
@@ -26,8 +26,8 @@ def tile_of(pid, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl
 
 @triton.jit
 def near(pid, count, XCDS: tl.constexpr):
-    """Number programs so that neighbours run on one of XCDS chiplets and share its L2: an AMD GPU
-    deals consecutive programs out to its chiplets in turn. `count` programs, each number once."""
+    """Renumber programs so that neighbours run on one of XCDS chiplets and share its L2: an AMD GPU
+    assigns consecutive programs to its chiplets round-robin. A permutation of `count` programs."""
     share = count // XCDS
     more = count % XCDS
     xcd = pid % XCDS
@@ -51,7 +51,7 @@ def finish(
     SCALED: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """alpha, beta · C and bias, in the accumulator's precision."""
+    """Apply alpha, beta · C and bias, in the accumulator's precision."""
     if SCALED:
         acc = (acc * alpha).to(acc.dtype)
     if HAS_C:
@@ -99,9 +99,9 @@ def gemm_tiles(
     XCDS: tl.constexpr,
     CACHE: tl.constexpr,
 ):
-    """One tile of D, or of one K slice of it when SPLIT. FUSED is how many slices the last to
-    arrive sums, or 0. SWAP works on the tile of Dᵀ, for matrix units that want many rows. CACHE is
-    the cache modifier of B's loads."""
+    """Compute one tile of D, or of one K slice of it if SPLIT. FUSED is the number of slices that
+    the last to arrive sums, or 0. SWAP computes the tile of Dᵀ, for matrix units that prefer many
+    rows. CACHE is the cache modifier of B's loads."""
     pid = tl.program_id(0)
     if XCDS > 1:
         pid = near(pid, tl.num_programs(0), XCDS)
@@ -112,7 +112,7 @@ def gemm_tiles(
     b += batch * k * n
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Past the edge, read the last row again instead of masking every load.
+    # Past the edge, clamp to the last row instead of masking every load.
     safe_rows = tl.minimum(rows, m - 1).to(tl.int64)
     safe_columns = tl.minimum(columns, n - 1).to(tl.int64)
     start = part * k_split
@@ -157,16 +157,16 @@ def gemm_tiles(
         parts += batch * tl.num_programs(1) * m * n
         tl.store(parts + part.to(tl.int64) * m * n + place, acc, mask=inside)
     if FUSED:
-        # Every thread's store must come before the one atomic that announces them.
+        # All threads' stores must come before the atomic that announces them.
         tl.debug_barrier()
         mine = arrivals + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         before = tl.atomic_add(mine, 1, sem="acq_rel")
         if before == FUSED - 1:
-            # As the next launch needs it, which comes after all of this one: no order is asked.
+            # Reset for the next launch, which starts after this one: relaxed order suffices.
             tl.atomic_xchg(mine, 0, sem="relaxed")
-            # In their order, so that the result repeats bit for bit; past the L1, which may be old.
-            # Small tiles all at once, or each slice would wait for the one before it to come;
-            # large ones have loads enough in one, and no registers for more.
+            # In slice order, so that the result is bit-reproducible; .cg bypasses the L1, which may
+            # be stale. Small tiles unroll the loop, so that loads of all slices are in flight at
+            # once; large ones have enough loads in one slice, and no registers for more.
             acc = tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
             if BLOCK_M * BLOCK_N <= 4096:
                 for _ in tl.static_range(1, FUSED):
@@ -218,7 +218,7 @@ def gemm_reduce(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Sum of the K slices, in their order, so that the result repeats bit for bit."""
+    """Sum the K slices, in slice order, so that the result is bit-reproducible."""
     batch = tl.program_id(1).to(tl.int64)
     size = m.to(tl.int64) * n
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -265,12 +265,14 @@ def gemm_persistent(
     GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):
-    """All tiles, PROGRAMS at a time; A and B arrive by tensor descriptors (TMA). With SPECIALIZE
-    some warps load and others multiply; without, the loops are one, so that loading never stops.
-    HALVES stores a tile in two steps: it waits in shared memory, and a wide one needs much.
+    """Compute all tiles, PROGRAMS at a time; A and B are loaded by tensor descriptors (TMA). With
+    SPECIALIZE some warps load and others multiply; without, the loops are flattened, so that loads
+    continue across tiles. HALVES stores a tile in two steps, which halves the shared memory for its
+    output.
 
-    A batch is a row range of one tall matrix, so one descriptor serves all batches; this needs
-    the rows of a batch to be a multiple of the block, which the plan checks."""
+    A batch is a row range of one tall matrix, so that one descriptor serves all batches; this needs
+    the rows of a batch to be a multiple of the block, which the plan checks.
+    """
     if TA:
         a_tiles = tl.make_tensor_descriptor(a, [batches * k, m], [m, 1], [BLOCK_K, BLOCK_M])
     else:

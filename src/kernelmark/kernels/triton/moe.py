@@ -1,8 +1,8 @@
 """Mixture of experts: rows sorted by expert, two grouped GEMMs with silu·up between, a sum.
 
-A row is one choice of a token: token = row // TOP_K. `moe_sort` lists the rows of each expert one
-after the other, each expert's padded to whole blocks of BLOCK_M, so that a block of `moe_tiles` has
-the weights of one expert. What is between two kernels is stored in the dtype of the inputs.
+A row is one choice of a token: token = row // TOP_K. `moe_sort` orders the rows by expert and pads
+each expert's rows to whole blocks of BLOCK_M, so that a block of `moe_tiles` uses the weights of
+one expert. Intermediate results are stored in the dtype of the inputs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ def moe_sort(
     CHUNK: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """The rows of one expert, in order, and whose each block is; -1 for blocks that stay empty.
+    """Write the rows of one expert, in order, and the expert of each block; -1 for empty blocks.
 
-    Each program counts the rows of all experts, which are few: no other launch is needed to know
-    where its own begin. BINS is more than `experts`: the last counts what is past the end."""
+    Each program counts the rows of all experts, which are few: that avoids a second launch to find
+    where its own rows begin. BINS is more than `experts`: the last bin counts elements past the
+    end.
+    """
     expert = tl.program_id(0)
     bins = tl.arange(0, BINS)
     counts = tl.zeros((BINS,), dtype=tl.int32)
@@ -82,14 +84,15 @@ def moe_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """C[row] = A[row // SHARED] · W[expert of the row]ᵀ, times the row's weight if WEIGHTED."""
+    """Compute C[row] = A[row // SHARED] · W[expert of the row]ᵀ, times the row's weight if
+    WEIGHTED."""
     block, column = tile_of(tl.program_id(0), blocks * BLOCK_M, n, BLOCK_M, BLOCK_N, GROUP_M)
     owner = tl.load(owners + block)
     if owner < 0:
         return
     mine = tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
     inside = mine < rows
-    # Padding and what is past the edge read the last row again instead of masking every load.
+    # Padding and rows past the edge are clamped to the last row instead of masking every load.
     source = (tl.minimum(mine, rows - 1) // SHARED).to(tl.int64)
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
     safe_columns = tl.minimum(columns, n - 1).to(tl.int64)
@@ -115,7 +118,7 @@ def moe_tiles(
 
 @triton.jit
 def moe_gate(both, hidden, n, BLOCK: tl.constexpr):
-    """silu of a row's first half times its second half."""
+    """Compute silu of a row's first half times its second half."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
@@ -126,7 +129,7 @@ def moe_gate(both, hidden, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def moe_sum(parts, out, k, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum of a token's rows, in f32."""
+    """Sum a token's rows, in f32."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < k

@@ -1,9 +1,9 @@
 """Batched GEMM of quantised operands: D[i] = A[i] · B[i]ᵀ with scales, + bias[i].
 
-`int8_tiles` scales rows and columns after an integer GEMM; `group_tiles` quantises A a group of
-K at a time; `mxfp4_native_tiles` multiplies MXFP4 on matrix units that have it, and
-`mxfp4_emulated_tiles` decodes it to 16 bits for those that do not. With SPLIT each writes a float32
-part of K to a workspace that `quantized_reduce` sums.
+`int8_tiles` scales rows and columns after an integer GEMM; `group_tiles` quantises A one group of K
+at a time; `mxfp4_native_tiles` multiplies MXFP4 on matrix units that support it, and
+`mxfp4_emulated_tiles` decodes it to 16 bits for others. With SPLIT each writes a float32 part of K
+to a workspace that `quantized_reduce` sums.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernelmark.kernels.triton.gemm import tile_of
 
 @triton.jit
 def lines_of(rows, batch, batches, m, SWAPPED: tl.constexpr):
-    """Which line of all lines of a matrix stored batch×m, or m×batch when SWAPPED."""
+    """Return the line index in a matrix stored batch×m, or m×batch when SWAPPED."""
     if SWAPPED:
         return rows.to(tl.int64) * batches + batch
     return batch * m + rows.to(tl.int64)
@@ -32,8 +32,8 @@ def place(
     BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Rows, columns and batch of this program's tile, and which lines of A and B it reads; those
-    beyond the edge read the last one."""
+    """Return rows, columns and batch of this program's tile, and the lines of A and B that it
+    reads, clamped to the last one."""
     row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
     batch = tl.program_id(2).to(tl.int64)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -58,7 +58,7 @@ def put(
     HAS_BIAS: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """A finished tile to D, or to this part's place in the workspace."""
+    """Store a finished tile in D, or in this part's slice of the workspace."""
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     if SPLIT:
         lines = (batch * tl.num_programs(1) + tl.program_id(1)) * m + rows.to(tl.int64)
@@ -67,7 +67,7 @@ def put(
         lines = lines_of(rows, batch, batches, m, SWAPPED)
         out = acc.to(d.dtype.element_ty)
         if HAS_BIAS:
-            # Rounded before the bias is added, as the kernels this one stands for do.
+            # Rounded before the bias is added, as in the library kernels that this one imitates.
             out += tl.load(bias + batch * n + columns, mask=columns < n, other=0)[None, :]
     tl.store(d + lines[:, None] * n + columns[None, :], out, mask=inside)
 
@@ -95,7 +95,7 @@ def int8_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """int8 · int8, then a factor for each row of A and each row of B."""
+    """Compute int8 · int8, then apply a factor for each row of A and each row of B."""
     rows, columns, batch, a_lines, b_lines = place(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
@@ -147,7 +147,8 @@ def group_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """A quantised on the way, BLOCK_K elements of a row with one scale; one scale for all of B."""
+    """Quantise A in the kernel, BLOCK_K elements of a row with one scale; one scale for all of
+    B."""
     rows, columns, batch, a_lines, b_lines = place(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
@@ -186,7 +187,7 @@ def group_tiles(
 
 @triton.jit
 def group_exponents(x):
-    """e8m0 codes of the groups of x[rows, groups, 32] (f32), as integers."""
+    """Return the e8m0 codes of the groups of x[rows, groups, 32] (f32), as integers."""
     largest = tl.max(tl.abs(x), axis=2)
     # A significand of 1.75 or more carries into the exponent.
     exponent = (largest.to(tl.int32, bitcast=True) + 0x200000) >> 23
@@ -195,13 +196,13 @@ def group_exponents(x):
 
 @triton.jit
 def power_of(codes):
-    """2^(code - 127) as f32; the lowest code is a subnormal number."""
+    """Return 2^(code - 127) as f32; the lowest code is a subnormal number."""
     return tl.where(codes == 0, 0x400000, codes << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def element_codes(x, exponents):
-    """4-bit codes of x[rows, groups, 32] under the exponents of its groups."""
+    """Return the 4-bit codes of x[rows, groups, 32] with the exponents of its groups."""
     scaled = x * power_of(254 - exponents)[:, :, None]
     size = tl.abs(scaled)
     code = (size > 0.25).to(tl.int32) + (size >= 0.75).to(tl.int32)
@@ -214,16 +215,17 @@ def element_codes(x, exponents):
 
 @triton.jit
 def numbers_of(codes):
-    """What 4-bit codes (integers) stand for, as f32."""
+    """Return the values of 4-bit codes (integers), as f32."""
     size = codes & 7
-    # From 1 on, exponent and fraction lie in the code as in a float; 0.5 and 0 are below.
+    # From 1.0 on, the code has exponent and fraction bits as in a float; 0.5 and 0 are special.
     bits = tl.where(size >= 2, (size << 22) + 0x3F000000, size * 0x3F000000)
     return (bits | ((codes & 8) << 28)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def decoded(packed, exponents, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-    """MXFP4 as f32: bytes [ROWS, DEPTH / 2] with two codes each, e8m0 codes [ROWS, DEPTH / 32]."""
+    """Return MXFP4 as f32, from bytes [ROWS, DEPTH / 2] with two codes each and e8m0 codes [ROWS,
+    DEPTH / 32]."""
     low = (packed & 15).to(tl.int32)
     high = (packed >> 4).to(tl.int32)
     codes = tl.reshape(tl.join(low, high), (ROWS, DEPTH // 32, 32))
@@ -243,8 +245,8 @@ def columns_of(
     PER: tl.constexpr,
     DOWN: tl.constexpr = False,
 ):
-    """DEPTH elements from `at` on of each of the lines, PER in one of what is stored; zeros beyond
-    the first `left`. With DOWN a line is a column of the result."""
+    """Return DEPTH elements from `at` on of each line, with PER elements per stored one; zeros
+    beyond the first `left`. With DOWN a line is a column of the result."""
     columns = tl.arange(0, DEPTH // PER)
     if DOWN:
         where = base + lines[None, :] * (k // PER) + (at // PER + columns)[:, None]
@@ -261,7 +263,7 @@ def columns_of(
 def quantised_of(
     base, lines, k, at, left, EVEN_K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr
 ):
-    """16-bit elements as MXFP4: codes [ROWS, DEPTH / 32, 32] and e8m0 codes, as integers."""
+    """Return 16-bit elements as MXFP4: codes [ROWS, DEPTH / 32, 32] and e8m0 codes, as integers."""
     x = columns_of(base, lines, k, at, left, EVEN_K, DEPTH, 1).to(tl.float32)
     x = tl.reshape(x, (ROWS, DEPTH // 32, 32))
     exponents = group_exponents(x)
@@ -293,7 +295,7 @@ def mxfp4_emulated_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """MXFP4 decoded to PRODUCT, which holds every such number exactly, and multiplied there."""
+    """Multiply MXFP4 decoded to PRODUCT, which represents every such number exactly."""
     rows, columns, batch, a_lines, b_lines = place(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
@@ -340,7 +342,7 @@ def mxfp4_native_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """MXFP4 by the matrix unit's own scaled instruction."""
+    """Multiply MXFP4 by the matrix unit's scaled instruction."""
     rows, columns, batch, a_lines, b_lines = place(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
@@ -376,7 +378,7 @@ def quantized_reduce(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Sum of the parts of K, in their order, so that the result repeats bit for bit."""
+    """Sum the parts of K, in their order, so that the result is bit-reproducible."""
     batch = tl.program_id(1).to(tl.int64)
     size = m.to(tl.int64) * n
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

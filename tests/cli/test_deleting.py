@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 
 import pytest
 
@@ -40,6 +42,19 @@ def test_nothing_is_deleted_unasked_or_if_one_run_is_unknown(kmark, labelled):
     assert kmark("delete", "one").code == 2
     assert kmark("delete", "one", "nosuch", "--yes").code == 2
     assert kmark("show", "one").code == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 0), ("", 0), ("y\n", 2)])
+def test_only_yes_deletes(kmark, labelled, monkeypatch, typed, code):
+    """`code` is that of `show` afterwards; "" is the end of input, Ctrl-D."""
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert kmark("delete", "one").code == 0
+    assert kmark("show", "one").code == code
 
 
 def test_latest_is_found_once(kmark, labelled):

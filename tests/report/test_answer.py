@@ -51,8 +51,8 @@ def test_many_problems_are_a_geomean_with_its_interval(told):
     cases = [(m, "one", 1e-6 * m) for m in SIZES]
     cases += [(m, "two", 1e-6 * m / f) for m, f in zip(SIZES, (2, 2, 4, 0.5), strict=True)]
     (line,) = told(*cases)
-    wins, of, mean, low, high = numbers(line)
-    assert (wins, of) == (3, 4)
+    wins, of, mean, level, low, high = numbers(line)
+    assert (wins, of, level) == (3, 4, 95)
     assert mean == pytest.approx(8**0.25, rel=0.01)
     assert low < mean < high
 
@@ -66,7 +66,18 @@ def test_the_third_backend_is_not_named(told):
 
 def test_ties_are_nobodys_wins(told):
     (line,) = told(*[(m, n, t) for m in (1, 2) for n, t in (("a", 1.01e-3), ("b", 1e-3))])
-    assert numbers(line)[:3] == [0, 2, 2]
+    assert line.startswith("no backend ")
+    assert numbers(line) == [2, 1.01]
+    cases = [(m, n, t) for m in (1, 2) for n, t in (("a", 1.01e-3), ("b", 1e-3))]
+    (line,) = told(*cases, (3, "a", 2.0), (3, "b", 1.0))
+    assert numbers(line)[:3] == [1, 3, 2]
+
+
+def test_a_backend_that_wins_more_often_and_is_slower_overall_is_not_praised(told):
+    cases = [(m, n, t) for m in (1, 2) for n, t in (("often", 1.0), ("once", 1.1))]
+    (line,) = told(*cases, (3, "often", 9.0), (3, "once", 1.0))
+    assert line.startswith("often is fastest in 2 of 3 problems, but ")
+    assert numbers(line)[2] < 1
 
 
 def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
@@ -80,6 +91,8 @@ def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
             made.append(dataclasses.replace(one, measurement=measured))
     (line,) = answer(rows(make_set(*made), []))
     assert numbers(line)[-2:] == [1, 2]
+    (line,) = answer(rows(make_set(*made[2:]), []))
+    assert numbers(line) == [2]
 
 
 def test_one_backend_has_no_rival(told):

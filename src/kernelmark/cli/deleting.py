@@ -41,8 +41,9 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
         for run in found.values():
             if alive.current_state(run) is RunState.RUNNING:
                 raise UsageError(f"run {run.id} is still going on", hint="interrupt it first")
-        if not yes:
-            _confirm([f"{run.id} {run.label}".strip() for run in found.values()])
+        if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in found.values()]):
+            say("nothing was deleted")
+            return 0
         for run_id in found:
             count = opened.delete_run(run_id)
             if not quiet:
@@ -50,8 +51,13 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
     return 0
 
 
-def _confirm(names: list[str]) -> None:
+def _is_confirmed(names: list[str]) -> bool:
+    """Ask on the terminal; the end of input (Ctrl-D) means no."""
     if not sys.stdin.isatty():
         raise UsageError("deleting cannot be undone: nothing was deleted", hint="confirm by --yes")
-    if not typer.confirm(f"delete {', '.join(names)}?", err=True):
-        raise UsageError("nothing was deleted")
+    try:
+        return typer.confirm(f"delete {', '.join(names)}?", err=True)
+    except typer.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            return False
+        raise

@@ -59,7 +59,7 @@ def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
 def _versus(times: _Times, left_out: int) -> list[str]:
     problems = dict.fromkeys(key for found in times.values() for key in found)
     if len(times) < 2:
-        return []
+        return [f"{counted(left_out, 'problem')} not ranked"] if left_out else []
     clear = [_fastest(times, key) for key in problems]
     wins = Counter(name for name in clear if name)
     first = max(times, key=lambda name: (wins[name], -_total(times[name])))
@@ -73,10 +73,15 @@ def _versus(times: _Times, left_out: int) -> list[str]:
         key = next(iter(problems))
         where = f" in {counted(1, 'problem')}" if left_out else ""
         return [_one(first, times[first][key], second, times[second][key]) + where + rest]
+    mean = statistics.geometric_mean(ratios[second])
+    speed = f"{_geomean(ratios[second])} the speed of {second}{rest}"
+    if not wins:
+        count = counted(len(problems), "problem")
+        return [f"no backend is fastest beyond the noise in any of {count}; {first} is {speed}"]
     ties = clear.count("")
     noise = f" ({ties} within the noise)" if ties else ""
     share = f"{first} is fastest in {wins[first]} of {counted(len(problems), 'problem')}{noise}"
-    return [f"{share}, {_geomean(ratios[second])} the speed of {second}{rest}"]
+    return [f"{share}, {'but ' if mean < 1 else ''}{speed}"]
 
 
 def _fastest(times: _Times, key: str) -> str:
@@ -101,12 +106,16 @@ def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
 def _geomean(ratios: Sequence[float]) -> str:
     mean = statistics.geometric_mean(ratios)
     if len(ratios) < _LEAST_PROBLEMS:
-        return f"in the geomean {mean:.3g} ×"
+        return f"in the geomean {_factor(mean)} ×"
     logs = [math.log(ratio) for ratio in ratios]
     quantile = t_quantile(0.5 + _LEVEL / 2, len(logs) - 1)
     half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
-    low, high = math.exp(-half) * mean, math.exp(half) * mean
-    return f"in the geomean {mean:.3g} × ({low:.3g} to {high:.3g})"
+    low, high = _factor(math.exp(-half) * mean), _factor(math.exp(half) * mean)
+    return f"in the geomean {_factor(mean)} × ({100 * _LEVEL:.0f} % interval {low} to {high})"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.2g}"
 
 
 def _ratios(times: _Times, first: str, other: str) -> list[float]:

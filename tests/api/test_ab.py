@@ -69,6 +69,15 @@ def test_exit_codes(rows, words, code):
     assert (code == 1) == bool(failing(found, limits))
 
 
+def test_a_failure_on_one_side_is_no_verdict_on_pairs_that_were_not_measured():
+    fixed = dataclasses.replace(row("fixed"), paired=None)
+    found = report(fixed)
+    assert outcome(found) == 0
+    cut = dataclasses.replace(found.base, cases=3)
+    assert outcome(dataclasses.replace(found, base=cut)) == 4
+    assert outcome(dataclasses.replace(report(fixed, row("same")), base=cut)) == 0
+
+
 def test_an_interrupted_comparison_says_so_whatever_it_found():
     found = report(row("slower", 1.05))
     stopped = dataclasses.replace(found.base, state=RunState.INTERRUPTED)

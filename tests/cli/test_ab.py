@@ -62,6 +62,7 @@ def test_two_configs_and_a_failure_on_one_side(kmark):
     assert ended.code == 1
     assert "broken" in ended.out
     assert "fake → fake [behaviour=wrong]" in ended.out
+    assert "environment" not in ended.out  # the sides are not meant to differ there
 
 
 def test_what_fails_on_both_sides_is_no_regression(kmark):

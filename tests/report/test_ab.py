@@ -101,7 +101,12 @@ def test_alarms_come_first_the_worst_before(report):
 
 def test_summary_and_audit(report):
     assert summary(report).startswith("1 broken, 2 slower, 1 faster, 1 same; ")
-    assert "at most 1 % are chance" in summary(report)
+    assert summary(report).endswith(" at most 1 %")
+    short = dataclasses.replace(
+        report, base=dataclasses.replace(report.base, cases=len(report.rows) + 4)
+    )
+    assert short.unmeasured == json.loads(to_json(short))["unmeasured"] == 4
+    assert ", 4 not measured" in summary(short)
     assert audit(report) == "1 pair ran the same binary on both sides: none called changed"
 
 

@@ -83,7 +83,11 @@ def outcome(report: AbReport, limits: FailOn | None = None) -> int:
         return REGRESSION
     if any(row.base.status.failed and row.head.status.failed for row in report.rows):
         return SOME_FAILED
-    return 0 if any(_judged(row) for row in report.rows) else NOTHING
+    # Without rounds only a failure of one side is a verdict; that is none on the unmeasured pairs.
+    judged = [row for row in report.rows if _judged(row)]
+    if report.unmeasured:
+        judged = [row for row in judged if row.paired is not None]
+    return 0 if judged else NOTHING
 
 
 def _judged(row: Row) -> bool:

@@ -57,6 +57,11 @@ class AbReport:
         return difference(self.base.environment, self.head.environment)
 
     @property
+    def unmeasured(self) -> int:
+        """How many pairs have no row, because the time ended before both sides were measured."""
+        return max(0, self.base.cases - len(self.rows))
+
+    @property
     def sorted_rows(self) -> list[Row]:
         return sorted(self.rows, key=lambda row: (ORDER.index(row.status), -_ratio(row)))
 
@@ -65,7 +70,7 @@ class AbReport:
 
 
 def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
-    """Return a table of environment differences; one row "nothing differs" without any."""
+    """Return a table of environment differences; one row "nothing differs" if there are none."""
     made = _named(changes, names)
     return made if made.rows else replace(made, rows=(("nothing differs", NONE, NONE),))
 
@@ -107,10 +112,12 @@ def summary(report: AbReport) -> str:
     summary = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
     if not summary:
         return "no pair was measured"
+    if report.unmeasured:
+        summary += f", {report.unmeasured} not measured"
     if not counts[VerdictStatus.SLOWER] + counts[VerdictStatus.FASTER]:
         return summary
     share = 100 * report.rule.looks.alpha
-    return f"{summary}; of those called changed at most {share:g} % are chance, on average"
+    return f"{summary}; expected false alarms among slower and faster: at most {share:g} %"
 
 
 def audit(report: AbReport) -> str:
@@ -214,6 +221,7 @@ def to_json(report: AbReport) -> str:
         "runs": [report.base.id, report.head.id],
         "environments": [codec.plain(run.environment) for run in (report.base, report.head)],
         "difference": [list(change) for change in report.changes],
+        "unmeasured": report.unmeasured,
         "rule": {
             "rounds": list(report.rule.looks.rounds),
             "alpha": report.rule.looks.alpha,

@@ -107,7 +107,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A series with its steps and its screen. `held` is why the alarm of a flagged point is
+    """A series with its steps and screen. `held` is why the alarm of its newest point is
     suppressed."""
 
     series: str
@@ -127,8 +127,7 @@ class Story:
 
     @property
     def change(self) -> tuple[str, str]:
-        """The runs between which the newest point's state began: the last before and the first with
-        it."""
+        """The last run before the newest point's state began, and the first run with it."""
         timed = [i for i, p in enumerate(self.points) if p.status is Status.OK and judged_s(p)]
         gone = self.screen.gone
         first = timed[-1 - gone] if gone else len(self.points) - 1
@@ -136,8 +135,7 @@ class Story:
 
     @property
     def since_before(self) -> float | None:
-        """The newest point over that of the last run before its state began; None if there is
-        none."""
+        """The newest point over the last point before its state began; None without one."""
         before = next((p for p in self.points if p.run_id == self.change[0]), None)
         times = [judged_s(p) for p in (before, self.newest) if p is not None]
         return times[1] / times[0] if len(times) == 2 and times[0] and times[1] else None

@@ -141,8 +141,7 @@ def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
 
 
 def _join_processes(results: Sequence[Result]) -> Result:
-    """Return one result for the results of several processes of a case; the first failure if
-    any."""
+    """Return one result for several processes of a case: the first failure, if any."""
     if len(results) == 1:
         return results[0]
     failed = [

@@ -213,8 +213,7 @@ class _Comparison:
         self._known[variant.name] |= {"built": built, "specs_applied": applied}
 
     def _applied(self, built: Built) -> bool:
-        """Return whether the specs changed a dispatch. Compile without specs if no variant did
-        so."""
+        """Return whether the specs changed a dispatch; compile without specs if needed."""
         plain = same_but_specs(built.variant, list(self._built.values())) or build_variant(
             self._plan.module, plain_variant(built.variant), self._target, self._folder
         )

@@ -121,8 +121,7 @@ def benchmark_module(
 
 
 def _arguments(inputs: Sequence[Input], folder: Path) -> list[str]:
-    """Return the `--input` arguments of IREE's tools; values are passed in files, which support
-    every dtype."""
+    """Return `--input` arguments; values are passed in files, which support every dtype."""
     words = []
     for at, one in enumerate(inputs):
         if one.values is None or one.type.shape is None:

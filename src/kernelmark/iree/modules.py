@@ -229,8 +229,7 @@ def parse_type(text: str) -> TensorType:
 
 
 def _types(text: str) -> list[str]:
-    """Return the types of `%input0: tensor<2x2xf32>, %input1: i32`, without attributes after a
-    type."""
+    """Return the types of `%input0: tensor<2x2xf32>, %input1: i32`, without attributes."""
     return [
         part.partition(":")[2].strip().split(" ")[0]
         for part in re.split(r",\s*(?=%)", text)

@@ -430,8 +430,7 @@ def _check(
 
 
 def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
-    """Return the check of an audit's time, given the seconds of an audited and of a timed
-    launch."""
+    """Return the check of an audit's time, from the seconds of an audited and a timed launch."""
     ratio = fresh_s / timed_s
     if not is_slow:
         return _check(fresh_ratio=ratio)

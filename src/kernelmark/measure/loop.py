@@ -385,8 +385,7 @@ class Sampler:
 
 
 def _flush_launch(device: Device) -> Launch:
-    """Return a launch that evicts the cache in the stream; it is timed and subtracted like
-    background load."""
+    """Return a launch that evicts the cache; timed and subtracted like background load."""
 
     def evict(stream: Stream, index: int) -> None:
         device.evict_cache()

@@ -56,8 +56,7 @@ def stop_reason(
     timed_s: float,
     next_s: float,
 ) -> StopReason | None:
-    """Return why to stop after these blocks, or None to continue. `next_s` is the length of the
-    next block."""
+    """Return why to stop after these blocks, or None. `next_s` is the next block's length."""
     count = len(blocks)
     enough = count >= timing.allocations
     if enough and count >= 2 and _is_precise(blocks, timing):

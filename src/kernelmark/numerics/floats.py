@@ -107,8 +107,7 @@ def _ordered(dtype_name: str) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
 
 
 def _encode_small(values: NDArray[np.float64], kind: DType) -> Bits:
-    """Return the codes of the nearest values in a format of at most 8 bits; ties go to the even
-    code."""
+    """Return the nearest codes in a format of at most 8 bits; ties go to the even code."""
     finite, codes = _ordered(kind.name)
     size = np.abs(values)
     above = np.clip(np.searchsorted(finite, size), 1, len(finite) - 1)
@@ -128,8 +127,7 @@ def _encode_small(values: NDArray[np.float64], kind: DType) -> Bits:
 def _overflowed(
     size: NDArray[np.float64], picked: NDArray[np.uint8], finite: NDArray[np.float64], kind: DType
 ) -> NDArray[np.int64]:
-    """Replace codes of values that round past the largest finite one by infinity or NaN; f4
-    saturates."""
+    """Replace codes that overflow by infinity or NaN; f4 saturates."""
     next_step = finite[-1] if _ties_up(kind) else finite[-1] - finite[-2]
     limit = finite[-1] + next_step / 2
     # If the code of the largest finite value is odd, the next code is even: a tie rounds away.

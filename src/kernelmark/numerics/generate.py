@@ -94,8 +94,7 @@ def pool_values(dtype_name: str, low: float, high: float, seed: int) -> NDArray[
 
 @functools.lru_cache(maxsize=4)
 def _doubled_pool(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.float64]:
-    """Return the pool's values twice in a row, so that any run of at most POOL elements is
-    contiguous."""
+    """Return the pool's values twice in a row, so that runs of up to POOL are contiguous."""
     values = pool_values(dtype_name, low, high, seed)
     return np.concatenate([values, values])
 
@@ -113,8 +112,7 @@ class Inputs:
         return offset(self._tensors[name], self._seed, self._set_index)
 
     def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the elements of tensor `name` at flat positions `where`, in the shape of
-        `where`."""
+        """Return elements of tensor `name` at flat positions `where`, in its shape."""
         spec = self._tensors[name]
         values = source_values(spec, self._seed)
         return values[(where + self.start(name)) % len(values)]

@@ -93,8 +93,7 @@ def _view(array: NDArray[_Any], start: int, sizes: list[int], steps: list[int]) 
 
 
 def _chunks(box: NDArray[np.generic]) -> Iterator[tuple[slice, ...]]:
-    """Return slices of at most _CHUNK elements that cover a box, as contiguous in memory as
-    possible."""
+    """Return slices of at most _CHUNK elements that cover a box, contiguous if possible."""
     ranges: list[list[slice]] = [[]] * box.ndim
     room = _CHUNK
     for axis in sorted(range(box.ndim), key=lambda axis: box.strides[axis]):
@@ -105,8 +104,7 @@ def _chunks(box: NDArray[np.generic]) -> Iterator[tuple[slice, ...]]:
 
 
 def _dot(values: Floats, weights: Floats) -> Floats:
-    """Return Σ_col values · weights, with weights per index of the first axis or one row for
-    all."""
+    """Return Σ_col values · weights, with one row of weights per first index or for all."""
     if len(weights) > 1:
         return np.asarray(np.einsum("g...c,gc->g...", values, weights))
     if values.ndim == 2:

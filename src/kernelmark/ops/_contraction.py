@@ -51,8 +51,7 @@ class _Matrix:
     def sums(
         self, batch: int, rows: int, cols: int, *, weight: int = 0, factor: float = 1.0
     ) -> WeightedSum:
-        """Return weighted sums of its rows; `weight` is the stride of the weights between
-        matrices."""
+        """Return weighted sums of its rows; `weight` is the stride of weights between matrices."""
         return WeightedSum(
             tensor=self.tensor,
             rows=(

@@ -56,8 +56,7 @@ _UNITS = {16: _MatrixUnit(digits=24, group=4), 8: _MatrixUnit(digits=14, group=3
 
 
 def accumulation(terms: int, inputs: DType, acc: DType) -> float:
-    """Return the error of a sum of `terms` products, as a fraction of the sum of their absolute
-    values."""
+    """Return the error of a sum of `terms` products, relative to the sum of absolute terms."""
     if acc.kind == "int":
         return 0.0
     error = min(terms, _WALK) * acc.unit_roundoff

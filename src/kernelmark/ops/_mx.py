@@ -23,8 +23,7 @@ SPREAD = math.sqrt(2)
 
 
 def operand_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
-    """Return an input; f4e2m1 is drawn from [-6, 6], all its values, as [-1, 1] would use 5 of
-    15."""
+    """Return an input; f4e2m1 is drawn from [-6, 6], as [-1, 1] has 5 of its 15 values."""
     if dtype_name != "f4e2m1":
         return input_spec(name, shape, dtype_name)
     return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
@@ -36,8 +35,7 @@ def scale_spec(name: str, shape: tuple[int, ...], top: float = 1.0) -> TensorSpe
 
 
 def scaled(element: Element, inputs: Inputs, name: str, scale_index: ScaleIndex) -> Element:
-    """Return elements times the scales `name`; `scale_index` returns the index of a group's
-    scale."""
+    """Return elements times the scales `name`; `scale_index` locates a group's scale."""
 
     def found(item: int, lines: Ints, t: Ints) -> NDArray[np.float64]:
         return element(item, lines, t) * inputs.take(name, scale_index(item, lines, t // GROUP))

@@ -25,8 +25,7 @@ def rng_for(seed: int) -> np.random.Generator:
 
 
 def axis(length: int, count: int, rng: np.random.Generator) -> Ints:
-    """Return up to `count` coordinates: both ends, edges of the first and last tiles, random
-    ones."""
+    """Return up to `count` coordinates: both ends, edges of outer tiles, random ones."""
     if length <= count:
         return np.arange(length, dtype=np.int64)
     if count == 1:

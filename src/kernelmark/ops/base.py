@@ -70,8 +70,7 @@ class Op(ABC):
 
     @abstractmethod
     def flops(self, problem: Problem) -> int:
-        """Return the multiplications and additions of the mathematical definition, each counted as
-        one."""
+        """Return the multiplications and additions of the definition, each counted as one."""
 
     @abstractmethod
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
@@ -83,8 +82,7 @@ class Op(ABC):
 
     @abstractmethod
     def tolerance(self, problem: Problem) -> Tolerance:
-        """Return how far a correct kernel may be from the reference, derived from dtypes and sum
-        lengths."""
+        """Return the allowed error of a correct kernel, derived from dtypes and sum lengths."""
 
     @abstractmethod
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:

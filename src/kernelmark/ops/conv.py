@@ -225,15 +225,13 @@ def _extent(size: int, taps: int, stride: int, pad: int, dilation: int) -> int:
 
 
 def _terms(problem: Problem) -> int:
-    """Return the number of products summed into one output, which is that of elements in a
-    filter."""
+    """Return the number of products in one output, which is the size of a filter."""
     d = problem.dims
     return d["c"] // d["groups"] * d["r"] * d["s"]
 
 
 def _projected_filters(problem: Problem) -> WeightedSum:
-    """Return the sums over the filters of each group; results are ordered by tap, then by
-    channel."""
+    """Return the sums over the filters of each group, ordered by tap, then by channel."""
     d, terms = problem.dims, _terms(problem)
     depth, filters, taps = d["c"] // d["groups"], d["k"] // d["groups"], d["r"] * d["s"]
     tap, channel = (depth, 1) if problem.options["layout"] == "nhwc" else (1, taps)
@@ -280,8 +278,7 @@ def _taps_of_input(problem: Problem) -> Iterator[WeightedSum]:
 
 
 def _inside(first: int, stride: int, size: int, count: int) -> range:
-    """Return the indices of the `count` positions first, first + stride, … that are in [0,
-    size)."""
+    """Return the indices of positions first, first + stride, … that are in [0, size)."""
     return range(max(0, -(first // stride)), min(count, -((first - size) // stride)))
 
 

@@ -212,8 +212,7 @@ class GemmEpilogue(Matmul):
         return Reference(value=saturated(y, problem.dtypes["c"]), magnitude=error)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """Return the tolerance: the magnitude, which is the error by `_error`, and one rounding of
-        D."""
+        """Return the tolerance: the magnitude (see `_error`) and one rounding of D."""
         out, act = dtype(problem.dtypes["c"]), str(problem.options["act"])
         stored = f", rounded once to {_between(problem)}" if _is_stored_between(problem) else ""
         return Tolerance(

@@ -41,8 +41,7 @@ class Step:
 
     @classmethod
     def of_rounds(cls, logs: Sequence[float], size: float) -> Step:
-        """Return a step of this size whose spread is that of `logs`, rounds of the first against
-        the last position."""
+        """Return a step of this size with the spread of `logs`, rounds of last against first."""
         # Not the median deviation: where times are bimodal between processes, it covers one mode
         # only.
         spread = statistics.stdev(logs) if len(logs) > 1 else 0.0

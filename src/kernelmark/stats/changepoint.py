@@ -35,8 +35,7 @@ _Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change of the level at the point `index`, from `before` to `after` (medians between the
-    neighbouring steps)."""
+    """A change of the level at point `index`, from median `before` to median `after`."""
 
     index: int
     before: float
@@ -132,8 +131,7 @@ def _distance(rows: _Values) -> _Values:
 
 
 def _has_enough_points(left: _Values, right: _Values) -> bool:
-    """Return whether at least LEAST points of each side are nearer to their own level than to the
-    other's."""
+    """Return whether LEAST points of each side are nearer to their own level than to the other."""
     middle = (np.median(left) + np.median(right)) / 2
     rises = np.median(right) > np.median(left)
     counts = (np.sum((left < middle) == rises), np.sum((right > middle) == rises))

@@ -153,8 +153,7 @@ def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval
 
 
 def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval from block medians alone, which is never wider than
-    `measured_interval`."""
+    """Return the interval from block medians alone, at most as wide as `measured_interval`."""
     by_process: dict[int, list[float]] = {}
     for block in blocks:
         by_process.setdefault(block.process, []).append(block.median_s)
@@ -162,8 +161,7 @@ def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[flo
 
 
 def widened(interval: Interval, fraction: float) -> Interval:
-    """Return the interval with a further independent spread of ± `fraction` (0.01 is 1 %) that its
-    blocks do not show."""
+    """Return the interval with a further independent spread of ± `fraction` (0.01 is 1 %)."""
     if not fraction or interval.low_s <= 0 or math.isinf(interval.high_s):
         return interval
     middle = math.sqrt(interval.low_s * interval.high_s)

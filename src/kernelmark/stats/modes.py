@@ -171,8 +171,7 @@ def _gap_inside(
 def _block_moments(
     logs: _Values, owners: _Labels, every: _Labels
 ) -> tuple[_Values, _Values, _Values]:
-    """Return, per block, the count and mean of these samples, and the sum of squared distances from
-    the mean."""
+    """Return, per block, the samples' count, mean and sum of squared distances from the mean."""
     blocks = int(every[-1]) + 1
     counts = np.bincount(owners, minlength=blocks)
     means = np.bincount(owners, logs, minlength=blocks) / np.maximum(counts, 1)

@@ -89,8 +89,7 @@ class Looks:
         return self.rounds[-1]
 
     def alpha_at(self, rounds: int) -> float:
-        """Return the alpha that the look after `rounds` may spend. Raise ValueError if there is no
-        such look."""
+        """Return the alpha of the look after `rounds`; raise ValueError if there is none."""
         if rounds not in self.rounds:
             raise ValueError(f"there is no look after {rounds} rounds, only after {self.rounds}")
         place = self.rounds.index(rounds)

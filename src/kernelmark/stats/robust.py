@@ -21,8 +21,7 @@ def median(samples: Samples) -> float:
 
 
 def mad(samples: Samples, *, scaled: bool = False) -> float:
-    """Return the median absolute deviation from the median; `scaled` to a normal standard
-    deviation."""
+    """Return the median absolute deviation; `scaled` to a normal standard deviation."""
     values = _sorted(samples)
     middle = _interpolated(values, 0.5)
     deviation = _interpolated(sorted(abs(value - middle) for value in values), 0.5)

@@ -24,8 +24,7 @@ _MOST = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The variance that rows have in common, worth `dof` degrees of freedom in each; 0 if
-    unknown."""
+    """The common variance of rows, worth `dof` degrees of freedom in each; 0 if unknown."""
 
     variance: float = 0.0
     dof: float = 0.0

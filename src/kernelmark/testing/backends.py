@@ -75,8 +75,7 @@ class Bench:
         ]
 
     def worst(self, set_index: int, *, everywhere: bool = False) -> float:
-        """Return the largest error, at the op's positions or everywhere, relative to its
-        tolerance."""
+        """Return the largest error relative to the tolerance, at positions or everywhere."""
         op = ops.registry.get(self.problem.op)
         count = op.output(self.problem).count
         where = np.arange(count) if everywhere else op.positions(self.problem, self.seed)
@@ -106,8 +105,7 @@ def bench(
     sets: int = 2,
     seed: int = 7,
 ) -> Iterator[Bench]:
-    """Yield a prepared kernel with filled inputs and guarded outputs; free everything at the
-    end."""
+    """Yield a prepared kernel with filled inputs and guarded outputs; free all at the end."""
     held: list[dict[str, Tensor]] = []
     try:
         for index in range(sets):
@@ -269,8 +267,7 @@ class BackendContract:
                 assert value in space.parameters[name]
 
     def test_values_of_its_space_can_be_given(self, kind: str) -> None:
-        """Check that `--config` parses to values of the space: `optimize=yes` is True, not
-        "yes"."""
+        """Check that `--config` parses to values of the space: yes is True, not "yes"."""
         backend = self.the_backend()
         with self.opened(kind) as device:
             spaces = self.spaces(backend, device)

@@ -65,8 +65,7 @@ class ImporterContract:
                 self.read(tmp_path, self.text[:end])
 
     def test_an_error_names_the_file(self, tmp_path: Path) -> None:
-        """Check also errors of ops about a size or dtype, which are raised without the file's
-        name."""
+        """Check also errors that an op raises, for a size or dtype."""
         nameless = {}
         for word in re.finditer(r"[^\s,\"]+", self.text):
             damaged = f"{self.text[: word.start()]}?{self.text[word.end() :]}"

@@ -266,8 +266,7 @@ class StoreContract:
     def test_the_version_changes_with_every_change(
         self, opener: Opener, store: Store, new_run: Callable[..., Run]
     ) -> None:
-        """Check changes by this and by another connection: a dashboard renders pages again only
-        then."""
+        """Check changes by another connection too: a dashboard renders pages again only then."""
         seen = [store.version()]
         assert store.version() == seen[0]
         run = new_run()

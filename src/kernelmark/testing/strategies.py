@@ -141,8 +141,7 @@ def _drawn(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def reasons() -> st.SearchStrategy[Reason]:
-    """Return a strategy for plain sentences and for reasons with numbers, lists and causes as
-    fields."""
+    """Return a strategy for sentences and for reasons with numbers, lists and causes."""
     plain = _any_text.map(Reason.of)
     limit = st.floats(allow_nan=False)
     wide = st.builds(lambda width: Reason("interval-above-target", width=width, target=0.1), limit)
@@ -154,6 +153,5 @@ def reasons() -> st.SearchStrategy[Reason]:
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values are equal to the last bit: unlike ==, nan equals nan, and -0.0
-    differs from 0.0."""
+    """Return whether values are bit-identical: nan equals nan, and -0.0 differs from 0.0."""
     return type(one) is type(other) and repr(one) == repr(other)

@@ -95,8 +95,7 @@ def _operand(size: int) -> Term | int:
 
 
 def dynamic_dims(problem: Problem) -> tuple[str, ...]:
-    """Return the dims that are a dim of some argument, from which the code reads them. A stride is
-    not."""
+    """Return the dims that are also a dim of an argument, where the code reads them."""
     tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
     sizes = [size for one in tensors for size in argument_shape(one)]
     found = {size.term for size in sizes if isinstance(size, Size)}

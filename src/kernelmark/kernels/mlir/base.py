@@ -92,8 +92,7 @@ def tensor_type(shape: Sequence[int], element: str) -> str:
 
 
 def affine_map(loops: str, results: str) -> str:
-    """Return an affine map, as in `affine_map("i, j, k", "i, k")`; without results, that of a
-    scalar."""
+    """Return the text of an affine map; without results, that of a scalar."""
     return f"affine_map<({loops}) -> ({results})>"
 
 
@@ -142,8 +141,7 @@ class Graph:
         return "\n".join(["module @kernelmark {", head, *self._head, *self._lines, *tail])
 
     def function(self, name: str, result: Value) -> str:
-        """Return a private function of static dims that returns `result`, for one of IREE's
-        modules."""
+        """Return a private function of static dims that returns `result`, for IREE's modules."""
         arguments = ", ".join(f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors)
         head = f"  util.func private @{name}({arguments}) -> {result.text} {{"
         return "\n".join(
@@ -260,8 +258,7 @@ class Graph:
         yield scalars
 
     def scalar(self, op: str, *operands: Value) -> Value:
-        """Add a scalar op: `scalar("mul", x, y)` is arith.mulf or arith.muli by the operands'
-        type."""
+        """Add a scalar op: `mul` is arith.mulf or arith.muli by the operands' type."""
         element = operands[0].type
         suffix = "f" if is_float(element) else "i"
         names = ", ".join(o.name for o in operands)

@@ -158,8 +158,7 @@ def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
 
 
 def _inverse(g: Graph, scale: Value) -> Value:
-    """Return 1 / scale, from its bits: the smallest scale is subnormal in f32, its inverse is
-    not."""
+    """Return 1 / scale, from its bits, as the smallest scale is subnormal in f32."""
     byte = g.add(f"arith.bitcast {scale.name} : {scale.type} to i8", None, "i8")
     code = g.add(f"arith.extui {byte.name} : i8 to i32", None, "i32")
     exponent = g.scalar("sub", g.constant(mxfp4.INFINITE - 1, "i32"), code)

@@ -67,8 +67,7 @@ def _pointwise(problem: Problem) -> bool:
 
 
 def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Return the named convolution. Groups become a separate dim, without a copy in either
-    layout."""
+    """Return the named convolution, with groups as a separate dim, which needs no copy."""
     nhwc, groups = _nhwc(problem), problem.dims["groups"]
     w, out = graph.inputs["w"], graph.output.dims
     name = "linalg.conv_2d_nhwc_fhwc" if nhwc else "linalg.conv_2d_nchw_fchw"
@@ -179,8 +178,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
 
 
 def _patches(graph: Graph, problem: Problem, x: Value) -> Value:
-    """Return every tap of every output pixel: (n, p, q, r, s, c), or (n, c, r, s, p, q) for
-    nchw."""
+    """Return every tap of every output pixel: (n, p, q, r, s, c); nchw: (n, c, r, s, p, q)."""
     d = problem.dims
     p, q = output_size(problem)
     row = f"p * {d['stride_h']} + r * {d['dilation_h']}"

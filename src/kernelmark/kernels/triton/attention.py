@@ -281,8 +281,7 @@ def attention_join(
     PAD_V: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Combine the parts of one output row, each weighted by exp2 of its maximum minus the overall
-    one."""
+    """Combine the parts of one output row, weighted by exp2(own maximum - overall maximum)."""
     row = tl.program_id(0)
     pair = tl.program_id(1)
     count = group * seq_q

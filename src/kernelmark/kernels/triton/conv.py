@@ -49,8 +49,7 @@ def conv_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Compute a tile of output pixels × filters of one group; `depth` and `filters` are per
-    group."""
+    """Compute a tile of output pixels × filters of one group, which has `depth` channels."""
     row, column = tile_of(tl.program_id(0), pixels, filters, BLOCK_M, BLOCK_N, GROUP_M)
     group = tl.program_id(1)
     pixel = row * BLOCK_M + tl.arange(0, BLOCK_M)

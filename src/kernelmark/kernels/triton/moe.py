@@ -84,8 +84,7 @@ def moe_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Compute C[row] = A[row // SHARED] · W[expert of the row]ᵀ, times the row's weight if
-    WEIGHTED."""
+    """Compute C[row] = A[row // SHARED] · W[expert]ᵀ, times the row's weight if WEIGHTED."""
     block, column = tile_of(tl.program_id(0), blocks * BLOCK_M, n, BLOCK_M, BLOCK_N, GROUP_M)
     owner = tl.load(owners + block)
     if owner < 0:

@@ -147,8 +147,7 @@ def group_tiles(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Quantise A in the kernel, BLOCK_K elements of a row with one scale; one scale for all of
-    B."""
+    """Quantise A in the kernel, with a scale per BLOCK_K of a row; B has a single scale."""
     rows, columns, batch, a_lines, b_lines = place(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )

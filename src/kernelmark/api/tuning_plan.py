@@ -15,7 +15,6 @@ from kernelmark.api.tuning_summary import DEVICES, Place, check_percent, read_wo
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
 from kernelmark.gpu.absent import absent
 from kernelmark.runners import targets
@@ -219,8 +218,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
             )
     if reason := planfile.too_few(asked.rounds):
         raise UsageError(
-            Reason("final-too-few-rounds", rounds=asked.rounds, why=reason),
-            hint=f"ask for {planfile.LEAST_ROUNDS}, or more",
+            f"{asked.rounds} rounds are {reason}", hint=f"ask for {planfile.LEAST_ROUNDS}, or more"
         )
     _check_backend(chosen.backend, info, here=here)
     if chosen.reference != chosen.backend:

@@ -209,7 +209,6 @@ TEMPLATES = {
     "run-without-store": "{name!r} is not a file, and there is no store to look in",
     "workload-empty": "{file} has no problems",
     "threshold-not-percent": "a threshold is from 0 to 100 percent, not {given:g}",
-    "final-too-few-rounds": "{rounds} rounds are {why}",
     "figure-no-points": "{name} has no points to draw",
     "figure-not-shared": "{names:list} cannot share one figure",
     # Commits, builds and nights

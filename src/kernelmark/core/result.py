@@ -69,8 +69,13 @@ class Case(_CaseMemory):
         object.__setattr__(self, "config", FrozenDict(plain))
         for name, value in plain.items():
             if not isinstance(value, str | int | float):
-                cause = Reason("not-a-value", name=name, given=repr(value))
-                raise UsageError(Reason("at", where="config", cause=cause))
+                raise UsageError(
+                    Reason(
+                        "at",
+                        where="config",
+                        cause=Reason("not-a-value", name=name, given=repr(value)),
+                    )
+                )
             if isinstance(value, float) and not math.isfinite(value):
                 cause = Reason("not-finite", name=name, value=value)
                 raise UsageError(Reason("at", where="config", cause=cause))

@@ -282,7 +282,7 @@ def _alike(sides: tuple[Side, Side]) -> bool:
 
 
 def _jobs(given: int | None, kind: str) -> int:
-    """Return the number of host cores for compiling ahead: all for a GPU, none for a CPU."""
+    """Return the cores for compiling ahead; by default all for a GPU and none for a CPU."""
     import os
 
     if given is not None:
@@ -311,7 +311,7 @@ def _choices(
 
 
 def _of_side(words: Sequence[str], name: str, names: tuple[str, str]) -> list[str]:
-    """Return the words for one side without its prefix; words for both sides come first."""
+    """Return the option values for one side, without its prefix; values for both come first."""
     own = [word.removeprefix(f"{name}:") for word in words if word.startswith(f"{name}:")]
     prefixes = tuple(f"{side}:" for side in names)
     return [word for word in words if not word.startswith(prefixes)] + own

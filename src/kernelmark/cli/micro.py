@@ -355,7 +355,7 @@ def _measure(
 
 
 def _again(*words: str) -> tuple[str, ...]:
-    """Return the command that writes the output of these words to a file."""
+    """Return the command that writes the output of `kmark micro` with these words to a file."""
     return "micro", *words, "--csv", "FILE"
 
 

@@ -32,8 +32,8 @@ def option(
     complete: completing.Complete | None = None,
     **settings: Any,
 ) -> Any:
-    """Return an option from its words in the help: `"-f --figure FILE"`. Hidden options set fields
-    that `--timing FILE.toml` also has."""
+    """Return an option from its usage text: `"-f --figure FILE"`. Hidden options set fields that
+    `--timing FILE.toml` also has."""
     names = [word for word in words.split() if word.startswith("-")]
     return typer.Option(
         *names,

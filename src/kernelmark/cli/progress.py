@@ -61,7 +61,7 @@ class CaseClock:
 
 
 def _ignoring_lost_terminal(tell: OnEvent) -> OnEvent:
-    """Return `tell` that ignores a lost terminal, so that the run continues."""
+    """Return `tell` with the errors of a lost terminal suppressed, so that the run continues."""
 
     def forward(event: e.Event) -> None:
         with contextlib.suppress(OSError):

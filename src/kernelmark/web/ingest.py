@@ -68,7 +68,7 @@ def add_routes(app: FastAPI, store: Store, access: Access, limits: Limits) -> No
 
     @app.post("/api/runs", openapi_extra=_BODY, responses=_RESPONSES)
     async def push(request: Request) -> JSONResponse:
-        """Store results of a run; those that are stored already stay as they are."""
+        """Store results of a run; results that are already stored are kept."""
         check_writer(request)
         body = await _body(request, limits.body_bytes)
         return JSONResponse(await asyncio.to_thread(stored, body))

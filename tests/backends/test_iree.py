@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from kernelmark import backends, devices, ops
 from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.runtime import HostKernel
 from kernelmark.backends.iree.targets import target
+from kernelmark.core.children import run_child
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory
 from kernelmark.core.result import Config, KernelInfo
@@ -396,6 +397,51 @@ def test_a_compiler_that_dies_is_a_compile_error(
     monkeypatch.setattr(compiler, "tool", lambda name: str(tmp_path / "gone"))
     with raises_code(CompileError, "not-started", program="iree-compile"):
         compiler.build("module {}", (), "")
+
+
+@pytest.fixture
+def hanging_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Any]]:
+    """A stand-in for iree-compile that hangs in its first calls, each of which is given half a
+    second; returns the limits of all calls."""
+    tool, awake = tmp_path / "iree-compile", tmp_path / "awake"
+    tool.write_text(f"#!/bin/sh\n[ -e {awake} ] || sleep 600\ncat > /dev/null\nprintf module\n")
+    tool.chmod(0o755)
+    limits: list[Any] = []
+
+    def make(hangs: int) -> list[Any]:
+        def run(command: list[str], *, timeout_s: float | None = None, **more: Any) -> Any:
+            limits.append(timeout_s)
+            if len(limits) > hangs:
+                awake.touch()
+                return run_child(command, timeout_s=timeout_s, **more)
+            return run_child(command, timeout_s=timeout_s and 0.5, **more)
+
+        monkeypatch.setattr(compiler, "run_child", run)
+        return limits
+
+    monkeypatch.setattr(compiler, "tool", lambda name: str(tool))
+    return make
+
+
+@pytest.mark.parametrize("dumps", [False, True])
+def test_a_compiler_that_hangs_once_is_started_again(
+    hanging_compiler: Callable[[int], list[Any]], tmp_path: Path, dumps: bool
+) -> None:
+    limits = hanging_compiler(1)
+    made = compiler.run_compiler("module {}", (), dumps=tmp_path if dumps else None)
+    assert made == b"module"
+    assert limits == [compiler.KERNEL_LIMIT_S] * 2
+
+
+def test_a_compiler_that_hangs_twice_is_a_compile_error(
+    hanging_compiler: Callable[[int], list[Any]],
+) -> None:
+    limits = hanging_compiler(9)
+    limit_s = compiler.KERNEL_LIMIT_S
+    with raises_code(CompileError, "iree-timeout", limit_s=limit_s, tries=2) as raised:
+        compiler.run_compiler("module {}", ("--flag",))
+    assert "--flag" in (raised.value.hint or "")
+    assert limits == [limit_s] * 2
 
 
 def test_intermediate_results_beyond_memory(

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from kernelmark.backends.iree.tools import parse_round
-from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.errors import CaseError, CompileError, UsageError
+from kernelmark.iree import modules
 from kernelmark.iree.execute import make_inputs
 from kernelmark.iree.modules import (
     Signature,
     TensorType,
+    Variant,
     parse_type,
     parse_variant,
     resolve_target,
 )
+from kernelmark_dev.raising import raises_code
 
 
 def test_a_variant_has_flags_specs_and_objects(tmp_path):
@@ -201,3 +204,17 @@ def test_given_inputs(tmp_path):
 def test_bad_inputs_are_usage_errors(types, words):
     with pytest.raises(UsageError):
         make_inputs(_signature(*types), words)
+
+
+def test_a_module_whose_compiler_hangs_is_a_compile_error(tmp_path, monkeypatch):
+    tool = tmp_path / "iree-compile"
+    tool.write_text("#!/bin/sh\nsleep 600\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(modules, "tool", lambda name: str(tool))
+    monkeypatch.setattr(modules, "compiler_present", lambda: True)
+    monkeypatch.setattr(modules, "MODULE_LIMIT_S", 0.5)
+    (tmp_path / "a.mlir").write_text("module {}")
+    with raises_code(CompileError, "iree-timeout", limit_s=0.5):
+        modules.build_variant(
+            tmp_path / "a.mlir", Variant(name="a"), resolve_target("cpu"), tmp_path / "built"
+        )

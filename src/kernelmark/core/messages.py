@@ -137,6 +137,7 @@ TEMPLATES = {
     ),
     "not-gpu-arch": "{arch!r} is not a GPU architecture",
     "arch-unknown": "the architecture {arch} is unknown",
+    "iree-timeout": "iree-compile did not end within {limit_s:duration} in {tries} attempts",
     "iree-target-unknown": "IREE's compiler has no target {target}: {cause}",
     "iree-no-target": "iree has no target for {kind} {arch}",
     "iree-compiler-missing": (

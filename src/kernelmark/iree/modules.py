@@ -12,12 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.backends.iree.compiler import compiler_present, explain, run_dumping, tool
+from kernelmark.backends.iree.compiler import (
+    MODULE_LIMIT_S,
+    compiler_present,
+    explain,
+    run_dumping,
+    run_limited,
+    tool,
+)
 from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
-from kernelmark.core.children import run_child
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
@@ -146,6 +152,7 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
         [tool("iree-compile"), str(module), *flags, "-o", str(binary)],
         str(dumps),
         (dump_flag(dumps), f"--iree-hal-dump-executable-sources-to={dumps}"),
+        limit_s=MODULE_LIMIT_S,
     )
     compile_s = time.perf_counter() - start
     if done.returncode or not binary.is_file():
@@ -181,7 +188,7 @@ def _refuse_unknown_target(target: Target) -> None:
     Called only after a compilation failed, because it takes a second.
     """
     command = [tool("iree-compile"), "-", *target.device_flags, "--compile-to=stream"]
-    done = run_child(command, input=b"module {}")
+    done = run_limited(command, input=b"module {}")
     if done.returncode:
         log = done.stderr.decode(errors="replace")
         cause = explain(done.returncode, log, "").splitlines()[0]

@@ -36,6 +36,14 @@ PACK_PREFIX = "iree-"
 PACK_NOTE = "compiler.txt"
 CONFIGS = ".configs"  # ends the name of what holds the configs of a module's kernels
 
+# Seconds for one run of the compiler. iree-compile has hung idle for 16 minutes on a module that it
+# compiles in seconds, and the cause is not known. A kernel takes about 4 s on one core (GEMM and
+# attention of seq=4096, on a CPU and for gfx942); two runs fit into the 600 s that a worker has. A
+# user's module may be a whole model.
+KERNEL_LIMIT_S = 240.0
+MODULE_LIMIT_S = 3600.0
+_TRIES = 2
+
 _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
@@ -192,6 +200,25 @@ def tool(name: str) -> str:
     return str(find_tool(name))
 
 
+def run_limited(
+    command: Sequence[str],
+    *,
+    input: bytes | None = None,
+    cwd: Path | None = None,
+    limit_s: float | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run iree-compile for at most `limit_s`, else for KERNEL_LIMIT_S, and once more if it has not
+    ended by then: an idle hang is a bug of the compiler, not of its input."""
+    limit_s = KERNEL_LIMIT_S if limit_s is None else limit_s
+    for _ in range(_TRIES):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return run_child(command, input=input, cwd=cwd, timeout_s=limit_s)
+    raise CompileError(
+        Reason("iree-timeout", limit_s=limit_s, tries=_TRIES),
+        hint=f"flags: {' '.join(command[2:])}",
+    )
+
+
 def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
     """The flags that hand over a spec in a file: a second one if it has a part for
     preprocessing."""
@@ -211,7 +238,7 @@ def run_compiler(
     command = [tool("iree-compile"), "-", *flags]
     try:
         if dumps is None:
-            done = run_child(command, input=source.encode())
+            done = run_limited(command, input=source.encode())
         else:
             # The module keeps the names of dumped files as debug information: relative ones give
             # it the same hash whatever the folder.
@@ -236,15 +263,16 @@ def run_dumping(
     *,
     input: bytes | None = None,
     cwd: Path | None = None,
+    limit_s: float | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run iree-compile with `flags` that dump kernels into `folder`.
 
     Errors then have lines of the dumped files, which nobody keeps: after such an error it runs once
     more without the flags, for the line of the module."""
-    done = run_child([*command, *flags], input=input, cwd=cwd)
+    done = run_limited([*command, *flags], input=input, cwd=cwd, limit_s=limit_s)
     dumped = re.compile(rf"^{re.escape(folder)}/[^:\n]+:\d+:\d+: error: ", re.MULTILINE)
     if done.returncode > 0 and dumped.search(done.stderr.decode(errors="replace")):
-        plain = run_child(command, input=input, cwd=cwd)
+        plain = run_limited(command, input=input, cwd=cwd, limit_s=limit_s)
         return plain if plain.returncode else done
     return done
 

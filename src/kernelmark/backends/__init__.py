@@ -18,7 +18,7 @@ FILES = (".py", ".cu", ".hip")
 
 
 def find(name: str) -> Backend:
-    """The backend called `name`; a path to a Python file is a kernel of the user's own."""
+    """Return the backend called `name`; a path to a Python file is a kernel of the user's own."""
     if is_file(name):
         # The name alone is that of another file once the working folder changes.
         return _of_file(canonical(name), _whole(name))
@@ -26,7 +26,7 @@ def find(name: str) -> Backend:
 
 
 def canonical(name: str) -> str:
-    """The one name of a backend, however its file is written: `./mine.py` for a file in the
+    """Return the one name of a backend, however its file is written: `./mine.py` for a file in the
     working folder or below, else its whole path. Series in history go by it."""
     if not is_file(name):
         return name
@@ -35,7 +35,7 @@ def canonical(name: str) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether a backend's name is that of a user's own kernel file."""
+    """Return whether a backend's name is that of a user's own kernel file."""
     # No registered name has a slash: for paths, the registry need not read the entry points of
     # every installed distribution.
     return name.endswith(FILES) and ("/" in name or name not in registry)

@@ -48,7 +48,7 @@ class Tiled:
 
 
 def space() -> Space:
-    """The same for every problem; where its best point lies is not."""
+    """Return the same for every problem; where its best point lies is not."""
     return Space(parameters=TILES, default=DEFAULT, forbids=_forbids)
 
 
@@ -59,7 +59,7 @@ def _forbids(config: Config) -> str | None:
 
 
 def tiled(problem: Problem, config: Config) -> Tiled:
-    """The cost of a config that names every tile, on a problem of any op."""
+    """Return the cost of a config that names every tile, on a problem of any op."""
     size = {name: int(config[name]) for name in TILES}
     area = size["tile_m"] * size["tile_n"]
     staged = (size["tile_m"] + size["tile_n"]) * size["depth"] * 2 * size["stages"]

@@ -48,7 +48,7 @@ class OwnKernel:
 
 
 def identify(paths: Iterable[Path]) -> list[OwnKernel]:
-    """The kernels that these files are, in their order. Nothing is remembered yet."""
+    """Return the kernels that these files are, in their order. Nothing is remembered yet."""
     known = _load()
     found: list[OwnKernel] = []
     for path in (path.resolve() for path in paths):
@@ -80,8 +80,9 @@ def remember(kernels: Iterable[OwnKernel]) -> None:
 
 
 def place_of(name: str) -> str:
-    """How `-b` names an own kernel: by the file below the working folder that it was measured from
-    last. `name` itself for any other: a report must not tell where a user's files are."""
+    """Return how `-b` names an own kernel: by the file below the working folder that it was
+    measured from last. `name` itself for any other: a report must not tell where a user's files
+    are."""
     path = Path(_load().get(name, {}).get("path", ""))
     with contextlib.suppress(ValueError, OSError):
         if path.is_file():
@@ -104,7 +105,7 @@ def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> st
 
 
 def _declared(path: Path, text: str) -> str:
-    """The value of `name` in a file, read without running it; "" for none."""
+    """Return the value of `name` in a file, read without running it; "" for none."""
     name: object = ""
     if path.suffix == ".py":
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # told when it is loaded

@@ -131,7 +131,7 @@ class Matmul:
         return other if other and unread else d
 
     def _layout(self, dtype_name: str, rows: int, columns: int) -> ctypes.c_void_p:
-        """A column-major layout of a dense operand of ours."""
+        """Return a column-major layout of a dense operand of ours."""
         kind = self.library.table.types[dtype_name]
         layout = self._create(
             "MatrixLayout",

@@ -67,7 +67,7 @@ _FORMULAS = "formulas have + - * / // %, min, max and cdiv, dims and the space's
 
 
 def declared(text: str, kernel: str) -> list[str] | None:
-    """The C types of a kernel's parameters; None where there is no such kernel."""
+    """Return the C types of a kernel's parameters; None where there is no such kernel."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^)]*)\)", plain)
     if found is None:
@@ -80,7 +80,7 @@ def declared(text: str, kernel: str) -> list[str] | None:
 
 
 def module_of(path: Path) -> ModuleType:
-    """The source as a kernel file's module."""
+    """Return the source as a kernel file's module."""
     text = path.read_text(encoding="utf-8")
     found = _DESCRIPTION.search(text)
     if found is None:
@@ -181,7 +181,7 @@ class _Source:
         return (*sizes, 1, 1)[:3]
 
     def _arguments(self, one: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
-        """A set's arguments in the types that the kernel declares: a number of another width
+        """Return a set's arguments in the types that the kernel declares: a number of another width
         would be read together with what lies beside it."""
         types, words = declared(self._text, self._kernel), self._description["args"]
         if types is None:
@@ -226,7 +226,7 @@ class _Source:
 
 
 def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
-    """A formula's value; what is not plain arithmetic raises."""
+    """Return a formula's value; what is not plain arithmetic raises."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return node.value
     if isinstance(node, ast.Name):

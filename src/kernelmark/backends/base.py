@@ -66,7 +66,7 @@ class Backend(ABC):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        """A kernel bound to `sets`. Cheap after `compile` of the same problem and config."""
+        """Return a kernel bound to `sets`. Cheap after `compile` of the same problem and config."""
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         """Fill the compile cache for a device that need not be present; safe in parallel."""

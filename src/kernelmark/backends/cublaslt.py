@@ -114,7 +114,7 @@ def _library() -> _lt.LtLibrary:
 
 
 def describe(algorithm: bytes) -> str:
-    """An algorithm as text that `parse` reads back: id=66 tile=20 …"""
+    """Return an algorithm as text that `parse` reads back: id=66 tile=20 …"""
     buffer = ctypes.create_string_buffer(algorithm, TABLE.algo_bytes)
     words = []
     for name, number, kind in _ATTRIBUTES:
@@ -133,7 +133,7 @@ def describe(algorithm: bytes) -> str:
 
 
 def parse(text: str, matmul: _lt.Matmul) -> bytes:
-    """The algorithm that `describe` wrote, for this problem's types."""
+    """Return the algorithm that `describe` wrote, for this problem's types."""
     try:
         given = {name: int(value) for name, value in (w.split("=") for w in text.split())}
     except ValueError:

@@ -83,7 +83,7 @@ class Script:
 
     @classmethod
     def read(cls, config: Config) -> Script:
-        """The script in a config; an unknown name or value is `Unsupported`."""
+        """Return the script in a config; an unknown name or value is `Unsupported`."""
         refuse_unknown("fake", config, [field.name for field in fields(cls)])
         known = get_args(Behaviour)
         if config.get("behaviour", "ok") not in known:
@@ -105,7 +105,7 @@ class Script:
         return cls(**values)
 
     def on(self, problem: Problem) -> tuple[Script, Mapping[str, int]]:
-        """The script with what its tiles come to on a problem, and what they use."""
+        """Return the script with what its tiles come to on a problem, and what they use."""
         if not self.tile_m:
             return self, {}
         tiles = {name: getattr(self, name) for name in _fake_model.TILES}
@@ -265,7 +265,7 @@ class _Held(Inputs):
 
 
 def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray[np.float64]:
-    """The right output, from the inputs as they lie in the device's memory."""
+    """Return the right output, from the inputs as they lie in the device's memory."""
     op = ops.registry.get(problem.op)
     values: dict[str, NDArray[np.float64]] = {}
     for spec in op.tensors(problem):
@@ -280,7 +280,7 @@ def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray
 
 
 def _spoiled(values: NDArray[np.float64], dtype_name: str, behaviour: str) -> Bits:
-    """The answer as bits of the output's dtype, made wrong as the behaviour asks.
+    """Return the answer as bits of the output's dtype, made wrong as the behaviour asks.
 
     Integers have no NaN: their smallest value stands for it."""
     if behaviour == "wrong":

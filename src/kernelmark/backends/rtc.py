@@ -74,7 +74,8 @@ class RtcBackend(Backend):
     supports_examples = FrozenDict({"sm_90": ("copy *",), "gfx942": ("copy *",)})
 
     def available(self) -> str | None:
-        """A compiler of either vendor, or a pack, is enough: which it takes, the device says."""
+        """Return a compiler of either vendor, or a pack, is enough: which it takes, the device
+        says."""
         prefixes = {"cuda": "sm_", "hip": "gfx"}
         reasons = [_uncompiled(kind, prefixes[kind]) for kind in self.device_kinds]
         return None if None in reasons else reasons[0]

@@ -211,7 +211,7 @@ class _Compiler:
         return f"{major.value}.{minor.value}"
 
     def text(self, what: str, program: ctypes.c_void_p) -> bytes:
-        """A sized byte string of the program: its log or its code."""
+        """Return a sized byte string of the program: its log or its code."""
         size = ctypes.c_size_t()
         self.check(f"Get{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(max(1, size.value))

@@ -202,7 +202,7 @@ class _AmdReader:
         )
 
     def ended(self, begun: Telemetry) -> Telemetry:
-        """A reading with why the clock was held down since."""
+        """Return a reading with why the clock was held down since."""
         before, self._held = self._held, _amd_held(self._metrics())
         grown = [name for name, time in self._held.items() if time > before.get(name, time)]
         reasons = tuple(_AMD_REASONS[name] for name in grown)

@@ -42,7 +42,7 @@ class Op:
         return _NUMPY[self.kind]
 
     def after(self, steps: int) -> Any:
-        """The value of a chain after `steps` steps, or None where the host cannot tell."""
+        """Return the value of a chain after `steps` steps, or None where the host cannot tell."""
         if self.next is None:
             return None
         with np.errstate(over="ignore"):
@@ -183,7 +183,7 @@ def cycles_per_step(
 def peak(
     rig: Rig, where: Room, op: Op, *, seconds: float, samples: int
 ) -> tuple[float, float | None]:
-    """(operations a second, operations a cycle and unit) with every unit full."""
+    """Return (operations a second, operations a cycle and unit) with every unit full."""
     cycles: list[float] = []
 
     def note() -> None:
@@ -200,7 +200,8 @@ def peak(
 
 
 def check(rig: Rig, where: Room, op: Op, ilp: int) -> str | None:
-    """One turn of the loop against the host, bit for bit; None too where the host cannot tell."""
+    """Return one turn of the loop against the host, bit for bit; None too where the host cannot
+    tell."""
     wanted = op.after(op.loop // ilp)
     if wanted is None:
         return None

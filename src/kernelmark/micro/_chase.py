@@ -54,7 +54,7 @@ class Chaser:
         self.wrong: str | None = None
 
     def ring(self, size: int, spacing: int) -> Offsets:
-        """A random order of every `spacing`-th byte of the first `size` bytes."""
+        """Return a random order of every `spacing`-th byte of the first `size` bytes."""
         count = max(2, size // spacing)
         return self._random.permutation(count).astype(np.uint64) * np.uint64(spacing)
 
@@ -79,7 +79,8 @@ class Chaser:
         self._at = int(np.flatnonzero(offsets == 0)[0]) if index else 0
 
     def follow(self, hops: int, warm: int, way: Way = "plain") -> Hop:
-        """The mean of `hops` hops, after `warm` untimed ones; both in whole unrolled loops."""
+        """Return the mean of `hops` hops, after `warm` untimed ones; both in whole unrolled
+        loops."""
         rig = self._rig
         hops, warm = _whole(hops), _whole(warm)
         start = self.base.address if way == "index" else self.start
@@ -125,8 +126,8 @@ class Chaser:
 
 
 def levels(sizes: Sequence[int], cycles: Sequence[float]) -> list[Level]:
-    """The plateaus of a latency curve, nearest first: runs of sizes within 12 % of their first,
-    at least two long, each at least a quarter slower than the one before."""
+    """Return the plateaus of a latency curve, nearest first: runs of sizes within 12 % of their
+    first, at least two long, each at least a quarter slower than the one before."""
     found: list[Level] = []
     at = 0
     while at < len(sizes):
@@ -144,8 +145,8 @@ def levels(sizes: Sequence[int], cycles: Sequence[float]) -> list[Level]:
 
 
 def confidence(below: NDArray[np.float64], above: NDArray[np.float64]) -> float:
-    """How sure it is that hops of two sizes take different times: 1 − p of a Kolmogorov–Smirnov
-    test, by its series for large samples."""
+    """Return how sure it is that hops of two sizes take different times: 1 − p of a
+    Kolmogorov–Smirnov test, by its series for large samples."""
     if below.size < 2 or above.size < 2:
         return 0.0
     places = np.sort(np.concatenate([below, above]))

@@ -31,7 +31,7 @@ class Copier:
             ctypes.memset(address, 1, nbytes)
 
     def pinned(self, which: int) -> NDArray[np.uint8]:
-        """The pinned memory as an array."""
+        """Return the pinned memory as an array."""
         view = (ctypes.c_uint8 * self.nbytes).from_address(self._pinned[which])
         return np.ctypeslib.as_array(view)
 

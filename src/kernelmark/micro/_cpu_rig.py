@@ -39,8 +39,8 @@ class Passes:
 
 
 def confirmed(round_per_s: Callable[[], float]) -> tuple[float, bool]:
-    """The best of as many rounds as it takes until two more come close to it, and whether two did.
-    A limit is what the machine can do, not what it does beside other work."""
+    """Return the best of as many rounds as it takes until two more come close to it, and whether
+    two did. A limit is what the machine can do, not what it does beside other work."""
     best, close = 0.0, 0
     for _ in range(_ROUNDS):
         rate = round_per_s()

@@ -25,7 +25,8 @@ FULL_BLOCK = 1024
 
 
 def build(file: str, arch: str) -> Binary:
-    """A kernel file for `arch`, with the architecture's own instructions where it needs them."""
+    """Return a kernel file for `arch`, with the architecture's own instructions where it needs
+    them."""
     special = rtc.target(file, arch)
     if special != arch:
         # A pack may hold the file for the plain architecture alone.

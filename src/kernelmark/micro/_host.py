@@ -58,7 +58,7 @@ class _Command:
 
 
 def source(file: str) -> str:
-    """A kernel file as a C++ program."""
+    """Return a kernel file as a C++ program."""
     texts = (
         f'#line 1 "{name}"\n{(_FOLDER / name).read_text(encoding="utf-8")}'
         for name in ("host.h", file)
@@ -85,7 +85,8 @@ def entries(expanded: str) -> dict[str, str]:
 
 @functools.cache
 def library(file: str) -> HostLibrary:
-    """The library of a kernel file for this very CPU; from the cache where it is there already."""
+    """Return the library of a kernel file for this very CPU; from the cache where it is there
+    already."""
     start = time.perf_counter()
     found = list(_commands())
     if not found:
@@ -102,7 +103,7 @@ def library(file: str) -> HostLibrary:
 
 
 def _note(used: _Command) -> str:
-    """What to say where $CXX was asked for and another compiler did it."""
+    """Return what to say where $CXX was asked for and another compiler did it."""
     asked = os.environ.get("CXX")
     if not asked or used.asked:
         return ""
@@ -135,8 +136,8 @@ def _commands() -> list[_Command]:
 
 @contextlib.contextmanager
 def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str], bool]]:
-    """(library, its kernels, whether it was built now), to be loaded inside: where the cache cannot
-    be used, the library lies in a folder that is gone afterwards."""
+    """Yield (library, its kernels, whether it was built now), to be loaded inside: where the cache
+    cannot be used, the library lies in a folder that is gone afterwards."""
     text = source(file)
     identity = "\0".join((*command.words, command.version, _cpu_identity(), text))
     name = hashlib.sha256(identity.encode()).hexdigest()[:24]
@@ -161,7 +162,7 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
 def _ready(
     command: _Command, text: str, file: str, ready: Path
 ) -> tuple[Path, frozenset[str], bool]:
-    """The library at `ready`, built now where it is not there yet."""
+    """Return the library at `ready`, built now where it is not there yet."""
     fresh = not ready.exists()
     if fresh:
         _compile(command, text, file, ready)
@@ -202,7 +203,8 @@ def _output(command: list[str]) -> str | None:
 
 
 def _cpu_identity() -> str:
-    """What `native` depends on: a cache on a shared home folder may serve several machines."""
+    """Return what `native` depends on: a cache on a shared home folder may serve several
+    machines."""
     lines = [platform.machine()]
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")

@@ -54,7 +54,7 @@ def of_file(name: str) -> dict[str, tuple[Parameter, ...]]:
 
 
 def parameters(file: str, kernel: str) -> tuple[Parameter, ...]:
-    """What `kernel` of `file` takes, in order."""
+    """Return what `kernel` of `file` takes, in order."""
     known = of_file(file)
     if kernel in known:
         return known[kernel]

@@ -61,8 +61,8 @@ def arrays(rig: Rig, nbytes: int, threads: int) -> Arrays:
 
 
 def parts(made: Arrays) -> list[Arrays]:
-    """The arrays in pieces. A pass over one is short, and what it touched has left the caches when
-    its turn comes again."""
+    """Return the arrays in pieces. A pass over one is short, and what it touched has left the
+    caches when its turn comes again."""
     count = made.count // PARTS
     return [
         replace(made, count=count, **{name: getattr(made, name) + 8 * count * i for name in "abcd"})
@@ -97,7 +97,7 @@ def fill(rig: Rig, made: Arrays) -> None:
 def call(
     rig: Rig, made: Arrays, kernel: str, *, grid: int, block: int, shared_bytes: int = 0
 ) -> Call:
-    """One of the streams over the whole arrays."""
+    """Return one of the streams over the whole arrays."""
     n = made.nbytes // rig.vector_bytes
     a, b, c, d = made.a, made.b, made.c, made.d
     given: dict[str, tuple[object, ...]] = {

@@ -51,13 +51,13 @@ class Room:
 
 
 def private(rig: Rig, size: int) -> Window:
-    """A window of `size` bytes for each block."""
+    """Return a window of `size` bytes for each block."""
     chunks = max(1, size // CHUNK_BYTES)
     return Window(chunks=chunks, windows=rig.grid, step=_step(rig, chunks))
 
 
 def shared(rig: Rig, size: int, *, apart: bool) -> Window:
-    """One window for all blocks, which read the same chunks at about the same time, or are
+    """Return one window for all blocks, which read the same chunks at about the same time, or are
     `apart` from each other."""
     chunks = max(1, size // CHUNK_BYTES)
     step = _step(rig, chunks)
@@ -66,8 +66,8 @@ def shared(rig: Rig, size: int, *, apart: bool) -> Window:
 
 
 def shared_out(rig: Rig, size: int) -> Window:
-    """One window of at most `size` bytes that the blocks share out among them, so many chunks that
-    every warp comes to all of them: with a common factor it would stay on a few."""
+    """Return one window of at most `size` bytes that the blocks share out among them, so many
+    chunks that every warp comes to all of them: with a common factor it would stay on a few."""
     warps = rig.grid * rig.warps
     chunks = max(1, size // CHUNK_BYTES)
     while math.gcd(warps, chunks) > 1:
@@ -94,7 +94,7 @@ def room(rig: Rig, nbytes: int) -> Room:
 
 
 def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
-    """Every warp reads `rounds` chunks."""
+    """Return every warp reads `rounds` chunks."""
     scattered = window.step is None
     call = rig.call(
         *(FILE, "window_scatter" if scattered else "window_read", where.data),
@@ -129,7 +129,7 @@ def measure(rig: Rig, where: Room, window: Window, *, seconds: float, samples: i
 
 
 def check(rig: Rig, where: Room, window: Window, rounds: int = 37) -> str | None:
-    """A short launch whose every thread's sum is known exactly, block by block."""
+    """Return a short launch whose every thread's sum is known exactly, block by block."""
     rig.run(read_call(rig, where, window, rounds))
     found = rig.read(where.sums, np.uint32, rig.grid * rig.block)
     by_block = found.reshape(rig.grid, rig.block).sum(axis=1, dtype=np.uint32)
@@ -144,7 +144,7 @@ def check(rig: Rig, where: Room, window: Window, rounds: int = 37) -> str | None
 
 
 def expected_sums(rig: Rig, window: Window, rounds: int) -> NDArray[np.uint32]:
-    """The sum, modulo 2³², of all 32-bit words that each block reads in `rounds` rounds."""
+    """Return the sum, modulo 2³², of all 32-bit words that each block reads in `rounds` rounds."""
     sums = _chunk_sums()
     warps = np.arange(rig.warps, dtype=np.uint64)[:, None]
     wanted = np.zeros(rig.grid, np.uint32)
@@ -161,7 +161,8 @@ def expected_sums(rig: Rig, window: Window, rounds: int) -> NDArray[np.uint32]:
 
 
 def _scattered(numbers: NDArray[np.uint64], chunks: int, rounds: int) -> NDArray[np.uint64]:
-    """The chunks that warps with such numbers read: micro_window.cu's sequence, in 32 bits."""
+    """Return the chunks that warps with such numbers read: micro_window.cu's sequence, in 32
+    bits."""
     mask = np.uint64(0xFFFFFFFF)
     state = (numbers + np.uint64(1)) * np.uint64(0x9E3779B9) & mask
     state ^= state >> np.uint64(15)
@@ -173,7 +174,7 @@ def _scattered(numbers: NDArray[np.uint64], chunks: int, rounds: int) -> NDArray
 
 
 def _chunk_sums() -> NDArray[np.uint32]:
-    """The word sum of a chunk by what its first number is."""
+    """Return the word sum of a chunk by what its first number is."""
     numbers = (np.arange(PERIOD + _PER_CHUNK) % PERIOD).astype(np.float64)
     words = numbers.view(np.uint32).reshape(-1, 2).sum(axis=1, dtype=np.uint32)
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)])

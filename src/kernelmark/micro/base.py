@@ -165,7 +165,7 @@ class Microbenchmark(ABC, Generic[S, R]):
         """Rows and metrics from what was timed."""
 
     def settings(self, mode: Mode, chosen: Mapping[str, Any]) -> Settings:
-        """The mode's values with those chosen instead."""
+        """Return the mode's values with those chosen instead."""
         for name in chosen:
             if name not in self.parameters:
                 known = ", ".join(self.parameters)
@@ -194,7 +194,7 @@ def metric(
     steady: bool = True,
     stand_in: bool = False,
 ) -> list[Metric]:
-    """A list of one metric, or of none where there is no value."""
+    """Return a list of one metric, or of none where there is no value."""
     if value is None:
         return []
     return [
@@ -292,8 +292,8 @@ def fitting(sizes: Sequence[int], most: float, share: str) -> tuple[list[int], l
 
 
 def rounded(sizes: Sequence[int], step: int, least: int) -> tuple[list[int], list[str]]:
-    """Each distinct size in whole steps, at least `least`, once; and a note where that changed
-    one."""
+    """Return each distinct size in whole steps, at least `least`, once; and a note where that
+    changed one."""
     made = [max(least, size // step * step) for size in sizes]
     odd = [f"{a} B as {b} B" for a, b in zip(sizes, made, strict=True) if a != b]
     note = f"sizes are multiples of {step} B, at least {least} B: measured {', '.join(odd)}"
@@ -303,7 +303,8 @@ def rounded(sizes: Sequence[int], step: int, least: int) -> tuple[list[int], lis
 def available(
     asked: Sequence[str], there: Callable[[str], bool], where: str
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Those of `asked` that are there, and a note on the others; none at all is unsupported."""
+    """Return those of `asked` that are there, and a note on the others; none at all is
+    unsupported."""
     found = tuple(word for word in asked if there(word))
     missing = ", ".join(word for word in asked if not there(word))
     if not found:

@@ -32,7 +32,7 @@ from kernelmark.runners.worker import Server
 
 
 def open_rig(device: str, threads: int = 0) -> Rig:
-    """The device called so, set up for microbenchmarks."""
+    """Return the device called so, set up for microbenchmarks."""
     # A module that is loaded at its first launch would wait for the gate that the launch is behind.
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     kind, info = find(device)
@@ -185,7 +185,7 @@ class _Execution:
         )
 
     def _metrics(self, columns: Sequence[PointColumn], findings: Findings) -> tuple[Metric, ...]:
-        """What was found, with what is known of how well each repeats."""
+        """Return what was found, with what is known of how well each repeats."""
         paced = self._benchmark.host_paced
         return tuple(
             dataclasses.replace(
@@ -199,7 +199,7 @@ class _Execution:
 
 
 def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """A note where launches of the same work took very different times."""
+    """Return a note where launches of the same work took very different times."""
     found = (row.get("spread") for row in rows)
     spreads = [spread for spread in found if isinstance(spread, float)]
     wide = [spread for spread in spreads if spread > WIDE]

@@ -76,7 +76,7 @@ class Hardware:
 
     @classmethod
     def of(cls, info: DeviceInfo) -> Hardware:
-        """The bounds of a device, as far as they are known."""
+        """Return the bounds of a device, as far as they are known."""
         if info.kind not in ("cuda", "hip"):
             return _of_cpu(info)
         table = _tables()["arch"].get(info.arch.rstrip("af") if info.kind == "cuda" else info.arch)
@@ -98,7 +98,7 @@ class Hardware:
         )
 
     def plausible_clock(self, mhz: float) -> bool:
-        """Whether a reading can be the core clock: some drivers report a parked one."""
+        """Return whether a reading can be the core clock: some drivers report a parked one."""
         return 0.05 * self.clock_mhz < mhz <= 1.05 * self.clock_mhz
 
     def rate(self, level: str) -> Limit:
@@ -141,8 +141,8 @@ class Hardware:
 
 
 def find_sheet(info: DeviceInfo) -> Sheet | None:
-    """The vendor's figures for a device, by whole words of its name; None where it is not listed.
-    Of several that fit, the one with the most words."""
+    """Return the vendor's figures for a device, by whole words of its name; None where it is not
+    listed. Of several that fit, the one with the most words."""
     words = _words(info.model)
     found = None
     for entry in sorted(_tables()["device"], key=lambda entry: len(entry["words"])):
@@ -168,7 +168,7 @@ def _words(model: str) -> set[str]:
 
 
 def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> dict[str, Limit]:
-    """What can go one way between the device and its host, or another one."""
+    """Return what can go one way between the device and its host, or another one."""
     rates = {name: float((table or {}).get(name, most)) for name, most in _MOST_LINK.items()}
     words = _words(info.model)
     host = next((rate for word, rate in _SUPERCHIPS.items() if word in words), rates["host"])
@@ -184,7 +184,8 @@ def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> di
 
 
 def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:
-    """The bus's rate as the driver reports it or as the data sheet says, whichever is higher."""
+    """Return the bus's rate as the driver reports it or as the data sheet says, whichever is
+    higher."""
     found = []
     clock = float(info.attributes.get("memory_clock_khz", "0")) * 1e3
     bits = float(info.attributes.get("bus_bits", "0"))

@@ -153,7 +153,7 @@ class Rig(ABC):
 
     @abstractmethod
     def kernels(self, file: str) -> frozenset[str]:
-        """The kernels that `file` has for this device."""
+        """Return the kernels that `file` has for this device."""
 
     @property
     @abstractmethod
@@ -189,7 +189,7 @@ class Rig(ABC):
         return self.memory(nbytes)
 
     def place(self, array: NDArray[Any]) -> Buffer:
-        """A copy of `array` in the device's memory."""
+        """Return a copy of `array` in the device's memory."""
         buffer = self.memory(max(16, array.nbytes))
         self.device.write(buffer, 0, np.ascontiguousarray(array).view(np.uint8).ravel())
         return buffer
@@ -218,7 +218,7 @@ class Rig(ABC):
         """The core clock that converts time to cycles if a timing has none of its own."""
 
     def clock_during(self, samples: Samples) -> float | None:
-        """The core clock while `samples` were taken; None where nobody read it then."""
+        """Return the core clock while `samples` were taken; None where nobody read it then."""
         return samples.clock_mhz or self.clock_mhz
 
     @abstractmethod
@@ -249,8 +249,8 @@ class Rig(ABC):
     def calibrated(
         self, make: Callable[[int], Call], first: int, seconds: float
     ) -> tuple[int, Call]:
-        """(rounds, call of that many) so that a launch takes about `seconds`, never fewer than
-        `first`. What it ran for this has warmed the caches."""
+        """Return (rounds, call of that many) so that a launch takes about `seconds`, never fewer
+        than `first`. What it ran for this has warmed the caches."""
         rounds = first
         for _ in range(6):
             call = make(rounds)
@@ -263,9 +263,9 @@ class Rig(ABC):
         return rounds, make(rounds)
 
     def _taken(self, call: Call) -> tuple[float, float]:
-        """(seconds of a launch, seconds the host waited for it). Where the host waited far longer,
-        and did so twice, its clock is believed: a wrong one must end as a wrong result, not as a
-        launch that goes on for hours."""
+        """Return (seconds of a launch, seconds the host waited for it). Where the host waited far
+        longer, and did so twice, its clock is believed: a wrong one must end as a wrong result, not
+        as a launch that goes on for hours."""
         begin = time.monotonic()
         taken = self.time(call).elapsed_s
         waited = time.monotonic() - begin
@@ -285,7 +285,8 @@ class Rig(ABC):
         )
 
     def typical(self, durations: Iterable[float]) -> float:
-        """The median of durations; the shortest on a device that others may be using as well."""
+        """Return the median of durations; the shortest on a device that others may be using as
+        well."""
         return statistics.median(durations) if self.exclusive else min(durations)
 
     @property
@@ -312,7 +313,7 @@ class Rig(ABC):
         """Seconds for one tick of what kernels read as the wall clock."""
 
     def look(self) -> Telemetry:
-        """The device's own readings now, which are kept with the result."""
+        """Return the device's own readings now, which are kept with the result."""
         self.device.watch()
         telemetry = self.device.telemetry()
         self.ledger.trace.append(telemetry)
@@ -354,8 +355,8 @@ class Rig(ABC):
 
 
 def together(readings: Sequence[tuple[float, Telemetry]]) -> Telemetry | None:
-    """One reading for a stretch of time: the last, with every reason for a lower clock that was
-    seen, and with the power by the energy counter, which misses nothing, where there is one."""
+    """Return one reading for a stretch of time: the last, with every reason for a lower clock that
+    was seen, and with the power by the energy counter, which misses nothing, where there is one."""
     if not readings:
         return None
     (begin, first), (end, last) = readings[0], readings[-1]

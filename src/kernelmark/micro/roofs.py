@@ -18,7 +18,7 @@ SOURCES = {"cpu": _CPU, "cuda": _GPU, "hip": _GPU}
 
 
 def measure(device: str, threads: int, tell: Tell) -> list[Result]:
-    """The results that roofs of a device come from; failures are reported."""
+    """Return the results that roofs of a device come from; failures are reported."""
     sources = SOURCES[device.partition(":")[0]]
     results: list[Result] = []
     # In one worker: starting another takes half as long as a benchmark on a CPU.
@@ -39,7 +39,7 @@ def measure(device: str, threads: int, tell: Tell) -> list[Result]:
 
 
 def sheet_value(roof: Roof, sheet: Sheet | None) -> float | None:
-    """The vendor's figure for the same quantity, for showing beside it."""
+    """Return the vendor's figure for the same quantity, for showing beside it."""
     if sheet is None:
         return None
     if roof.kind == "flops":

@@ -36,13 +36,13 @@ Tell = Callable[[str], None]
 
 
 def plain_name(text: str) -> str:
-    """The registry's name for what a user types: l2-cache and l2_cache are the same."""
+    """Return the registry's name for what a user types: l2-cache and l2_cache are the same."""
     return text.strip().replace("-", "_")
 
 
 def named(text: str) -> Microbenchmark[Any, Any]:
-    """The benchmark that a user calls so; an unknown name lists those there are, as `kmark micro
-    list` writes them."""
+    """Return the benchmark that a user calls so; an unknown name lists those there are, as `kmark
+    micro list` writes them."""
     plain = plain_name(text)
     if plain in registry:
         return registry.get(plain)
@@ -63,8 +63,8 @@ def run(
     timeout_s: float | None = None,
     tell: Tell | None = None,
 ) -> Generator[Result, None, None]:
-    """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs.
-    `parameters` are those of every benchmark, `own_parameters` those of one, by its name."""
+    """Return each benchmark's result as it ends, good or bad. What is illegal raises before any
+    runs. `parameters` are those of every benchmark, `own_parameters` those of one, by its name."""
     if mode not in MODES:
         raise UsageError(Reason("micro-mode-unknown", mode=mode), hint=f"known: {', '.join(MODES)}")
     given = {

@@ -115,7 +115,7 @@ class AmdTiles:
         return {"mma": tuple(mma), **tiles, **subgroups, **pipelines, **_OPTIONS}
 
     def _tiles(self, root: Root) -> Mapping[str, tuple[tuple[int, ...], int]]:
-        """The sizes that a tile may have, and that of the dim which it must divide."""
+        """Return the sizes that a tile may have, and that of the dim which it must divide."""
         if root.kind == "attention":
             keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
             return {
@@ -337,7 +337,7 @@ def _waves(config: Config) -> str:
 
 
 def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The values that divide a dim: the copies of operands are not masked."""
+    """Return the values that divide a dim: the copies of operands are not masked."""
     found = tuple(value for value in values if size % value == 0)
     if not found:
         dim = tile.removeprefix("tile_")
@@ -346,5 +346,5 @@ def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _bytes(root: Root) -> int:
-    """The bytes of an element of the operands."""
+    """Return the bytes of an element of the operands."""
     return root.bits(next(name for name in _OPERANDS if name in root.types)) // 8

@@ -71,7 +71,7 @@ class Choice:
 
 
 def choose(problem: Problem, config: Config, target: Target) -> Choice:
-    """The config's choice with defaults filled in; an impossible config is `Unsupported`."""
+    """Return the config's choice with defaults filled in; an impossible config is `Unsupported`."""
     form = form_of(problem, config, target)
     tunable = _lowerings(problem, form, target, seeded=False)
     names = () if tunable is None else tuple(tunable.parameters)
@@ -128,7 +128,7 @@ def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Rea
 
 
 def source(problem: Problem, choice: Choice) -> str:
-    """The module to compile; one for a GPU also works on many argument sets at once."""
+    """Return the module to compile; one for a GPU also works on many argument sets at once."""
     problem = with_dynamic(problem, choice.form.dynamic)
     tensors = ops.registry.get(problem.op).tensors(problem)
     text = mlir.registry.get(problem.op).text(problem, tensors, choice.form)
@@ -149,7 +149,7 @@ def unapplied(
 
 
 def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
-    """The config names beside those of a lowering."""
+    """Return the config names beside those of a lowering."""
     always: tuple[str, ...] = ("data_tiling", "dynamic")
     if problem.op == "attention" and not target.gpu:
         return (*always, *_SOFTMAX)
@@ -159,26 +159,26 @@ def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
 
 
 def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
-    """The flags of a choice that a module with its spec has to be compiled with."""
+    """Return the flags of a choice that a module with its spec has to be compiled with."""
     return tuple(flag for flag in choice.flags if flag not in target.flags)
 
 
 def depends(problem: Problem, config: Config) -> dict[str, bool]:
-    """The flags that decide how a config of a CPU's space is compiled, beyond its spec, by their
-    name in the config. Tiles of a spec are the same with and without microkernels."""
+    """Return the flags that decide how a config of a CPU's space is compiled, beyond its spec, by
+    their name in the config. Tiles of a spec are the same with and without microkernels."""
     names = ["ukernels"] if config.get("data_tiling") else []
     names += _SOFTMAX if problem.op == "attention" else []
     return {name: bool(config[name]) for name in names if name in config}
 
 
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
-    """The form that a config leaves or asks for."""
+    """Return the form that a config leaves or asks for."""
     im2col = get_flag("iree", config, "im2col", default=_has_columns(problem) and not target.gpu)
     return Form(gpu=target.gpu, im2col=im2col, dynamic=_dynamic(problem, config))
 
 
 def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
-    """The dims that a config leaves unknown to the compiler, in the problem's order."""
+    """Return the dims that a config leaves unknown to the compiler, in the problem's order."""
     given = config.get("dynamic", False)
     if given is False:
         return ()
@@ -201,13 +201,14 @@ def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
 
 
 def _has_columns(problem: Problem) -> bool:
-    """Whether im2col applies; on a Neoverse N1 it is as fast as IREE's own form (1×1, nhwc) or
-    faster, 3 to 15 times for filters of 3×3 and 7×7."""
+    """Return whether im2col applies; on a Neoverse N1 it is as fast as IREE's own form (1×1, nhwc)
+    or faster, 3 to 15 times for filters of 3×3 and 7×7."""
     return problem.op == "conv" and problem.dims["groups"] == 1
 
 
 def default_data_tiling(problem: Problem, target: Target) -> bool:
-    """Whether packing pays: measured where sums are as wide as the inputs, or are integers."""
+    """Return whether packing pays: measured where sums are as wide as the inputs, or are
+    integers."""
     if target.gpu or problem.op not in _PACKED_OPS:
         return False
     inputs = problem.dtypes["x" if problem.op == "conv" else "a"]
@@ -234,7 +235,7 @@ def _exactness(problem: Problem) -> tuple[str, ...]:
 
 
 def space(problem: Problem, target: Target) -> Space | None:
-    """The lowering configs of the problem in its default form; None where it has none."""
+    """Return the lowering configs of the problem in its default form; None where it has none."""
     found = _lowerings(problem, form_of(problem, {}, target), target)
     if found is None:
         return None
@@ -258,9 +259,9 @@ def space(problem: Problem, target: Target) -> Space | None:
 
 
 def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> Space:
-    """The space with a point that leaves the tiles to the compiler and packs the operands, for the
-    microkernels: always both, since they are flags of a whole module and its winners have to agree
-    on them. For a convolution, im2col alone is one more point."""
+    """Return the space with a point that leaves the tiles to the compiler and packs the operands,
+    for the microkernels: always both, since they are flags of a whole module and its winners have
+    to agree on them. For a convolution, im2col alone is one more point."""
     names = tuple(tiles.parameters)
     nothing = {**made.default, **dict.fromkeys(names, 0)}
     left = [FrozenDict({**nothing, "data_tiling": True, "ukernels": True})]

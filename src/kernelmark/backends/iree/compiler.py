@@ -67,8 +67,8 @@ _recent: OrderedDict[str, tuple[bytes, Mapping[str, str]]] = OrderedDict()
 def build(
     source: str, flags: tuple[str, ...], identity: str, pack_name: str = "", spec: str = ""
 ) -> Build:
-    """The module for `source`, compiled with the tuning spec `spec` if there is one; `identity` is
-    what the flags do not say of the target machine.
+    """Return the module for `source`, compiled with the tuning spec `spec` if there is one;
+    `identity` is what the flags do not say of the target machine.
 
     Packs are looked at first, in their folder `pack_name`: a machine with a GPU and no compiler
     needs nothing else."""
@@ -89,7 +89,8 @@ def build(
 
 
 def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = "") -> Build:
-    """What the compiler that is installed here makes of `source`, now or on an earlier day."""
+    """Return what the compiler that is installed here makes of `source`, now or on an earlier
+    day."""
     start = time.perf_counter()
     key = digest(source, "\n".join(flags), compiler_identity(), identity, *([spec] if spec else []))
     found = _recent.get(key) or _from_cache(key)
@@ -104,7 +105,7 @@ def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = 
 
 
 def _from_cache(key: str) -> tuple[bytes, Mapping[str, str]] | None:
-    """A module with its configs; it has none if an older version compiled it."""
+    """Return a module with its configs; it has none if an older version compiled it."""
     cache = _cache(cache_root())
     binary = cache.get(key)
     return None if binary is None else (binary, _read_configs(cache.get(key + CONFIGS)))
@@ -132,17 +133,17 @@ def _read_configs(data: bytes | None) -> Mapping[str, str]:
 
 
 def pack_key(source: str, flags: tuple[str, ...]) -> str:
-    """The name of a module in a pack: no compiler is needed to know it."""
+    """Return the name of a module in a pack: no compiler is needed to know it."""
     return digest(source, "\n".join(flags))
 
 
 def compiler_present() -> bool:
-    """Whether the compiler is installed."""
+    """Return whether the compiler is installed."""
     return present("iree.compiler")
 
 
 def present(module: str) -> bool:
-    """Whether a module could be imported."""
+    """Return whether a module could be imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the parent package `iree` itself is absent
@@ -150,7 +151,7 @@ def present(module: str) -> bool:
 
 
 def packed_by() -> str | None:
-    """The version of the compiler that filled the first pack with modules, or None."""
+    """Return the version of the compiler that filled the first pack with modules, or None."""
     for folder in pack.safe_folders():
         for note in sorted(folder.glob(f"{PACK_PREFIX}*/{PACK_NOTE}")):
             with contextlib.suppress(OSError):
@@ -159,7 +160,7 @@ def packed_by() -> str | None:
 
 
 def compiler_version() -> str:
-    """The compiler's version and commit."""
+    """Return the compiler's version and commit."""
     from iree.compiler.version import REVISIONS, VERSION
 
     commit = REVISIONS.get("IREE", "")[:12]
@@ -186,14 +187,14 @@ def _files(program: Path) -> list[Path]:
 
 
 def tool(name: str) -> str:
-    """The path of one of the compiler's programs."""
+    """Return the path of one of the compiler's programs."""
     from iree.compiler.tools.binaries import find_tool
 
     return str(find_tool(name))
 
 
 def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
-    """The flags that hand over a spec in a file: a second one if it has a part for
+    """Return the flags that hand over a spec in a file: a second one if it has a part for
     preprocessing."""
     found = (f"{SPEC_FLAG}={path}",)
     return (*found, f"{PREPROCESSING_FLAG}={path}") if f"@{MAIN}(" in spec else found
@@ -202,7 +203,8 @@ def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
 def run_compiler(
     source: str, flags: tuple[str, ...], spec: str = "", dumps: Path | None = None
 ) -> bytes:
-    """What iree-compile writes to its output; the configs of kernels go into the folder `dumps`."""
+    """Return what iree-compile writes to its output; the configs of kernels go into the folder
+    `dumps`."""
     if spec:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
             file.write(spec)
@@ -278,7 +280,7 @@ def explain(code: int, log: str, source: str) -> Reason:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, SIGSEGV for example."""
+    """Return the name of a signal, SIGSEGV for example."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -99,9 +99,9 @@ class CpuTiles:
         return dict(listed)
 
     def seeds(self, root: Root) -> Sequence[Config]:
-        """The register tiles that a model of their tails ranks first, in two sizes of workgroups:
-        the largest, which reads least, and one that leaves something to other threads. With short
-        registers also the first one in cache tiles."""
+        """Return the register tiles that a model of their tails ranks first, in two sizes of
+        workgroups: the largest, which reads least, and one that leaves something to other threads.
+        With short registers also the first one in cache tiles."""
         values = self.values(root)
         large = {name: _large(_ints(values[name]), _size(root, name)) for name in _TILES}
         small = {name: _closest(values[name], to) for name, to in (("tile_m", 64), ("tile_n", 128))}
@@ -210,7 +210,7 @@ def _undivided(cache_k: int, vector_k: int) -> Reason:
 
 
 def _along_k(root: Root) -> bool:
-    """Whether B is read along k, and so transposed in registers."""
+    """Return whether B is read along k, and so transposed in registers."""
     return root.reads[1].endswith("j, k")
 
 
@@ -225,12 +225,13 @@ def _clipped(values: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _even_tile(size: int) -> tuple[int, ...]:
-    """The largest tile in multiples of 16 that divides a dim into several: no tails in any."""
+    """Return the largest tile in multiples of 16 that divides a dim into several: no tails in
+    any."""
     return tuple(t for t in range(256, 31, -16) if t < size and size % t == 0)[:1]
 
 
 def _large(values: Sequence[int], size: int) -> int:
-    """The tile that covers a dim; of a longer one, the largest that divides it evenly."""
+    """Return the tile that covers a dim; of a longer one, the largest that divides it evenly."""
     covering = [one for one in values if one >= size]
     even = [one for one in values if size % one == 0 and one > 64]
     return min(covering) if covering else max(even or values)

@@ -42,8 +42,8 @@ class Tiles(Protocol):
 
 
 def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) -> Space:
-    """What can be tried; raise Unsupported if there is nothing. Without seeds it has no default
-    either, and is made in half the time: checking a config needs none."""
+    """Return what can be tried; raise Unsupported if there is nothing. Without seeds it has no
+    default either, and is made in half the time: checking a config needs none."""
     tiles, found = _tiles(target), roots(problem, form)
     listed = {root.prefix: tiles.values(root) for root in found}
     parameters = {p + name: v for p, one in listed.items() for name, v in one.items()}
@@ -73,7 +73,8 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
 def _seeds(
     tiles: Tiles, found: Sequence[Root], listed: Mapping[str, Mapping[str, tuple[ConfigValue, ...]]]
 ) -> list[Config]:
-    """The first seeds of all roots together, then the second; a shorter list repeats its last."""
+    """Return the first seeds of all roots together, then the second; a shorter list repeats its
+    last."""
     each = {root.prefix: tiles.seeds(root) for root in found}
     count = max(map(len, each.values())) if all(each.values()) else 0
     made = [
@@ -92,8 +93,8 @@ def _seeds(
 def entries(
     problem: Problem, form: Form, target: Target, config: Config, *, packed: bool = False
 ) -> tuple[Entry, ...]:
-    """The spec's entries for a config of the space; an empty one leaves the tiles to the compiler,
-    with `packed` operands or not."""
+    """Return the spec's entries for a config of the space; an empty one leaves the tiles to the
+    compiler, with `packed` operands or not."""
     tiles, rewrite = _tiles(target), _rewrite(problem, form)
     return tuple(
         Entry(
@@ -108,7 +109,7 @@ def entries(
 
 
 def _rewrite(problem: Problem, form: Form) -> Rewrite | None:
-    """How the named convolution of a model becomes the GEMM that was tuned."""
+    """Return how the named convolution of a model becomes the GEMM that was tuned."""
     if problem.op != "conv" or form.gpu or not form.im2col:
         return None
     root = _named_conv(problem)
@@ -125,7 +126,7 @@ def _tiles(target: Target) -> Tiles:
 
 
 def _own(config: Config, root: Root) -> dict[str, ConfigValue]:
-    """The part of a config that is for this root, without its prefix."""
+    """Return the part of a config that is for this root, without its prefix."""
     begin = root.prefix
     return {name[len(begin) :]: v for name, v in config.items() if name.startswith(begin)}
 
@@ -140,7 +141,8 @@ def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue
 
 
 def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
-    """The ops that decide a problem's time; raise Unsupported if IREE's form of them is not known.
+    """Return the ops that decide a problem's time; raise Unsupported if IREE's form of them is not
+    known.
 
     A loop of one iteration is folded away by IREE, and with it the op as it is matched here."""
     if problem.op in ("gemm", "batched_gemm"):
@@ -168,7 +170,7 @@ def _gemm_roots(problem: Problem) -> tuple[Root, ...]:
 
 
 def _im2col_roots(problem: Problem) -> tuple[Root, ...]:
-    """The GEMM of a convolution's patches and filters."""
+    """Return the GEMM of a convolution's patches and filters."""
     d = problem.dims
     spots, terms = math.prod(output_size(problem)), d["c"] * d["r"] * d["s"]
     x, acc = _type(problem, "x"), _type(problem, "acc")
@@ -217,8 +219,8 @@ def _contraction(
 
 
 def _conv_roots(problem: Problem) -> tuple[Root, ...]:
-    """A convolution of nhwc. IREE makes a GEMM of one with a 1 × 1 filter: that of im2col, unless
-    it has strides or padding."""
+    """Return a convolution of nhwc. IREE makes a GEMM of one with a 1 × 1 filter: that of im2col,
+    unless it has strides or padding."""
     d, layout = problem.dims, problem.options["layout"]
     if d["groups"] > 1:
         raise Unsupported(Reason("lowering-groups"))
@@ -232,7 +234,7 @@ def _conv_roots(problem: Problem) -> tuple[Root, ...]:
 
 
 def _named_conv(problem: Problem) -> Root:
-    """The named op of a convolution without groups."""
+    """Return the named op of a convolution without groups."""
     d = problem.dims
     row = _tap("p", "r", d["stride_h"], d["dilation_h"])
     column = _tap("q", "s", d["stride_w"], d["dilation_w"])
@@ -264,8 +266,8 @@ def _tap(out: str, filter_loop: str, stride: int, dilation: int) -> str:
 
 
 def _attention_roots(problem: Problem) -> tuple[Root, ...]:
-    """The attention op. Loops: those of the batch, of rows (m), n, the dim of Q and K (c), and
-    positions of K and V (d)."""
+    """Return the attention op. Loops: those of the batch, of rows (m), n, the dim of Q and K (c),
+    and positions of K and V (d)."""
     d = problem.dims
     if problem.dtypes["acc"] != "f32":
         raise Unsupported(Reason("lowering-acc", acc=problem.dtypes["acc"]))
@@ -298,7 +300,7 @@ def _attention_roots(problem: Problem) -> tuple[Root, ...]:
 def _attention_loops(
     problem: Problem,
 ) -> tuple[dict[str, int], dict[str, int], list[str], list[str]]:
-    """The loops of the batch and of rows with their sizes, and how Q and K are read by them.
+    """Return the loops of the batch and of rows with their sizes, and how Q and K are read by them.
 
     IREE folds the transposes of bshd into the reads. If Q's heads share those of K, it does not,
     and transposes Q before; but if K has a single head, Q's become a loop of their own. A loop of

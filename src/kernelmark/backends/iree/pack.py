@@ -51,7 +51,7 @@ class Packed:
 def fill(
     folder: Path, problems: Sequence[Problem], archs: Sequence[str], config: Config | None = None
 ) -> Iterator[Packed]:
-    """Each problem for each architecture, into the pack in `folder`.
+    """Return each problem for each architecture, into the pack in `folder`.
 
     An architecture that is none at all is a usage error before anything is compiled."""
     if not compiler_present():
@@ -89,7 +89,7 @@ def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
 
 
 def _problems(word: str) -> list[Problem]:
-    """The problem that is written out, or those of the file after an @."""
+    """Return the problem that is written out, or those of the file after an @."""
     if not word.startswith("@"):
         return [ops.parse(word)]
     file = Path(word[1:]).expanduser()

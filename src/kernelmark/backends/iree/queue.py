@@ -49,7 +49,7 @@ class Program:
 
 @functools.lru_cache(maxsize=_KEPT)
 def load(device: Any, binary: bytes) -> Program:
-    """The module on a HAL device; the driver's compiler may take its time here."""
+    """Return the module on a HAL device; the driver's compiler may take its time here."""
     import iree.runtime as rt
 
     try:
@@ -131,7 +131,7 @@ class QueueKernel(Kernel):
         self._results = self._timeline = None
 
     def _invocations(self, order: Sequence[int]) -> list[tuple[Any, Any]]:
-        """(function, arguments) for each: whole batches, then one by one."""
+        """Return (function, arguments) for each: whole batches, then one by one."""
         whole = len(order) - len(order) % BATCH
         groups = [order[at : at + BATCH] for at in range(0, whole, BATCH)]
         groups += [order[at : at + 1] for at in range(whole, len(order))]

@@ -108,7 +108,7 @@ class Binder:
         ]
 
     def __call__(self, tensors: ArgumentSet) -> list[Any]:
-        """The tensors' own memory, in the order of the function's arguments."""
+        """Return the tensors' own memory, in the order of the function's arguments."""
         views = []
         for name, shape, element in self._specs:
             tensor = tensors[name]
@@ -136,14 +136,15 @@ def _host_memory(device: Any) -> Callable[[Tensor], Any]:
 
 @functools.cache
 def instance() -> Any:
-    """The one VM of this process."""
+    """Return the one VM of this process."""
     import iree.runtime as rt
 
     return rt.VmInstance()
 
 
 def _open(threads: int) -> Any:
-    """A new HAL device with so many workers: none for one thread, where the caller does the work.
+    """Return a new HAL device with so many workers: none for one thread, where the caller does the
+    work.
 
     The workers are not pinned by IREE: they inherit this process's affinity, which the device
     has set to its cores.

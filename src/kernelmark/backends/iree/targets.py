@@ -52,7 +52,7 @@ class Target:
 
 
 def target(info: DeviceInfo) -> Target | None:
-    """The target for a device, or None where IREE has none."""
+    """Return the target for a device, or None where IREE has none."""
     if info.kind == "cpu":
         return _cpu()
     if info.kind == "cuda":
@@ -63,7 +63,8 @@ def target(info: DeviceInfo) -> Target | None:
 
 
 def target_named(name: str) -> Target | None:
-    """The target called cpu, gfx942, sm_80, vulkan or vulkan:rdna3; None where IREE has none."""
+    """Return the target called cpu, gfx942, sm_80, vulkan or vulkan:rdna3; None where IREE has
+    none."""
     kind, colon, model = name.partition(":")
     kind = {"gfx": "hip", "sm_": "cuda"}.get(name[:3], kind)
     if (colon and (kind != "vulkan" or not model)) or (kind == "hip" and not _GFX.fullmatch(name)):
@@ -116,7 +117,7 @@ def _cpu() -> Target:
 
 
 def vector_unit(isa: Sequence[str]) -> tuple[int, int]:
-    """The bytes of a vector register and the number of them, by a CPU's instruction sets.
+    """Return the bytes of a vector register and the number of them, by a CPU's instruction sets.
 
     SVE is not asked for by `host` code of fixed vectors, which then has 128 bits."""
     if "avx512f" in isa:
@@ -152,7 +153,8 @@ def _hip(arch: str) -> Target:
 
 
 def _host_identity() -> str:
-    """A hash of what the kernel says of the first core: `host` code is good for its like only."""
+    """Return a hash of what the kernel says of the first core: `host` code is good for its like
+    only."""
     try:
         first = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0]
     except OSError:

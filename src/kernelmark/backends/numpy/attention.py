@@ -36,7 +36,7 @@ class Workspace:
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """All slabs of each argument set, in one workspace."""
+    """Return all slabs of each argument set, in one workspace."""
     dims = problem.dims
     space = _workspace(problem, arrays[0]["q"].dtype, free_bytes)
     batches, heads = space.scores.shape[:2]
@@ -81,7 +81,7 @@ def _causal_mask(problem: Problem, wide: np.dtype[Any]) -> Array | None:
 
 
 def _by_head(x: Array, problem: Problem) -> Array:
-    """A view (batch, heads_kv, query heads of one key head or 1, seq, dim) of any layout."""
+    """Return a view (batch, heads_kv, query heads of one key head or 1, seq, dim) of any layout."""
     heads_first = x.transpose(0, 2, 1, 3) if problem.options["layout"] == "bshd" else x
     batch, heads, seq, dim = heads_first.shape
     each = heads // problem.dims["heads_kv"]

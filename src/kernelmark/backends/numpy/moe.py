@@ -32,7 +32,7 @@ class Workspace:
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """One step a set: which rows an expert gets is known at launch only."""
+    """Return one step a set: which rows an expert gets is known at launch only."""
     m, n, k, top_k = (problem.dims[name] for name in ("m", "n", "k", "top_k"))
     kind, wide = arrays[0]["x"].dtype, np.dtype(np.float32)
 

@@ -71,7 +71,7 @@ class Viewer:
         self._whole: dict[tuple[int, str], Any] = {}
 
     def view(self, tensor: Tensor) -> Any:
-        """A torch tensor on the same memory, of the spec's shape and dtype."""
+        """Return a torch tensor on the same memory, of the spec's shape and dtype."""
         import torch
 
         spec = tensor.spec
@@ -83,7 +83,7 @@ class Viewer:
         return torch.as_strided(whole, spec.shape, strides[::-1][: len(spec.shape)], start)
 
     def codes(self, tensor: Tensor) -> Any:
-        """The bytes of a format that torch does not have, the last axis packed."""
+        """Return the bytes of a format that torch does not have, the last axis packed."""
         spec = tensor.spec
         raw = self._in_dtype(tensor.buffer, "uint8")[tensor.offset : tensor.offset + spec.nbytes]
         return raw.view(*spec.shape[:-1], -1)
@@ -264,7 +264,7 @@ class GpuKernel(Kernel):
 def prepare(
     problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
 ) -> Kernel:
-    """The kernel of a problem that `missing` has nothing against."""
+    """Return the kernel of a problem that `missing` has nothing against."""
     viewer = enter(device)
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     held = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
@@ -274,7 +274,7 @@ def prepare(
 
 
 def _view(viewer: Viewer, tensor: Tensor) -> Any:
-    """A view in torch's dtype, or in the one of an MX format, which older versions lack."""
+    """Return a view in torch's dtype, or in the one of an MX format, which older versions lack."""
     import torch
 
     if (name := _MX_NAMES.get(tensor.spec.dtype)) is None:

@@ -79,7 +79,7 @@ class AllocatingKernel(TorchKernel):
 def prepare(
     problem: Problem, device: Device, sets: Sequence[ArgumentSet], *, threads: int, onednn: bool
 ) -> Kernel:
-    """The kernel of a problem that `rules.missing` has nothing against."""
+    """Return the kernel of a problem that `rules.missing` has nothing against."""
     import torch
 
     if threads:
@@ -192,7 +192,7 @@ def _attention(problem: Problem, sets: list[Views], *, onednn: bool) -> Kernel:
 
 
 def _mask(problem: Problem, q: Any) -> Any:
-    """What to add to the scores, in their inputs' dtype, so that torch converts nothing."""
+    """Return what to add to the scores, in their inputs' dtype, so that torch converts nothing."""
     import torch
 
     seq_q, seq_kv = problem.dims["seq_q"], problem.dims["seq_kv"]
@@ -203,7 +203,8 @@ def _mask(problem: Problem, q: Any) -> Any:
 
 
 def _chosen(problem: Problem, call: Any) -> str:
-    """Which of its implementations torch picks; the plain one is refused for narrow types."""
+    """Return which of its implementations torch picks; the plain one is refused for narrow
+    types."""
     import torch
     from torch.nn.attention import SDPBackend
 

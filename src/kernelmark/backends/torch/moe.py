@@ -9,8 +9,9 @@ Grouped = Callable[[Any, Any, Any], Any]  # rows, a matrix for each expert, ends
 
 
 def experts(held: Mapping[str, Any], grouped: Grouped) -> Any:
-    """The output of one argument set, in tensors that torch allocates. Nothing here has to know on
-    the host how many rows an expert has, so that `grouped` alone decides about graph capture."""
+    """Return the output of one argument set, in tensors that torch allocates. Nothing here has to
+    know on the host how many rows an expert has, so that `grouped` alone decides about graph
+    capture."""
     import torch
 
     x, ids = held["x"], held["ids"]
@@ -27,7 +28,8 @@ def experts(held: Mapping[str, Any], grouped: Grouped) -> Any:
 
 
 def one_by_one(rows: Any, matrices: Any, ends: Any) -> Any:
-    """A GEMM for each expert that has rows. It waits for `ends`: not for a captured graph."""
+    """Return a GEMM for each expert that has rows. It waits for `ends`: not for a captured
+    graph."""
     import torch
 
     out = rows.new_empty(rows.shape[0], matrices.shape[2])

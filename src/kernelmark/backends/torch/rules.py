@@ -84,7 +84,7 @@ def _rounds_twice(problem: Problem, narrow: str) -> str | None:
 
 
 def loosened(problem: Problem, variables: Mapping[str, str]) -> str | None:
-    """Whether the environment tells oneDNN to compute f32 in a narrower type, in words."""
+    """Return whether the environment tells oneDNN to compute f32 in a narrower type, in words."""
     for name in ("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"):
         mode = variables.get(name, "strict")
         if "f32" in problem.dtypes.values() and mode.lower() not in ("", "strict"):
@@ -103,7 +103,7 @@ def onednn_choices(problem: Problem, info: DeviceInfo) -> tuple[bool, ...]:
 
 
 def onednn(problem: Problem, config: Config, info: DeviceInfo) -> bool:
-    """Whether torch may use oneDNN for this problem and config."""
+    """Return whether torch may use oneDNN for this problem and config."""
     choices = onednn_choices(problem, info)
     wanted = get_flag("torch", config, "onednn", default=choices[0])
     if wanted not in choices:

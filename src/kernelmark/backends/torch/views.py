@@ -12,7 +12,7 @@ from kernelmark.devices.cpu import array
 
 
 def view(tensor: Tensor) -> Any:
-    """A torch tensor on the same memory, of the spec's shape and dtype."""
+    """Return a torch tensor on the same memory, of the spec's shape and dtype."""
     import torch
 
     held, name = array(tensor), TORCH_NAMES[tensor.spec.dtype]

@@ -79,7 +79,7 @@ class TritonBackend(Backend):
         return cast(Space, _planner(problem).space(problem, info))
 
     def default(self, problem: Problem, info: DeviceInfo) -> Config:
-        """The config that `{}` stands for."""
+        """Return the config that `{}` stands for."""
         return cast(Config, _planner(problem).default(problem, info))
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:

@@ -74,7 +74,7 @@ def with_copies(plan: Plan, copies: Sequence[Copy]) -> Plan:
 
 
 def can_pretranspose(problem: Problem, info: DeviceInfo) -> bool:
-    """Whether a GEMM has an operand that is faster to multiply once it is transposed.
+    """Return whether a GEMM has an operand that is faster to multiply once it is transposed.
 
     NVIDIA's matrix units take 8-bit operands with k innermost only. Otherwise the GEMM transposes
     them byte by byte, each tile again for every tile of the result that it is part of.
@@ -85,12 +85,12 @@ def can_pretranspose(problem: Problem, info: DeviceInfo) -> bool:
 
 
 def k_innermost(problem: Problem) -> Problem:
-    """The same GEMM of operands that are stored as the matrix unit takes them."""
+    """Return the same GEMM of operands that are stored as the matrix unit takes them."""
     return dataclasses.replace(problem, options={**problem.options, "ta": "n", "tb": "t"})
 
 
 def transposed_operands(problem: Problem) -> list[Copy]:
-    """Each operand that is stored otherwise than in `k_innermost(problem)`, transposed."""
+    """Return each operand that is stored otherwise than in `k_innermost(problem)`, transposed."""
     d, options = problem.dims, problem.options
     found = [("a", d["m"])] if options["ta"] == "t" else []
     if options["tb"] == "n":

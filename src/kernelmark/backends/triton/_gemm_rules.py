@@ -21,13 +21,13 @@ _DESCRIPTORS_ALIGNMENT = Reason("descriptors-alignment")
 
 
 def sizes(problem: Problem) -> tuple[int, int, int, int]:
-    """(batch, m, n, k)."""
+    """Return (batch, m, n, k)."""
     dims = problem.dims
     return dims.get("batch", 1), dims["m"], dims["n"], dims["k"]
 
 
 def in_halves(problem: Problem) -> bool:
-    """Whether the persistent kernel stores a tile in two steps."""
+    """Return whether the persistent kernel stores a tile in two steps."""
     return dtype(problem.dtypes["c"]).bits == 32
 
 
@@ -41,37 +41,37 @@ def waiting_bytes(problem: Problem, info: DeviceInfo, block_m: int, block_n: int
 
 
 def least_depth(wide: int) -> int:
-    """The smallest block of k that fills the matrix unit with operands of `wide` bits."""
+    """Return the smallest block of k that fills the matrix unit with operands of `wide` bits."""
     return 64 if wide == 8 else 32
 
 
 def least_group(m: int, block_m: int, group: int) -> int:
-    """The smallest group that walks the tiles as `group` does."""
+    """Return the smallest group that walks the tiles as `group` does."""
     rows = ceil_div(m, block_m)
     return next((g for g in GROUPS if g >= min(rows, group)), group)
 
 
 def slices(k: int, split: int, block_k: int) -> tuple[int, int]:
-    """How many slices of k there really are, each of whole blocks, and how long one is."""
+    """Return how many slices of k there really are, each of whole blocks, and how long one is."""
     per_part = ceil_div(ceil_div(k, split), block_k) * block_k
     return ceil_div(k, per_part), per_part
 
 
 def least_split(k: int, split: int, block_k: int) -> int:
-    """The smallest split that gives the slices that `split` does."""
+    """Return the smallest split that gives the slices that `split` does."""
     wanted = slices(k, split, block_k)
     return next((s for s in SPLITS if slices(k, s, block_k) == wanted), split)
 
 
 def splits_in_vain(problem: Problem, block_m: int, block_n: int) -> bool:
-    """Whether there are tiles enough without splitting k."""
+    """Return whether there are tiles enough without splitting k."""
     batch, m, n, _ = sizes(problem)
     return batch * ceil_div(m, block_m) * ceil_div(n, block_n) >= _TILES_ENOUGH
 
 
 def swap_pays(problem: Problem, info: DeviceInfo) -> bool:
-    """Whether B's columns may take the 64 rows that wide matrix units want, where A has fewer:
-    with less they multiply as those before them did."""
+    """Return whether B's columns may take the 64 rows that wide matrix units want, where A has
+    fewer: with less they multiply as those before them did."""
     if not has_wide_unit(info):
         return False
     _, m, n, _ = sizes(problem)
@@ -82,7 +82,7 @@ def swap_pays(problem: Problem, info: DeviceInfo) -> bool:
 
 
 def descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
-    """Whether tensor descriptors can address every operand."""
+    """Return whether tensor descriptors can address every operand."""
     if level(info) < 90:
         return False
     batch, m, n, k = sizes(problem)

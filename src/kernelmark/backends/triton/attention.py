@@ -54,7 +54,7 @@ def _rows(problem: Problem) -> int:
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return a sensible config for the architecture, from the shape alone."""
     return _default(problem, info, upcast_values=_upcast_pays(problem, info))
 
 
@@ -102,7 +102,7 @@ def _default(problem: Problem, info: DeviceInfo, *, upcast_values: bool) -> Conf
 
 
 def _can_upcast(problem: Problem) -> bool:
-    """Whether values may be written in the weights' type before they are multiplied.
+    """Return whether values may be written in the weights' type before they are multiplied.
 
     Every block of queries upcasts them again otherwise. Few queries read them once in any case."""
     return dtype(problem.dtypes["kv"]).bits == 8 and _rows(problem) > _SPLIT_ROWS
@@ -114,7 +114,7 @@ def _upcast_pays(problem: Problem, info: DeviceInfo) -> bool:
 
 
 def _weight(problem: Problem) -> str:
-    """The type in which the matrix unit multiplies weights and values.
+    """Return the type in which the matrix unit multiplies weights and values.
 
     8-bit weights would lose what the op's tolerance allows, so values are upcast instead: f16
     holds each of theirs, and weights, which are at most 1, better than bf16."""
@@ -122,7 +122,8 @@ def _weight(problem: Problem) -> str:
 
 
 def _pads(problem: Problem) -> tuple[int, int]:
-    """The lengths of a head's rows in a block: the matrix unit sums over 32 bytes at least."""
+    """Return the lengths of a head's rows in a block: the matrix unit sums over 32 bytes at
+    least."""
     least = 32 if dtype(problem.dtypes["q"]).bits == 8 else 16
     d = problem.dims
     return power_of_two(d["dim_qk"], least, 256), power_of_two(d["dim_v"], 16, 256)
@@ -186,7 +187,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; values that the config leaves out come from the default."""
     from kernelmark.kernels.triton import attention as kernels
 
     split = bool(config.get("split_kv"))
@@ -220,7 +221,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
 
 
 def _strides(problem: Problem, heads: str, seq: str, dim: str) -> tuple[int, int, int]:
-    """(batch, head, row) strides in elements."""
+    """Return (batch, head, row) strides in elements."""
     d = problem.dims
     if problem.options["layout"] == "bshd":
         return d[seq] * d[heads] * d[dim], d[dim], d[heads] * d[dim]

@@ -67,7 +67,7 @@ class Built:
 
 
 def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
-    """What a plan's kernels are; the resources are those of its main one."""
+    """Return what a plan's kernels are; the resources are those of its main one."""
     return KernelInfo(
         name="+".join(one.name for one in built),
         compile_s=sum(one.seconds for one in built),
@@ -157,7 +157,7 @@ def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str,
 
 
 def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, Constant]:
-    """The options this vendor's compiler knows."""
+    """Return the options this vendor's compiler knows."""
     amd_only = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
     cuda = vendor_of(arch) == "cuda"
     return {
@@ -168,7 +168,7 @@ def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, C
 
 
 def _first(error: BaseException) -> str:
-    """The line of a Triton error that tells most: the innermost cause's last line."""
+    """Return the line of a Triton error that tells most: the innermost cause's last line."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).strip().splitlines() if line.strip()]

@@ -37,19 +37,19 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:
-    """(pixels, filters of a group, channels of a group)."""
+    """Return (pixels, filters of a group, channels of a group)."""
     d = problem.dims
     p, q = output_size(problem)
     return d["n"] * p * q, d["k"] // d["groups"], d["c"] // d["groups"]
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return a sensible config for the architecture, from the shape alone."""
     return _default(problem, info, pretranspose=_transpose_pays(problem, info))
 
 
 def _transpose_pays(problem: Problem, info: DeviceInfo) -> bool:
-    """Whether channels are worth being made innermost first.
+    """Return whether channels are worth being made innermost first.
 
     Where they are far apart each element is loaded by itself, for every tap and every tile of
     filters. A stride leaves elements out, but those that are read lie further apart."""
@@ -132,7 +132,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; values that the config leaves out come from the default."""
     pretranspose = bool(config.get("turn", _transpose_pays(problem, info)))
     chosen: dict[str, Any] = {**_default(problem, info, pretranspose=pretranspose), **config}
     one = Plan(calls=(_tiles(problem, chosen),))

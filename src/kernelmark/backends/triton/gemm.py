@@ -93,7 +93,7 @@ def dtype_reason(name: str, info: DeviceInfo) -> str | None:
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return a sensible config for the architecture, from the shape alone."""
     return _default(problem, info, pretranspose=True)
 
 
@@ -264,7 +264,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; values that the config leaves out come from the default."""
     _refuse_ignored(problem, config)
     chosen = {**_default(problem, info, pretranspose=bool(config.get("turn", True))), **config}
     if chosen.pop("turn", False):

@@ -36,13 +36,13 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
-    """(tokens, intermediate size, hidden size, experts, rows)."""
+    """Return (tokens, intermediate size, hidden size, experts, rows)."""
     d = problem.dims
     return d["m"], d["n"], d["k"], d["e"], d["m"] * d["top_k"]
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return a sensible config for the architecture, from the shape alone."""
     _, n, k, e, rows = _sizes(problem)
     cuda = vendor_of(info.arch) == "cuda"
     each = ceil_div(rows, e)  # rows of an expert, were they evenly spread
@@ -92,7 +92,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; values that the config leaves out come from the default."""
     chosen: dict[str, Any] = {**default(problem, info), **config}
     _m, n, k, e, rows = _sizes(problem)
     block_m = int(chosen["block_m"])
@@ -132,7 +132,8 @@ def _sort(problem: Problem, block_m: int, blocks: int) -> Call:
 
 
 def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool) -> Call:
-    """One GEMM: from x to gate and up, or from the hidden layer to an output for each choice."""
+    """Return one GEMM: from x to gate and up, or from the hidden layer to an output for each
+    choice."""
     from kernelmark.kernels.triton.moe import moe_tiles
 
     _, n, k, _, rows = _sizes(problem)

@@ -127,13 +127,13 @@ def level(info: DeviceInfo) -> int:
 
 
 def has_wide_unit(info: DeviceInfo) -> bool:
-    """Whether matrix instructions read shared memory, as those of Hopper and of the large
+    """Return whether matrix instructions read shared memory, as those of Hopper and of the large
     Blackwells do. The others need registers for operands too, so their tiles are smaller."""
     return 90 <= level(info) < 120
 
 
 def shared_bytes(info: DeviceInfo) -> int:
-    """What a block may use, or the most that any has."""
+    """Return what a block may use, or the most that any has."""
     return int(info.attributes.get("shared_per_block", "0")) or 232448
 
 
@@ -158,5 +158,5 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def power_of_two(value: int, least: int, most: int) -> int:
-    """The smallest power of two that is at least `value`, kept between the bounds."""
+    """Return the smallest power of two that is at least `value`, kept between the bounds."""
     return max(least, min(most, 1 << max(0, value - 1).bit_length()))

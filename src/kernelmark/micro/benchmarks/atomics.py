@@ -288,8 +288,8 @@ def _a_second(hardware: Hardware) -> Limit:
 
 
 def _one_line(rig: Rig) -> Limit:
-    """A line has one home in the shared cache, which takes one warp's request in its cycle; that
-    may be shorter than a core's, but not by half."""
+    """Return a line has one home in the shared cache, which takes one warp's request in its cycle;
+    that may be shorter than a core's, but not by half."""
     return Limit(value=2.0 * rig.lanes, why=f"2 × the {rig.lanes} lanes of a request to one line")
 
 
@@ -298,7 +298,7 @@ def _is_one_line(kernel: str, pattern: str) -> bool:
 
 
 def _homes(counters: Buffer, kernel: str, pattern: str) -> list[int]:
-    """Where in the counters a single line is tried."""
+    """Return where in the counters a single line is tried."""
     if not _is_one_line(kernel, pattern):
         return [0]
     line = _LINE_WORDS * 4

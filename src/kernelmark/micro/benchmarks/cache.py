@@ -121,7 +121,7 @@ class Cache(WindowSweep):
 
 
 def _on_plateau(readings: list[_windows.Reading]) -> _windows.Reading:
-    """One point for both metrics, or they would contradict each other. A middling one of the
+    """Return one point for both metrics, or they would contradict each other. A middling one of the
     plateau: the highest of many readings is a reading of the noise."""
     ordered = sorted(readings, key=lambda reading: -reading.bytes_per_s)
     plateau = [r for r in ordered if r.bytes_per_s >= 0.97 * ordered[0].bytes_per_s]

@@ -90,7 +90,7 @@ class L2Cache(WindowSweep):
         cache = int(rig.info.cache_bytes)
 
         def within(units: str, low: float, high: float) -> float | None:
-            """The middle one of the footprints from `low` to `high` bytes."""
+            """Return the middle one of the footprints from `low` to `high` bytes."""
             return _middle(
                 [
                     reading.bytes_per_s

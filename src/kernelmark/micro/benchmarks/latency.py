@@ -155,7 +155,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         return _Raw(hops=hops, index=index, levels=tuple(levels), edges=tuple(edges), wrong=wrong)
 
     def _index(self, rig: Rig, state: _State) -> _chase.Hop | None:
-        """A hop of a chain of element numbers, where a size lies in the first cache."""
+        """Return a hop of a chain of element numbers, where a size lies in the first cache."""
         chaser = state.chaser
         if state.sizes[0] > _near_bytes(rig):
             return None
@@ -165,7 +165,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         return min(found, key=lambda hop: hop.cycles)
 
     def _at(self, rig: Rig, state: _State, size: int) -> _chase.Hop:
-        """A hop of a working set: the typical one of several followings."""
+        """Return a hop of a working set: the typical one of several followings."""
         chaser = state.chaser
         ring = chaser.ring(size, _LINE)
         chaser.link(ring)
@@ -187,8 +187,8 @@ class Latency(Microbenchmark[_State, _Raw]):
         return int(ring.size if near else min(ring.size, 4 * state.most))
 
     def _edge(self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level) -> _Edge:
-        """The largest size that is still followed at the near level's pace, and how sure that is:
-        an edge that another search finds elsewhere is not."""
+        """Return the largest size that is still followed at the near level's pace, and how sure
+        that is: an edge that another search finds elsewhere is not."""
         found = [self._search(rig, state, near, far) for _ in range(2)]
         low, high = min(low for low, _ in found), max(high for _, high in found)
         below = self._spread(rig, state, int(0.9 * low))
@@ -197,15 +197,15 @@ class Latency(Microbenchmark[_State, _Raw]):
         return _Edge(size=low, confidence=min(sure, 1.0))
 
     def _elsewhere(self, rig: Rig, state: _State, last: _chase.Level) -> _State:
-        """The same in memory of its own, up to where the last level has begun for sure."""
+        """Return the same in memory of its own, up to where the last level has begun for sure."""
         sizes = tuple(size for size in state.sizes if size <= 2 * last.first)
         return dataclasses.replace(state, chaser=_chase.Chaser(rig, max(sizes)), sizes=sizes)
 
     def _edges_of_core(
         self, rig: Rig, state: _State, again: _State, levels: list[_chase.Level]
     ) -> list[_Edge]:
-        """Where each level ends. Other pages are other places in a cache, so that a repetition in
-        the same ones would agree with itself and with no other run."""
+        """Return where each level ends. Other pages are other places in a cache, so that a
+        repetition in the same ones would agree with itself and with no other run."""
         hops = [self._at(rig, again, size).cycles for size in again.sizes]
         pairs = itertools.pairwise(_chase.levels(again.sizes, hops))
         places = [self._search(rig, again, *pair)[0] for pair in pairs]
@@ -301,7 +301,7 @@ class Latency(Microbenchmark[_State, _Raw]):
 
 
 def _levels_text(raw: _Raw) -> str:
-    """The levels with the sizes that the metrics have, where those were searched for."""
+    """Return the levels with the sizes that the metrics have, where those were searched for."""
     if not raw.levels:
         return "no levels detected: no two sizes in a row have the same latency"
     ends = [edge.size for edge in raw.edges]
@@ -314,12 +314,12 @@ def _levels_text(raw: _Raw) -> str:
 
 
 def _near_bytes(rig: Rig) -> int:
-    """What the first cache holds for sure."""
+    """Return what the first cache holds for sure."""
     return _NEAR_BYTES if rig.block > 1 else _NEAR_CORE_BYTES
 
 
 def _within(state: _State, raw: _Raw, low: int, high: int) -> _chase.Hop | None:
-    """The middle one of the hops of sizes from `low` to `high`."""
+    """Return the middle one of the hops of sizes from `low` to `high`."""
     found = sorted(
         (hop for size, hop in zip(state.sizes, raw.hops, strict=True) if low <= size <= high),
         key=lambda hop: hop.cycles,

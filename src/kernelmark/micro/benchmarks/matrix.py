@@ -263,13 +263,13 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
 
 
 def _highest(hardware: Hardware) -> Limit:
-    """The limit of the fastest dtype."""
+    """Return the limit of the fastest dtype."""
     limits = [hardware.flops("matrix", dtype) for dtype in hardware.matrix or PATTERNS]
     return max(limits, key=lambda limit: limit.value)
 
 
 def _is_special(rig: Rig) -> bool:
-    """Whether the kernels use the generation's own instructions, on groups of four warps."""
+    """Return whether the kernels use the generation's own instructions, on groups of four warps."""
     binary = getattr(rig, "binary", None)
     return binary is not None and str(binary(FILE).arch).endswith("a")
 

@@ -209,7 +209,8 @@ class Memcpy(Microbenchmark[_State, _Raw]):
 
 
 def _limit(hardware: Hardware, direction: str) -> Limit:
-    """What moves between host and device goes over the link, twice where it goes both ways."""
+    """Return what moves between host and device goes over the link, twice where it goes both
+    ways."""
     if direction in ("h2d", "d2h"):
         return hardware.link("host")
     if direction == "both":

@@ -179,7 +179,8 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         return min(state.nbytes, max(MIB, wanted // MIB * MIB))
 
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
-        """Every number grows by the same factor: the sum is known from the sum of the numbers."""
+        """Return every number grows by the same factor: the sum is known from the sum of the
+        numbers."""
         steps = 512
         # Whole registers for every thread: what does not fill them is left out by the kernel.
         whole = state.grid * state.block * rig.vector_bytes * 8
@@ -229,7 +230,8 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
 
 
 def _nearest(steps: int) -> int:
-    """The number of steps next to it that a kernel can do; the larger where two are as near."""
+    """Return the number of steps next to it that a kernel can do; the larger where two are as
+    near."""
     sixteens = (steps // 16 * 16, (steps // 16 + 1) * 16)
     return min((*_FEW, *sixteens), key=lambda known: (abs(known - steps), -known))
 

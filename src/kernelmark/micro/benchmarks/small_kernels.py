@@ -167,7 +167,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         return min(once(count) for _ in range(state.samples))
 
     def _graph(self, rig: Rig, state: _State, call: Call) -> float:
-        """The difference between graphs of n and 2n launches, over n."""
+        """Return the difference between graphs of n and 2n launches, over n."""
         device = as_gpu(rig.device)
 
         def launch(stream: int, _: int) -> None:
@@ -301,9 +301,9 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
 
 
 def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
-    """(start-up nanoseconds, bytes a second) of t = start + bytes / rate, by relative least
-    squares. Nothing where the points do not tell: there is one, or starting takes all of the
-    time and the line leans as the noise likes."""
+    """Return (start-up nanoseconds, bytes a second) of t = start + bytes / rate, by relative least
+    squares. Nothing where the points do not tell: there is one, or starting takes all of the time
+    and the line leans as the noise likes."""
     if len(points) < 2:
         return None, None
     sizes = np.array([size for size, _ in points], np.float64)
@@ -318,7 +318,7 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
 
 
 def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:
-    """A function that launches n times, and a note where it is not a loop in C."""
+    """Return a function that launches n times, and a note where it is not a loop in C."""
     device = as_gpu(rig.device)
     driver = device.driver
     address: Any = ctypes.cast(driver.library[driver.table.symbols["launch"]], ctypes.c_void_p)

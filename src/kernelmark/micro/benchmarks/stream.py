@@ -230,7 +230,7 @@ class Stream(Microbenchmark[_State, list[_Point]]):
 
 
 def _on_cpu(rig: Rig, state: _State, kernel: str, grid: int) -> _Point:
-    """The best pass of each round over parts of the arrays, as seconds of the whole."""
+    """Return the best pass of each round over parts of the arrays, as seconds of the whole."""
     from kernelmark.micro._cpu_rig import CpuRig, confirmed
 
     assert isinstance(rig, CpuRig)

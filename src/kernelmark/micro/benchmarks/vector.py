@@ -140,7 +140,8 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
 
 
 def _limit(rig: Rig, dtype: str) -> Limit:
-    """What no core of any make does: four pipes of 64-byte vectors, at a clock that none has."""
+    """Return what no core of any make does: four pipes of 64-byte vectors, at a clock that none
+    has."""
     lanes, hertz = 64 // np.dtype(_KINDS[dtype]).itemsize, rig.hardware.clock_mhz * 1e6
     why = f"{rig.threads} × 4 pipes of {lanes} lanes × {hertz / 1e9:g} GHz"
     return Limit(value=rig.threads * 4 * 2 * lanes * hertz, why=why)
@@ -172,7 +173,8 @@ def _compiled(rig: Rig, state: _State, dtype: str) -> _Point:
 
 
 def _by_numpy(rig: Rig, state: _State, dtype: str) -> _Point:
-    """The worker's BLAS has as many threads as the rig: it reads their number when it is loaded."""
+    """Return the worker's BLAS has as many threads as the rig: it reads their number when it is
+    loaded."""
     a = np.ones((_SIZE, _SIZE), _KINDS[dtype])
     out = np.empty_like(a)
     times = []

@@ -58,7 +58,8 @@ class Health:
         """Return the current clock and temperature, and throttling and load since the last reading.
 
         `load` is work by other processes (or time stolen by a hypervisor) on these cores, in cores.
-        The system's load average would include our own work and cover the last minutes."""
+        The system's load average would include our own work and cover the last minutes.
+        """
         counts, usage = self._read_throttles(), self._read_usage()
         throttled = {
             self._throttles[path]
@@ -101,7 +102,8 @@ def _load_by_others(before: _Usage | None, after: _Usage | None, cores: int) -> 
     the interval is shorter than a few of the kernel's 10 ms ticks.
 
     A busy virtual machine accounts ticks late and stolen ticks twice: 5.6 of 2 cores were
-    measured."""
+    measured.
+    """
     if before is None or after is None or after.at_s - before.at_s < 0.05:
         return None
     others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)

@@ -48,7 +48,8 @@ class HostBuffer:
     page is placed by the thread that touches it first.
 
     Requests huge pages, as NumPy does for large arrays: distributions differ in their default, and
-    set-up with small pages takes about ten times as long."""
+    set-up with small pages takes about ten times as long.
+    """
 
     __slots__ = ("_map", "address", "array", "capacity", "nbytes")
 
@@ -87,7 +88,8 @@ def array(tensor: Tensor) -> NDArray[np.generic]:
     """Return a view of the tensor's memory as an array of its shape.
 
     Formats that NumPy lacks are viewed as unsigned integers with the same bits; 4-bit formats as
-    bytes that pack two elements along the last axis."""
+    bytes that pack two elements along the last axis.
+    """
     spec = tensor.spec
     kind = _NATIVE.get(spec.dtype) or storage(spec.dtype)
     shape = spec.shape if spec.type.bits >= 8 else _packed_shape(spec)

@@ -2,7 +2,8 @@
 
 Each replay stamps the clocks of every SM/CU before and after its launches, which gives the core
 clock during the replay. The cost of the stamps is fixed and cancels between replays of N and 2N
-launches."""
+launches.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A device without hardware: memory in NumPy, scripted times. Runs the pipeline in tests.
 
 A launch reports its duration with `FakeDevice.advance(seconds)`; a replay reads the fake clock and
-adds a fixed cost, like that of a GPU graph."""
+adds a fixed cost, like that of a GPU graph.
+"""
 
 from __future__ import annotations
 

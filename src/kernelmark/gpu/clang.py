@@ -3,7 +3,8 @@
 Precompiled bundles for AMD GPUs can so be built on any machine, with an installed clang or the one
 inside the ziglang wheel. clang alone has neither HIP's headers nor its device library:
 hip_prelude.h defines the few functions that our kernels use. The code objects have the same form as
-hipRTC's; they have not yet been run on AMD hardware."""
+hipRTC's; they have not yet been run on AMD hardware.
+"""
 
 from __future__ import annotations
 

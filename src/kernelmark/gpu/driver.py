@@ -1,6 +1,7 @@
 """Driver: one ctypes binding for NVIDIA and AMD.
 
-Every return code is checked; an error contains the vendor's name of the call."""
+Every return code is checked; an error contains the vendor's name of the call.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ def find_library(table: Table) -> ctypes.CDLL | None:
     """Return the vendor's library, or None.
 
     For HIP, prefer the library that an installed torch uses, because a stream of one runtime is
-    invalid in another in the same process. Then $ROCM_PATH and the loader's path are searched."""
+    invalid in another in the same process. Then $ROCM_PATH and the loader's path are searched.
+    """
     return first_of(_search_paths(table))
 
 

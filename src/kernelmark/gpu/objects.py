@@ -1,6 +1,7 @@
 """Registers, spills and shared memory of a compiled kernel, parsed from the object file.
 
-No GPU is needed: AMD code objects carry a msgpack note, NVIDIA cubins an attribute section."""
+No GPU is needed: AMD code objects carry a msgpack note, NVIDIA cubins an attribute section.
+"""
 
 from __future__ import annotations
 

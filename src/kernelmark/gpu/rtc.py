@@ -2,7 +2,8 @@
 
 The result is always a cubin or a code object for one architecture, never PTX: PTX of a newer
 compiler does not load on an older driver. hipRTC compiles in a child process, because some versions
-abort on an unknown architecture. Without hipRTC, a plain clang compiles for AMD."""
+abort on an unknown architecture. Without hipRTC, a plain clang compiles for AMD.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Table: the differences between CUDA's driver API and HIP's runtime, as data.
 
 HIP mirrors CUDA function by function, so one binding calls both: a table has the library's name,
-the symbol for each common function name, and the numbers of the device attributes."""
+the symbol for each common function name, and the numbers of the device attributes.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Clocks, power, temperature, energy and throttle reasons, from the driver's management library.
 
 NVML is called through ctypes: it comes with the driver, so nothing has to be installed. AMD SMI is
-used through its Python package, because its C structures change between releases."""
+used through its Python package, because its C structures change between releases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Microbenchmarks that read windows of several sizes: a row for each."""
+"""Microbenchmarks that read windows of several sizes, one row per window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelmark.micro.rig import Rig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Windows to read, each with its kind and the size that its row shows."""
+    """Windows to read, each with its kind and the size shown in its row."""
 
     points: tuple[tuple[str, int, _windows.Window], ...]
     room: _windows.Room
@@ -22,7 +22,7 @@ class Sweep:
 
 
 class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
-    """Reads every window; a subclass chooses them, and the first columns of a row."""
+    """Reads every window. A subclass chooses the windows and the first columns of a row."""
 
     def sweep(
         self,
@@ -54,7 +54,7 @@ class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
         return None
 
     def rows(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> list[Record]:
-        """Return the rows, whose first column is the kind of the window."""
+        """Return the rows; the first column is the kind of the window."""
         return [
             {
                 self.columns[0].name: kind,
@@ -69,7 +69,8 @@ class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
 
 
 def rate_columns(level: str, reader: str) -> tuple[Column, ...]:
-    """Return the columns of a reading that a cache level limits; `reader` runs one block."""
+    """Return the columns of a read rate that a cache level limits; `reader` is what runs one
+    block."""
     return (
         Column(
             name="bytes_per_s",

@@ -1,4 +1,4 @@
-"""Cycles of an instruction by warps and by independent chains."""
+"""Cycles per instruction by number of warps and of independent chains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernelmark.micro.base import (
 )
 from kernelmark.micro.rig import Rig
 
-# The peak of a dtype is that of its fastest instruction: on some GPUs one of pairs.
+# A dtype's peak is that of its fastest instruction: on some GPUs a packed one.
 _PEAKS = {
     "fma_f32": "f32",
     "fma_f32x2": "f32",
@@ -31,7 +31,7 @@ _PEAKS = {
     "fma_f16x2": "f16",
     "fma_bf16x2": "bf16",
 }
-_Peak = tuple[float, float | None]  # operations a second, and a cycle of a unit
+_Peak = tuple[float, float | None]  # operations per second, and per cycle and SM/CU
 _ILPS = (1, 2, 4, 8)
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 
@@ -50,7 +50,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    # cycles for one instruction of each warp; None where kernels cannot count them
+    # cycles per instruction of each warp; None if kernels cannot count them
     points: dict[tuple[str, int, int], float | None]
     peaks: dict[str, _Peak]  # by dtype
 
@@ -155,7 +155,7 @@ class Incore(Microbenchmark[_State, _Raw]):
     def _peaks(self, rig: Rig, state: _State) -> dict[str, _Peak]:
         found: dict[str, _Peak] = {}
         if rig.block == 1:
-            # A CPU's peak is that of its vectors, not of these scalar chains: see roofline.
+            # A CPU's peak is that of its vector units, not of these scalar chains: see roofline.
             return found
         for name, dtype in _PEAKS.items():
             if f"chain_{name}_8" in rig.kernels(_chains.FILE):
@@ -175,7 +175,8 @@ class Incore(Microbenchmark[_State, _Raw]):
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
         for (name, warps, ilp), cycles in raw.points.items():
-            # On a CPU every core has its own units: what more cores add is not a shorter cycle.
+            # On a CPU every core has its own execution units: more cores do not shorten a cycle
+            # count.
             reciprocal = None if cycles is None else cycles / (warps if rig.block > 1 else 1)
             rows.append(
                 {

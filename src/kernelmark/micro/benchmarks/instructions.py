@@ -34,7 +34,7 @@ class _State:
     notes: list[str]
 
 
-_Raw = dict[str, tuple[float, float]]  # latency, cycles of the unit for one warp's instruction
+_Raw = dict[str, tuple[float, float]]  # latency, and cycles of an SM/CU per warp instruction
 
 
 class Instructions(Microbenchmark[_State, _Raw]):

@@ -1,4 +1,4 @@
-"""Our tensors as torch tensors, without a copy."""
+"""Torch tensors on our memory, without a copy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def view(tensor: Tensor) -> Any:
     held, name = array(tensor), TORCH_NAMES[tensor.spec.dtype]
     if held.dtype.name == name:
         return torch.from_numpy(held)
-    # torch knows few unsigned types: go through the signed one of the same width.
+    # torch has few unsigned types: use the signed one of the same width.
     signed = held.view(np.dtype(f"i{held.dtype.itemsize}"))
     return torch.from_numpy(signed).view(getattr(torch, name))

@@ -1,4 +1,4 @@
-"""Our own Triton kernels, compiled ahead for any architecture and launched without torch."""
+"""kernelmark's Triton kernels, compiled ahead for any architecture and launched without torch."""
 
 from __future__ import annotations
 

@@ -147,8 +147,7 @@ class FileBackend(Backend):
             )
 
     def _defined(self, path: str) -> tuple[str, ...]:
-        """Return the op that the file defines, or that it refers to by another file; () if
-        neither."""
+        """Return the op that this file, or the file that it refers to, defines; () if none."""
         named = getattr(self._module, "op", None)
         if isinstance(named, str) and named.endswith(".py"):
             other = self._path.parent / named

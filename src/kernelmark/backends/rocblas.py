@@ -212,7 +212,7 @@ def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
 def _hipblaslt_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     try:
         found = hipblaslt.solutions(index, problem)
-    except KernelmarkError:  # a rocBLAS built without hipBLASLt, or with another version
+    except KernelmarkError:  # a rocBLAS built without hipBLASLt, or with another copy
         return {}
     return {
         one.index + 1: dataclasses.replace(one, index=one.index + 1) for one in found if one.name

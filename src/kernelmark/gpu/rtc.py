@@ -111,8 +111,8 @@ def _hip_build(library: ctypes.CDLL) -> str:
     all."""
     own = path_of(library, "hiprtcVersion")
     # comgr, the actual compiler, is often loaded only on first use.
-    beside = sorted(own.parent.glob("libamd_comgr.so*")) if own else []
-    paths = {path.resolve() for path in beside or map(Path, mapped("libamd_comgr"))}
+    alongside = sorted(own.parent.glob("libamd_comgr.so*")) if own else []
+    paths = {path.resolve() for path in alongside or map(Path, mapped("libamd_comgr"))}
     facts = []
     for path in sorted(paths | ({own} if own else set())):
         with contextlib.suppress(OSError):

@@ -133,25 +133,25 @@ def most_lanes(hardware: Hardware) -> Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Buffers:
     """Device memory for clocks and for the results of the chains."""
 
     clocks: Buffer
     out: Buffer
 
 
-def room(rig: Rig, blocks: int) -> Room:
-    return Room(
+def allocate(rig: Rig, blocks: int) -> Buffers:
+    return Buffers(
         clocks=rig.memory(blocks * 16), out=rig.memory(max(64, blocks * rig.block * _CHAINS * 8))
     )
 
 
 def call(
-    rig: Rig, where: Room, op: Op, ilp: int, steps: int, *, grid: int = 1, block: int = 1
+    rig: Rig, buffers: Buffers, op: Op, ilp: int, steps: int, *, grid: int = 1, block: int = 1
 ) -> Call:
     """Return a launch of `steps` iterations of the unrolled loop with `ilp` chains per thread."""
     return rig.call(
-        *(FILE, f"chain_{op.name}_{ilp}", steps, op.seed, op.other, 0, where.clocks, where.out),
+        *(FILE, f"chain_{op.name}_{ilp}", steps, op.seed, op.other, 0, buffers.clocks, buffers.out),
         grid=grid,
         block=block,
         types={"T": op.kind},
@@ -159,14 +159,14 @@ def call(
 
 
 def cycles_per_step(
-    rig: Rig, where: Room, op: Op, ilp: int, *, threads: int, steps: int, samples: int
+    rig: Rig, buffers: Buffers, op: Op, ilp: int, *, threads: int, steps: int, samples: int
 ) -> float:
     """Return the cycles per step of every thread in a block of `threads`, counting steps of all its
     chains. On a CPU, measured on that many cores at once."""
     on_cpu = rig.block == 1
     made = call(
         rig,
-        where,
+        buffers,
         op,
         ilp,
         steps,
@@ -177,39 +177,39 @@ def cycles_per_step(
     seen = []
     for _ in range(samples):
         rig.run(made)
-        seen.append(float(np.median(rig.cycles(where.clocks, made.grid))))
+        seen.append(float(np.median(rig.cycles(buffers.clocks, made.grid))))
     return rig.typical(seen) / (steps * op.loop)
 
 
 def peak(
-    rig: Rig, where: Room, op: Op, *, seconds: float, samples: int
+    rig: Rig, buffers: Buffers, op: Op, *, seconds: float, samples: int
 ) -> tuple[float, float | None]:
     """Return operations per second, and operations per cycle and SM/CU, with all of them busy."""
     cycles: list[float] = []
 
     def note() -> None:
         if rig.no_cycles is None:
-            cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
+            cycles.append(float(np.median(rig.cycles(buffers.clocks, rig.grid))))
 
     # One block per SM/CU: with two, one would be served first, and the cycles of neither would be
     # those of the SM/CU.
     rounds, made = rig.calibrated(
-        lambda n: call(rig, where, op, 8, n, grid=rig.grid, block=rig.block), 16, seconds
+        lambda n: call(rig, buffers, op, 8, n, grid=rig.grid, block=rig.block), 16, seconds
     )
     timed = rig.sample(made, samples=samples, launches=1, after=note)
     done = rounds * op.loop * op.flops * rig.block
     return done * rig.grid / timed.typical_s, done / rig.typical(cycles) if cycles else None
 
 
-def check(rig: Rig, where: Room, op: Op, ilp: int) -> str | None:
+def check(rig: Rig, buffers: Buffers, op: Op, ilp: int) -> str | None:
     """Compare one iteration of the loop with the host, bit for bit; return the error or None.
     Returns None if the host cannot compute the instruction."""
     wanted = op.after(op.loop // ilp)
     if wanted is None:
         return None
     threads = min(rig.block, 64)
-    rig.run(call(rig, where, op, ilp, 1, block=threads))
-    found = rig.read(where.out, op.element, threads * _CHAINS).reshape(threads, _CHAINS)[:, :ilp]
+    rig.run(call(rig, buffers, op, ilp, 1, block=threads))
+    found = rig.read(buffers.out, op.element, threads * _CHAINS).reshape(threads, _CHAINS)[:, :ilp]
     if (found == wanted).all():
         return None
     wrong = found[found != wanted][0]

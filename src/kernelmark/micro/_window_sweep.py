@@ -15,7 +15,7 @@ class Sweep:
     """Windows to read, each with its kind and the size shown in its row."""
 
     points: tuple[tuple[str, int, _windows.Window], ...]
-    room: _windows.Room
+    buffers: _windows.Buffers
     seconds: float
     samples: int
     notes: list[str]
@@ -35,20 +35,20 @@ class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
         return Sweep(
             points=tuple(points),
             notes=notes,
-            room=_windows.room(rig, max(window.nbytes for _, _, window in points)),
+            buffers=_windows.allocate(rig, max(window.nbytes for _, _, window in points)),
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
         )
 
     def timed(self, rig: Rig, state: Sweep) -> list[_windows.Reading]:
         return [
-            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
+            _windows.measure(rig, state.buffers, w, seconds=state.seconds, samples=state.samples)
             for _, _, w in state.points
         ]
 
     def verify(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> str | None:
         for at in (0, len(state.points) // 2, -1):
-            wrong = _windows.check(rig, state.room, state.points[at][2])
+            wrong = _windows.check(rig, state.buffers, state.points[at][2])
             if wrong is not None:
                 return wrong
         return None

@@ -42,7 +42,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Buffers:
     """Filled memory, and memory for clocks and sums."""
 
     data: Buffer
@@ -80,7 +80,7 @@ def _step(rig: Rig, chunks: int) -> int | None:
     return None if rig.warps > 1 else 1 % chunks
 
 
-def room(rig: Rig, nbytes: int) -> Room:
+def allocate(rig: Rig, nbytes: int) -> Buffers:
     """Return memory filled with a known pattern."""
     data = rig.memory(nbytes)
     fill = rig.call(
@@ -90,17 +90,17 @@ def room(rig: Rig, nbytes: int) -> Room:
     )
     rig.run(fill)
     threads = rig.grid * rig.block
-    return Room(data=data, clocks=rig.memory(rig.grid * 16), sums=rig.memory(threads * 4))
+    return Buffers(data=data, clocks=rig.memory(rig.grid * 16), sums=rig.memory(threads * 4))
 
 
-def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
+def read_call(rig: Rig, buffers: Buffers, window: Window, rounds: int) -> Call:
     """Return a call in which every warp reads `rounds` chunks."""
     scattered = window.step is None
     call = rig.call(
-        *(FILE, "window_scatter" if scattered else "window_read", where.data),
+        *(FILE, "window_scatter" if scattered else "window_read", buffers.data),
         *(window.chunks, window.windows, window.rotate),
         *(() if scattered else (window.step,)),
-        *(rounds, where.clocks, where.sums),
+        *(rounds, buffers.clocks, buffers.sums),
         grid=rig.grid,
         block=rig.block,
     )
@@ -108,17 +108,17 @@ def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
     return call
 
 
-def measure(rig: Rig, where: Room, window: Window, *, seconds: float, samples: int) -> Reading:
+def measure(rig: Rig, buffers: Buffers, window: Window, *, seconds: float, samples: int) -> Reading:
     """Read a window `samples` times, each long enough that filling the caches is negligible."""
     per_round = rig.grid * rig.warps * CHUNK_BYTES
     sweep = math.ceil(window.chunks / rig.warps)
     first = max(8, min(2 * sweep, _FIRST_BYTES // per_round))
-    rounds, call = rig.calibrated(lambda n: read_call(rig, where, window, n), first, seconds)
+    rounds, call = rig.calibrated(lambda n: read_call(rig, buffers, window, n), first, seconds)
     cycles: list[float] = []
 
     def note() -> None:
         if rig.no_cycles is None:
-            cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
+            cycles.append(float(np.median(rig.cycles(buffers.clocks, rig.grid))))
 
     timed = rig.sample(call, samples=samples, launches=1, after=note)
     return Reading(
@@ -128,11 +128,11 @@ def measure(rig: Rig, where: Room, window: Window, *, seconds: float, samples: i
     )
 
 
-def check(rig: Rig, where: Room, window: Window, rounds: int = 37) -> str | None:
+def check(rig: Rig, buffers: Buffers, window: Window, rounds: int = 37) -> str | None:
     """Compare the sum of each block in a short launch with its exact value; return an error or
     None."""
-    rig.run(read_call(rig, where, window, rounds))
-    found = rig.read(where.sums, np.uint32, rig.grid * rig.block)
+    rig.run(read_call(rig, buffers, window, rounds))
+    found = rig.read(buffers.sums, np.uint32, rig.grid * rig.block)
     by_block = found.reshape(rig.grid, rig.block).sum(axis=1, dtype=np.uint32)
     wanted = expected_sums(rig, window, rounds)
     wrong = np.flatnonzero(by_block != wanted)

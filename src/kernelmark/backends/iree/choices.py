@@ -111,8 +111,8 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
 
 
 def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Reason | None:
-    """Return why `tiles` is not a config of the space, or None. With `left` all of them must be
-    left to the compiler. A CPU also accepts sizes that the space does not list."""
+    """Return why `tiles` cannot be used, or None. With `left` the compiler chooses tiles, so the
+    space's rule does not apply. A CPU also accepts sizes that the space does not list."""
     for name, values in tunable.parameters.items():
         if name not in tiles:
             return Reason("lowering-refused", cause=Reason("lowering-missing", name=name))

@@ -91,7 +91,7 @@ def prepare(
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     held = [{name: view(arguments[name]) for name in names} for arguments in sets]
     if problem.op in ("attention", "conv", "moe"):
-        _check_room(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
+        _check_free(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
     if problem.op == "attention":
         return _attention(problem, held, onednn=onednn)
     if problem.op == "conv":
@@ -107,7 +107,7 @@ def prepare(
     return TorchKernel(name, calls, onednn=onednn)
 
 
-def _check_room(nbytes: int, device: Device) -> None:
+def _check_free(nbytes: int, device: Device) -> None:
     """Raise OutOfMemory for results that do not fit: the system would overcommit and kill the
     process later."""
     free = device.free_bytes()

@@ -79,7 +79,7 @@ def _default(problem: Problem, info: DeviceInfo, *, upcast_values: bool) -> Conf
             widest = widest // 2 if level(info) else min(widest, 64)
         block_m = power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64)
         block_n = power_of_two(d["seq_kv"], 16, widest)
-        # Four warps do not have the registers for scores of 128 rows with as many keys.
+        # Four warps do not have the registers for scores of 128 × `most`.
         most = 128 if has_wide_unit(info) else 64
         crowded = vendor_of(info.arch) == "cuda" and block_m * block_n >= 128 * most
         config = {

@@ -68,7 +68,7 @@ class Built:
 
 
 def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
-    """Return the names of a plan's kernels, with the resources of the main one."""
+    """Return the joint info of a plan's kernels, with the resources of the main one."""
     return KernelInfo(
         name="+".join(one.name for one in built),
         compile_s=sum(one.seconds for one in built),

@@ -16,7 +16,7 @@ from kernelmark.gpu.rtc import vendor_of
 
 WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and reset to zero by every launch
-# Config names of copies, and why a problem may not need them. `turn` is the pre-transpose.
+# Config names of copies (`turn` pre-transposes, `widen` upcasts) that a problem may not need.
 _ELSEWHERE = {
     "turn": "operands of this problem are read as they are stored, there is nothing to transpose",
     "widen": "there is nothing to upcast in this problem: only 8-bit values of many queries are",

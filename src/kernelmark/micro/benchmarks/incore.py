@@ -44,7 +44,7 @@ class _State:
     cycles: int
     samples: int
     seconds: float
-    room: _chains.Room
+    buffers: _chains.Buffers
     notes: list[str]
 
 
@@ -130,7 +130,7 @@ class Incore(Microbenchmark[_State, _Raw]):
             cycles=given.whole("cycles"),
             samples=given.whole("samples") * (1 if rig.exclusive else 5),
             seconds=given.number("seconds"),
-            room=_chains.room(rig, rig.grid),
+            buffers=_chains.allocate(rig, rig.grid),
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
@@ -143,7 +143,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                 if rig.no_cycles is None:
                     points[name, warps, ilp] = _chains.cycles_per_step(
                         rig,
-                        state.room,
+                        state.buffers,
                         op,
                         ilp,
                         threads=warps * rig.lanes,
@@ -160,14 +160,14 @@ class Incore(Microbenchmark[_State, _Raw]):
         for name, dtype in _PEAKS.items():
             if f"chain_{name}_8" in rig.kernels(_chains.FILE):
                 op, samples = _chains.OPS[name], 3 + state.samples
-                peak = _chains.peak(rig, state.room, op, seconds=state.seconds, samples=samples)
+                peak = _chains.peak(rig, state.buffers, op, seconds=state.seconds, samples=samples)
                 found[dtype] = max(found.get(dtype, peak), peak, key=lambda one: one[0])
         return found
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         for name in state.ops:
             for ilp in state.ilps:
-                wrong = _chains.check(rig, state.room, _chains.OPS[name], ilp)
+                wrong = _chains.check(rig, state.buffers, _chains.OPS[name], ilp)
                 if wrong is not None:
                     return wrong
         return None

@@ -38,7 +38,7 @@ _CHECKED = MIB  # bytes of an array that the check writes
 class _State:
     points: tuple[tuple[str, int], ...]
     arrays: tuple[Buffer, ...]
-    room: _windows.Room
+    buffers: _windows.Buffers
     seconds: float
     samples: int
     notes: list[str]
@@ -112,12 +112,12 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             given.wholes("sizes"), rig.device.free_bytes() // 8, "an eighth of what is free"
         )
         largest = max(*sizes, _CHECKED)
-        room = _windows.room(rig, largest)
+        buffers = _windows.allocate(rig, largest)
         arrays = [rig.memory(largest) for _ in range(4)]
         state = _State(
             points=tuple((k, size) for k in given.words("kernels") for size in sizes),
             arrays=tuple(arrays),
-            room=room,
+            buffers=buffers,
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
             notes=notes,
@@ -139,7 +139,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
 
     def _call(self, rig: Rig, state: _State, kernel: str, window: _windows.Window, n: int) -> Call:
         if kernel == "read":
-            return _windows.read_call(rig, state.room, window, n)
+            return _windows.read_call(rig, state.buffers, window, n)
         return rig.call(
             *(_windows.FILE, f"window_{kernel}", *state.arrays, _FACTOR),
             *(window.chunks, window.rotate, window.step, n),
@@ -169,7 +169,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
         rounds = self._rounds_per_sweep(rig, window)
         for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
             if kernel == "read":
-                wrong = _windows.check(rig, state.room, window, rounds=5)
+                wrong = _windows.check(rig, state.buffers, window, rounds=5)
                 if wrong is not None:
                     return wrong
                 continue

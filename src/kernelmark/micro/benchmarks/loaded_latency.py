@@ -116,7 +116,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         chaser.link(lines.astype(np.uint64) * np.uint64(_LINE))
         return _State(
             chaser=chaser,
-            data=_windows.room(rig, nbytes).data,
+            data=_windows.allocate(rig, nbytes).data,
             pauses=tuple(given.wholes("pauses")),
             hops=given.whole("hops"),
             out=rig.memory(64),

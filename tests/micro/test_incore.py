@@ -15,12 +15,12 @@ PER_S = {"fma_f32": 81e12, "fma_f32x2": 163e12, "fma_f64": 81e12}
 
 @pytest.mark.parametrize(("names", "f32"), [(list(PER_S), 163e12), (["fma_f32"], 81e12)])
 def test_pairs_count_where_there_are_any(monkeypatch, names, f32):
-    def peak(rig, room, op, **given):
+    def peak(rig, buffers, op, **given):
         return PER_S[op.name], PER_S[op.name] / 1e9
 
     monkeypatch.setattr(_chains, "peak", peak)
     rig = SimpleNamespace(block=64, kernels=lambda file: {f"chain_{name}_8" for name in names})
-    state = SimpleNamespace(room=None, seconds=1e-3, samples=1)
+    state = SimpleNamespace(buffers=None, seconds=1e-3, samples=1)
     found = benchmark._peaks(rig, state)
     assert found["f32"] == (f32, f32 / 1e9)
     assert set(found) == {"f32", "f64"} - ({"f64"} if len(names) == 1 else set())

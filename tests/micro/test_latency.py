@@ -42,7 +42,7 @@ def measured(monkeypatch, first, second, refine=6):
         "_spread",
         lambda self, rig, state, size: np.full(16, kinds[state.chaser.which](size)),
     )
-    monkeypatch.setattr(latency.Latency, "_index", lambda self, rig, state: None)
+    monkeypatch.setattr(latency.Latency, "_index_hop", lambda self, rig, state: None)
     state = latency._State(
         chaser=SimpleNamespace(which=1, wrong=None),
         sizes=SIZES,

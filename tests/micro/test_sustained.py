@@ -186,4 +186,4 @@ def test_samples_are_unchanged_by_the_readings(rig):
     call = rig.call("micro_launch.cu", "launch_nothing", grid=1, block=32)
     run = rig.sustain(call, 0.01)
     assert isinstance(run.samples, Samples)
-    assert rig._beside is None
+    assert rig._during_launches is None

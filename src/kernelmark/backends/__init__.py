@@ -1,4 +1,4 @@
-"""Backends. One file (or folder) each; an unavailable one says why in one sentence."""
+"""Backends, one file or folder each. `available` returns a sentence if one cannot run here."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 registry: Registry[Backend] = Registry("kernelmark.backends", "backend")
 
-# How the files of a user's own kernels end: Python, or a source that is compiled at run time.
+# Extensions of users' kernel files: Python, or a source that is compiled at run time.
 FILES = (".py", ".cu", ".hip")
 
 
 def find(name: str) -> Backend:
-    """The backend called `name`; a path to a Python file is a kernel of the user's own."""
+    """Return the backend called `name`; a path to a kernel file returns a backend for that file."""
     if is_file(name):
-        # The name alone is that of another file once the working folder changes.
+        # Resolve now: a relative name would refer to another file after a change of directory.
         return _of_file(canonical(name), _whole(name))
     return registry.get(name)
 
 
 def canonical(name: str) -> str:
-    """The one name of a backend, however its file is written: `./mine.py` for a file in the
-    working folder or below, else its whole path. Series in history go by it."""
+    """Return the canonical name of a backend: for a kernel file `./mine.py` if it is in the working
+    directory or below, else its full path. History series are keyed by this name."""
     if not is_file(name):
         return name
     path, here = _whole(name), Path.cwd()
@@ -35,7 +35,7 @@ def canonical(name: str) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether a backend's name is that of a user's own kernel file."""
+    """Return whether a backend's name is the path of a user's kernel file."""
     # No registered name has a slash: for paths, the registry need not read the entry points of
     # every installed distribution.
     return name.endswith(FILES) and ("/" in name or name not in registry)

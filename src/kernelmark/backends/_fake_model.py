@@ -1,7 +1,7 @@
-"""A made-up cost of made-up tiles: what there is to tune in the fake backend.
+"""The synthetic cost model of tiles that the fake backend offers for tuning.
 
-Smooth on the whole, with an optimum that moves with the problem, a rugged part that is fixed for
-a configuration, and now and then one that does not compile, is wrong, fails, crashes or hangs.
+Mostly smooth, with an optimum that depends on the problem, a rugged part that is fixed per
+configuration, and a few configurations that do not compile, are wrong, fail, crash or hang.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ TILES: Mapping[str, tuple[ConfigValue, ...]] = FrozenDict(
 DEFAULT: Config = FrozenDict(
     {"tile_m": 32, "tile_n": 32, "depth": 16, "warps": 4, "stages": 1, "swizzle": 1}
 )
-SHARED_BYTES = 96 * 1024  # of the made-up device
-_REGISTERS = 160  # for sums, a thread
+SHARED_BYTES = 96 * 1024  # of the fake device
+_REGISTERS = 160  # accumulators per thread
 _RUGGED = 0.06
-# One configuration in so many, of those that the smooth part lets through.
+# One configuration in this many has the fault.
 _FAULTS = {"wrong": 41, "raise": 83, "crash": 127}
-_HANGS = 61  # among those of the largest swizzle
+_HANGS = 61  # one in this many of those with the largest swizzle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiled:
-    """What tiles come to: `factor` is the time in units of the default's, which an empty config
-    takes too; `fault` is "" or a behaviour of the script."""
+    """The modelled cost of a config: `factor` is the time relative to the default's, which is also
+    that of an empty config; `fault` is "" or a behaviour of the script."""
 
     factor: float
     fault: str
@@ -48,7 +48,7 @@ class Tiled:
 
 
 def space() -> Space:
-    """The same for every problem; where its best point lies is not."""
+    """Return the space, which is the same for every problem; its optimum is not."""
     return Space(parameters=TILES, default=DEFAULT, forbids=_forbids)
 
 
@@ -59,7 +59,7 @@ def _forbids(config: Config) -> str | None:
 
 
 def tiled(problem: Problem, config: Config) -> Tiled:
-    """The cost of a config that names every tile, on a problem of any op."""
+    """Return the cost of a config that has every tile parameter, on a problem of any op."""
     size = {name: int(config[name]) for name in TILES}
     area = size["tile_m"] * size["tile_n"]
     staged = (size["tile_m"] + size["tile_n"]) * size["depth"] * 2 * size["stages"]
@@ -89,7 +89,8 @@ def _rugged(draws: Mapping[str, int]) -> float:
 
 
 def _smooth(problem: Problem, size: Mapping[str, int]) -> float:
-    """About 1 for the default and 0.6 at the best; distances are in doublings."""
+    """Return the smooth part: about 1 for the default and 0.6 at the optimum; distances are
+    log2."""
     sizes = sorted(problem.dims.values(), reverse=True)[:3]
     rows, columns, deep = (math.log2(max(1, value)) for value in (*sizes, 1, 1, 1)[:3])
     best = {
@@ -109,7 +110,7 @@ def _smooth(problem: Problem, size: Mapping[str, int]) -> float:
 
 
 def _draws(problem: Problem, config: Config) -> dict[str, int]:
-    """Numbers that only problem and config decide."""
+    """Return pseudo-random numbers determined by problem and config."""
     text = f"{problem.key} {config_key({name: config[name] for name in TILES})}"
     data = hashlib.sha256(text.encode()).digest()
     names = ("rugged", "wrong", "raise", "crash", "hang")

@@ -1,19 +1,19 @@
-"""Bring your own kernel: a Python file as a backend, measured, checked and tuned like a built-in.
+"""A user's Python kernel file as a backend, measured, checked and tuned like a built-in one.
 
     op = "gemm"                             # or several: ("gemm", "batched_gemm")
 
-    def prepare(problem, config, sets):     # sets: one dict of tensors by name for each set
+    def prepare(problem, config, sets):     # sets: a dict of tensors by name per set
         def launch(index): ...              # compute sets[index], write sets[index]["d"]
         return launch
 
     space = {"block": [32, 64, 128]}        # optional: what can be tuned; or a function of problem
 
-Optional too: `supports(problem)` gives a reason or None; `tensors` is "torch" (the default on a
-GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs on. Where
-`prepare` has a fourth parameter, `stream`, it gets the handle of the stream that is timed.
+Also optional: `supports(problem)` returns a reason or None; `tensors` is "torch" (the default on a
+GPU), "numpy" (the default on the CPU) or "address"; `devices` lists the kinds it runs on. If
+`prepare` has a fourth parameter, `stream`, it gets the handle of the timed stream.
 
-A file that also has `inputs` and `reference` defines its op (`ops/_own.py`); another file takes
-part by naming it: `op = "./softmax.py"`.
+A file that also has `inputs` and `reference` defines its op (`ops/_own.py`); another file computes
+the same op by referring to it: `op = "./softmax.py"`.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from kernelmark.ops._own import Definition, OwnOp
 _KINDS = ("torch", "numpy", "address")
 # A launch on the fake device: long, so that few are needed, as each also runs on the CPU.
 _FAKE_LAUNCH_S = 10e-3
-_SHOWN = 12  # values of a parameter that a refusal lists
+_SHOWN = 12  # maximum values of a parameter that a refusal lists
 
 
 class ReadConfig(dict[str, ConfigValue]):
-    """A config that records which names are looked up, to find misspelt ones in the config of a
-    file without a `space`."""
+    """A config that records which names are read, to find misspelt names in the config of a file
+    without a `space`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.read: dict[str, None] = {}  # in order
+        self.read: dict[str, None] = {}  # in order of reading
 
     @property
     def unread(self) -> set[str]:
@@ -113,7 +113,7 @@ class FileKernel(Kernel):
 
 
 def _with_fake_time(device: Device, launch: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Return a launch that advances the clock of the fake device: a launch that takes no time would
+    """Return a launch that advances the clock of the fake device: a launch of zero duration would
     be repeated until the case times out."""
     from kernelmark.devices.fake import FakeDevice
 
@@ -127,7 +127,7 @@ def _with_fake_time(device: Device, launch: Callable[[int], Any]) -> Callable[[i
 
 
 class FileBackend(Backend):
-    """A file with `op` and `prepare`."""
+    """A backend for one kernel file with `op` and `prepare`."""
 
     summary = "your own kernel"
 
@@ -147,7 +147,7 @@ class FileBackend(Backend):
             )
 
     def _defined(self, path: str) -> tuple[str, ...]:
-        """Return the op that the file defines, or whose file it names; () if neither."""
+        """Return the op that this file, or the file that it refers to, defines; () if none."""
         named = getattr(self._module, "op", None)
         if isinstance(named, str) and named.endswith(".py"):
             other = self._path.parent / named
@@ -156,7 +156,7 @@ class FileBackend(Backend):
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Names of the ops that the file computes."""
+        """Return the names of the ops that the file computes."""
         return self._ops
 
     def _check_functions(self, path: str) -> None:
@@ -178,7 +178,7 @@ class FileBackend(Backend):
 
     def libraries(self) -> dict[str, str]:
         """Return the versions of the file and of the distributions that it imports: their kernels
-        may differ between runs although the file does not."""
+        may change between runs although the file does not."""
         return {self._path.name: self._digest, **_owners(_imported(self._module))}
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
@@ -215,8 +215,8 @@ class FileBackend(Backend):
         rules.check_launch(self._path.name, launch)
         misspelt = not has_space and bool(given.unread)
         if device.info.kind in ("cuda", "hip") or misspelt:
-            # A first call may compile or allocate, which a capture does not allow, and may be the
-            # first to look at the config.
+            # A first call may compile or allocate, which is not allowed during capture, and may be
+            # the first that reads the config.
             launch(0)
             device.synchronize()
         if misspelt and given.unread:
@@ -233,13 +233,13 @@ class FileBackend(Backend):
                 self._refuse_unread(config, names)
 
     def _refuse_unread(self, config: Config, read: tuple[str, ...]) -> None:
-        """Refuse the names in the config of a file without a space that it does not read."""
+        """Raise Unsupported for config names that the file, which has no space, does not read."""
         reads = f"prepare and launch read only {', '.join(read)}" if read else "reads no config"
         refuse_unknown(self._path.name, config, read, why=f"it declares no space, and {reads}")
 
     def _check_against_space(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
-        """Raise Unsupported for what the file's space does not have: it would be ignored, or never
-        tuned. Return whether the file declares a space."""
+        """Raise Unsupported for names or values outside the file's space: they would be ignored, or
+        never tuned. Return whether the file declares a space."""
         space = self.space(problem, info) if config else None
         if space is None:
             return False
@@ -278,7 +278,7 @@ def _load(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(Reason("file-not-imported", file=str(path)))
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Triton looks a kernel's source up through its module
+    sys.modules[name] = module  # Triton looks up a kernel's source through its module
     try:
         with contextlib.redirect_stdout(sys.stderr):  # `--json -` writes to stdout
             spec.loader.exec_module(module)
@@ -347,14 +347,14 @@ def define(path: str, module: ModuleType) -> str:
 
 
 def _imported(module: ModuleType) -> set[str]:
-    """Return the packages that a file's global names refer to, or whose objects they are."""
+    """Return the packages that a file's global names refer to, directly or by their objects."""
     named = {getattr(value, "__module__", None) or "" for value in vars(module).values()}
     named |= {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
     return {name.partition(".")[0] for name in named}
 
 
 def _owners(packages: set[str]) -> dict[str, str]:
-    """Return the versions of the installed distributions that these packages come from, by name."""
+    """Return name and version of the installed distributions that provide these packages."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if not packages.isdisjoint(_packages(distribution)):
@@ -363,8 +363,8 @@ def _owners(packages: set[str]) -> dict[str, str]:
 
 
 def _packages(distribution: importlib.metadata.Distribution) -> set[str]:
-    """Return the packages of a distribution, as `importlib.metadata.packages_distributions` does.
-    That makes a path of every installed file: with torch it takes a third of a second."""
+    """Return the packages of a distribution, like `importlib.metadata.packages_distributions`,
+    which is slow: it builds a path for every installed file, with torch a third of a second."""
     if declared := distribution.read_text("top_level.txt"):
         return set(declared.split())
     lines = (distribution.read_text("RECORD") or "").splitlines()
@@ -373,17 +373,17 @@ def _packages(distribution: importlib.metadata.Distribution) -> set[str]:
 
 
 def _same(one: ConfigValue, other: ConfigValue) -> bool:
-    """Return whether two values are equal, as 10 and 10.0 are; 1 is not True."""
+    """Return whether two values are equal, like 10 and 10.0; 1 and True are not."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _text(value: ConfigValue) -> str:
-    """Format a value as it is written after --config."""
+    """Format a value for --config."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def view(tensor: Tensor, device: Device, form: str) -> Any:
-    """Return a view of a tensor's memory in a form that a kernel takes: address, torch, cupy or
+    """Return a view of a tensor's memory in the form that a kernel takes: address, torch, cupy or
     numpy."""
     on_gpu = device.info.kind in ("cuda", "hip")
     if form == "address":
@@ -413,7 +413,7 @@ def torch_tensor(values: Any) -> Any:
 
 
 def cupy_array(tensor: Tensor, index: int) -> Any:
-    """Return a CuPy array over a tensor's memory, which it does not own."""
+    """Return a CuPy array on a tensor's memory, without ownership."""
     import cupy
 
     spec = tensor.spec

@@ -1,5 +1,5 @@
 """Checks of a user's kernel file when it is loaded, so that a mistake is reported with the name in
-the file, and not where kernelmark would fail later."""
+the file and not as a later failure of kernelmark."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.space import Space
 
 PREPARE = ("problem", "config", "sets")
-# Names that give access to a function's variables without naming them.
+# Names that can access a function's variables without naming them.
 _REFLECTION = frozenset({"locals", "vars", "eval", "exec", "inspect", "sys"})
 
 
 def known_ops(path: str, given: Any) -> tuple[str, ...]:
-    """Return the ops that a file computes. Refuse an unknown one: every problem would be
+    """Return the ops that a file computes. Refuse an unknown op: every problem would be
     `unsupported`."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -37,7 +37,7 @@ def known_ops(path: str, given: Any) -> tuple[str, ...]:
 
 
 def known_kinds(path: str, given: Any) -> tuple[str, ...]:
-    """Return the kinds of devices that a file runs on; all if it declares none."""
+    """Return the device kinds that a file runs on; all if it declares none."""
     known = devices.registry.names()
     if given is None:
         return tuple(known)
@@ -69,8 +69,8 @@ def known_space(path: str, values: Any) -> Space:
 
 
 def read_names(prepare: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names that `prepare` looks up in its config, by its source: `config["rows"]`,
-    `config.get("rows")`, `"rows" in config`. None if it uses the config in any other way, or its
+    """Return the names that `prepare` reads from its config, found in its source: `config["rows"]`,
+    `config.get("rows")`, `"rows" in config`. None if it uses the config in another way, or if its
     source cannot be read."""
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(prepare))).body
@@ -106,14 +106,14 @@ def read_names(prepare: Callable[..., Any]) -> tuple[str, ...] | None:
 
 
 def check_function(path: str, name: str, function: Any, words: tuple[str, ...]) -> None:
-    """Refuse a function that cannot be called with `words`."""
+    """Raise an error if a function cannot be called with the arguments `words`."""
     wrong = misfit(path, name, function, words)
     if wrong is not None:
         raise UsageError(wrong, hint=f"write: def {name}({', '.join(words)})")
 
 
 def check_launch(file: str, launch: Any) -> None:
-    """Refuse a result of `prepare` that is not a function of an argument set's index."""
+    """Raise an error if the result of `prepare` is not a function of an argument set's index."""
     if not callable(launch):
         raise CaseError(
             returned(file, "prepare", launch, "a function"),
@@ -125,17 +125,17 @@ def check_launch(file: str, launch: Any) -> None:
 
 
 def returned(file: str, name: str, value: Any, wanted: str) -> Reason:
-    """Return the refusal of a value that a file's function returned."""
+    """Return the reason for refusing a value that a file's function returned."""
     return Reason("file-returned", file=file, name=name, type=type(value).__name__, wanted=wanted)
 
 
 def not_function(file: str, name: str, value: Any) -> Reason:
-    """Return the refusal of a name that is not a function."""
+    """Return the reason for refusing a name that is not a function."""
     return Reason("file-not-function", file=file, name=name, type=type(value).__name__)
 
 
 def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reason | None:
-    """Return why `function` cannot be called with `words`, or None."""
+    """Return why `function` cannot be called with the arguments `words`, or None."""
     if not callable(function):
         return not_function(file, name, function)
     form = _signature(function)
@@ -156,7 +156,7 @@ def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reaso
 
 
 def handles(prepare: Callable[..., Any]) -> list[str]:
-    """Return which further parameters a `prepare` has: `stream`, the handle of the timed stream,
+    """Return which optional parameters a `prepare` has: `stream`, the handle of the timed stream,
     and `device`."""
     form = _signature(prepare)
     return [name for name in ("stream", "device") if form is not None and name in form.parameters]

@@ -1,9 +1,9 @@
-"""The name that a user's own kernel file goes by in history.
+"""The name of a user's kernel file in history.
 
-A file that declares `name = "…"` goes by that. Any other goes by its file name, wherever it is and
-whatever folder a command runs in: what was seen of it before is kept in the cache folder as its
-path and a digest of its content. The same path is the same kernel, changed or not; the same content
-elsewhere is a copy of it; a file whose name is taken by another one gets a mark behind its name.
+A file that declares `name = "…"` has that name. Any other is named after its file name, independent
+of its folder and of the working directory: the path and a content digest of every measured file are
+kept in the cache folder. The same path is the same kernel, changed or not; the same content at
+another path is a copy of it; if the name belongs to another file, a hash is appended.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kernelmark.core.private import private_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*\Z")
 _DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)
-_MOST_FILES = 1000  # that are remembered, the latest ones
+_MOST_FILES = 1000  # maximum number of recorded files, the latest ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnKernel:
-    """A kernel file: its name in history, and the digest it had when it was last measured, ""
-    where it was not."""
+    """A kernel file: its name in history, and its digest when it was last measured, "" if it was
+    not."""
 
     name: str
     path: str
@@ -43,12 +43,12 @@ class OwnKernel:
 
     @property
     def marked(self) -> bool:
-        """Whether its name tells it apart from that of another file."""
+        """Return whether its name has a hash that distinguishes it from another file's."""
         return "@" in self.name
 
 
 def identify(paths: Iterable[Path]) -> list[OwnKernel]:
-    """The kernels that these files are, in their order. Nothing is remembered yet."""
+    """Return the kernels of these files, in order. Nothing is recorded yet."""
     known = _load()
     found: list[OwnKernel] = []
     for path in (path.resolve() for path in paths):
@@ -67,8 +67,8 @@ def identify(paths: Iterable[Path]) -> list[OwnKernel]:
 
 
 def remember(kernels: Iterable[OwnKernel]) -> None:
-    """Keep what is about to be measured. Where that cannot be written, names still are those of
-    the files."""
+    """Record the kernels that are about to be measured. If the record cannot be written, names are
+    still derived from the files."""
     known = _load()
     for kernel in kernels:
         known.pop(kernel.name, None)
@@ -80,8 +80,8 @@ def remember(kernels: Iterable[OwnKernel]) -> None:
 
 
 def place_of(name: str) -> str:
-    """How `-b` names an own kernel: by the file below the working folder that it was measured from
-    last. `name` itself for any other: a report must not tell where a user's files are."""
+    """Return the name of a user's kernel for `-b`: its last measured file, if that is below the
+    working directory, else `name`, so that a report does not reveal the user's paths."""
     path = Path(_load().get(name, {}).get("path", ""))
     with contextlib.suppress(ValueError, OSError):
         if path.is_file():
@@ -92,7 +92,7 @@ def place_of(name: str) -> str:
 def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> str:
     mine = [name for name, one in known.items() if one["path"] == str(path)]
     copies = [name for name, one in known.items() if one["digest"] == digest]
-    # As the name of a file in the working folder has always been written in stores.
+    # The form in which stores have always written a file in the working directory.
     plain = f"./{path.name}"
     own = [name for name in (*mine, *copies) if name.partition("@")[0] == plain]
     if own:
@@ -104,10 +104,10 @@ def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> st
 
 
 def _declared(path: Path, text: str) -> str:
-    """The value of `name` in a file, read without running it; "" for none."""
+    """Return the value of `name` in a file, parsed without running it; "" if there is none."""
     name: object = ""
     if path.suffix == ".py":
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # told when it is loaded
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # reported on loading
             for node in ast.parse(text).body:
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                     targets = [one.id for one in node.targets if isinstance(one, ast.Name)]

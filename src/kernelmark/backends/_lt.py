@@ -1,4 +1,4 @@
-"""What cuBLASLt and hipBLASLt share: one sequence of calls, written against a table of numbers.
+"""Code shared by cuBLASLt and hipBLASLt: one sequence of calls, driven by a table of constants.
 
 Our matrices are row-major, the libraries' column-major: a row-major D is the column-major Dᵀ, so
 the library computes Dᵀ = op(B)ᵀ · op(A)ᵀ with A and B exchanged and nothing copied.
@@ -23,10 +23,10 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream
 
 WORKSPACE_BYTES = 32 * 2**20
 _P = ctypes.c_void_p
-_SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # ours to the library's: A is our B
+_SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # our name to the library's: its A is our B
 _VECTORS = {"bias": "bias", "d_scale": "d_scale", **_SCALES}
-# hipBLASLt's heuristic offers no solution if the address of a bias or scale is null; it does not
-# read from it.
+# hipBLASLt's heuristic returns no solution if the address of a bias or scale is null; it does not
+# read from the address.
 _ANY_ADDRESS = 1 << 12
 OPS = ("gemm", "batched_gemm", "gemm_epilogue")
 
@@ -37,24 +37,24 @@ class LtTable:
 
     prefix: str
     types: Mapping[str, int]
-    compute: Mapping[str, int]  # by accumulator
+    compute: Mapping[str, int]  # by accumulator type
     transpose: tuple[int, int]  # no, yes
     desc: Mapping[str, int]
     layout: Mapping[str, int]
     workspace_attribute: int
     epilogues: Mapping[tuple[str, bool], int]  # by activation and bias
-    scale_e8m0: int  # the scale mode VEC32_UE8M0: one e8m0 scale for every 32 elements
+    scale_e8m0: int  # the scale mode VEC32_UE8M0: one e8m0 scale per 32 elements
     algo_bytes: int
     heuristic_bytes: int
     state_offset: int  # of the status in a heuristic result
     not_supported: int
     alloc_failed: int
-    # The dtype of C, which is not read, if D is an 8-bit float; empty: that of D.
+    # The dtype of the unread C if D is an 8-bit float; empty: that of D.
     c_of_f8: str = ""
 
 
 class LtLibrary:
-    """The library behind the table; every return code is checked."""
+    """The library loaded for a table; every return code is checked."""
 
     def __init__(self, table: LtTable, library: ctypes.CDLL) -> None:
         self.table = table
@@ -108,7 +108,7 @@ class Matmul:
     def _describe(self, compute: int) -> None:
         table, problem = self.library.table, self.problem
         self.desc = self._create("MatmulDesc", compute, table.types[self.scale_type])
-        # The library's A is our B and the other way round.
+        # The library's A is our B, and its B our A.
         self._set_desc("transa", ctypes.c_int32(table.transpose[self._tb]))
         self._set_desc("transb", ctypes.c_int32(table.transpose[self._ta]))
         m, n, k = (problem.dims[x] for x in "mnk")
@@ -125,13 +125,13 @@ class Matmul:
 
     @property
     def c_type(self) -> str:
-        """The dtype of the library's C, which gemm_epilogue does not have."""
+        """Return the dtype of the library's C, which gemm_epilogue does not have."""
         d, other = self.problem.dtypes["c"], self.library.table.c_of_f8
         unread = self.problem.op == "gemm_epilogue" and d.startswith("f8")
         return other if other and unread else d
 
     def _layout(self, dtype_name: str, rows: int, columns: int) -> ctypes.c_void_p:
-        """A column-major layout of a dense operand of ours."""
+        """Return a column-major layout of one of our dense operands."""
         kind = self.library.table.types[dtype_name]
         layout = self._create(
             "MatrixLayout",
@@ -164,7 +164,7 @@ class Matmul:
         )
 
     def expect(self, vectors: Collection[str]) -> None:
-        """Set the epilogue, and placeholder addresses for those of `vectors` that a description
+        """Set the epilogue, and placeholder addresses for those of `vectors` that the descriptor
         points to: a bias and scales."""
         table, problem = self.library.table, self.problem
         epilogue = str(problem.options.get("act", "none")), "bias" in vectors
@@ -188,7 +188,8 @@ class Matmul:
                 self._set_desc(theirs, _P(arguments[ours].address))
 
     def heuristics(self, most: int) -> list[bytes]:
-        """Return the library's choices, best first, as its opaque result structures."""
+        """Return the heuristic's algorithms, best first, as the library's opaque result
+        structures."""
         table = self.library.table
         preference = self._create("MatmulPreference")
         limit = ctypes.c_uint64(WORKSPACE_BYTES)
@@ -263,7 +264,7 @@ class LtKernel(Kernel):
     def _arguments(self, index: int, arguments: ArgumentSet) -> tuple[object, ...]:
         matmul = self._matmuls[min(index, len(self._matmuls) - 1)]
         d = arguments["d"].address
-        # cuBLASLt 13 takes D's address for an unread C only if both have one layout (status 7).
+        # cuBLASLt 13 accepts D's address for an unread C only if both have one layout (status 7).
         unread = d if matmul.c_type == matmul.problem.dtypes["c"] else None
         c = arguments["c"].address if "c" in arguments else unread
         return (
@@ -301,7 +302,8 @@ def prepare(
     sets: Sequence[ArgumentSet],
     choose: Callable[[Matmul], tuple[bytes, KernelInfo]],
 ) -> Kernel:
-    """Return a kernel that runs the algorithm that `choose` returns for the described problem."""
+    """Return a kernel that runs the algorithm that `choose` returns for the problem's
+    descriptors."""
     matmuls = _matmuls(library, problem, sets)
     try:
         algorithm, info = choose(matmuls[0])
@@ -312,7 +314,8 @@ def prepare(
 
 
 def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
-    """Return one description, or one for each set if it holds addresses of the set's tensors."""
+    """Return one `Matmul` for all sets, or one per set if it contains addresses of the set's
+    tensors."""
     own = [one for one in sets if one.keys() & _VECTORS.keys()]
     made: list[Matmul] = []
     try:
@@ -331,7 +334,8 @@ def _close_all(matmuls: Sequence[Matmul]) -> None:
 
 
 def supports(problem: Problem, table: LtTable, name: str) -> str | None:
-    """Return what the library's types and epilogues cannot express; it reports the rest itself."""
+    """Return what the library's types and epilogues cannot express, or None; the library reports
+    other limits itself."""
     if reason := unknown_op(name, OPS, problem):
         return reason
     for operand in ("a", "b", "c"):

@@ -1,7 +1,7 @@
-"""Recognise the exceptions of libraries that mean out of memory, by type and code.
+"""Recognise exceptions of libraries that mean out of memory, by type and code.
 
-A kernel of the user's own may call any of these libraries, so a failed case is looked at here
-whatever its backend is. A library that is not loaded is not imported.
+A user's kernel may call any of these libraries, so every failed case is checked here, whatever its
+backend. A library that is not loaded is not imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernelmark.core.errors import OutOfMemory
 
 # cudaErrorMemoryAllocation and hipErrorOutOfMemory.
 _OUT_OF_MEMORY = 2
-# torch raises a bare RuntimeError for these, and only its text has the cause: an allocation of its
+# torch raises a plain RuntimeError for these, with the cause only in its text: an allocation of its
 # CPU allocator, a cuBLAS or hipBLAS handle without workspace, and C++'s std::bad_alloc.
 _TORCH_TEXT = re.compile(
     r"DefaultCPUAllocator: |\b(CU|HIP)BLAS_STATUS_ALLOC_FAILED\b|\Astd::bad_alloc\Z"

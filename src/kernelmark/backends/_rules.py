@@ -1,4 +1,4 @@
-"""Refusals that several backends share, each with one code."""
+"""Reasons for refusing a problem that several backends share, each with one code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
 from kernelmark.ops.gemm_epilogue import usual_bias_type
 
-# Added to the summary of each backend that runs on AMD GPUs; docs/amd.md says what was tested.
+# Added to the summary of each backend that runs on AMD GPUs; docs/amd.md lists what was tested.
 ON_AMD = "not yet run on AMD hardware"
 _FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
 _OCP = ("f8e4m3", "f8e5m2")
@@ -42,7 +42,7 @@ def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> Reason |
 
 
 def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:
-    """Return which float below 16 bits an AMD GPU does not multiply, or None."""
+    """Return which sub-16-bit float an AMD GPU cannot multiply, or None."""
     native = AMD_NARROW_TYPES.get(info.arch, ())
     for kind in problem.dtypes.values():
         if kind.startswith(("f8", "f4")) and kind not in native:
@@ -61,8 +61,8 @@ def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | N
     """Return why a GPU's BLAS library does not apply the scales of a problem, or None.
 
     NVIDIA GPUs multiply 8-bit floats from sm_89 (Ada) on, and MX operands from sm_100 (Blackwell)
-    on; AMD GPUs multiply MX operands where they have f4e2m1. `wrong_narrow_type` covers the 8-bit
-    floats of AMD GPUs. cuBLASLt scales f4e2m1 by an e4m3 for 16 elements only (NVFP4)."""
+    on; AMD GPUs that have f4e2m1 multiply MX operands. `wrong_narrow_type` covers the 8-bit floats
+    of AMD GPUs. cuBLASLt scales f4e2m1 only by one e4m3 per 16 elements (NVFP4)."""
     scale = problem.options["scale"] if problem.op == "gemm_epilogue" else "none"
     if scale == "none":
         return None
@@ -83,7 +83,8 @@ def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | N
 
 
 def wrong_bias_type(backend: str, problem: Problem) -> Reason | None:
-    """Return why cuBLASLt, or what calls it, does not add the bias of a gemm_epilogue, or None."""
+    """Return why cuBLASLt, or a library on top of it, cannot add the bias of a gemm_epilogue, or
+    None."""
     given = problem.dtypes.get("bias_type")
     if given is None or given == usual_bias_type(problem.dtypes):
         return None
@@ -92,7 +93,7 @@ def wrong_bias_type(backend: str, problem: Problem) -> Reason | None:
 
 
 def _sm(arch: str) -> int:
-    """Return 90 for sm_90 and for sm_90a."""
+    """Return the number of an architecture: 90 for sm_90 and sm_90a."""
     return int("0" + "".join(filter(str.isdigit, arch)))
 
 
@@ -103,9 +104,9 @@ def refuse_unknown(
     elsewhere: Mapping[str, str] | None = None,
     why: str = "",
 ) -> None:
-    """Refuse a config with a name that the backend does not read: it would be silently ignored.
-    `elsewhere` are names that it reads for other problems, and why not for this one; `why` says
-    how the `known` ones are known, if not because the backend lists them."""
+    """Raise Unsupported for a config name that the backend does not read: it would be silently
+    ignored. `elsewhere` maps names that are read for other problems to why not for this one; `why`
+    explains the list of `known` names, if the backend does not define it."""
     unknown = sorted(config.keys() - set(known))
     if unknown:
         knows = why or (f"it knows {', '.join(known)}" if known else "it has nothing to choose")
@@ -123,7 +124,7 @@ def refuse_unknown(
 
 
 def get_flag(backend: str, config: Config, name: str, *, default: bool) -> bool:
-    """Return a config's yes or no. Any other value is refused: Python takes most for True."""
+    """Return a yes/no value of a config. Refuse any other value: Python treats most as True."""
     value = config.get(name, default)
     if not isinstance(value, bool):
         raise Unsupported(Reason("config-not-yes-or-no", backend=backend, name=name, value=value))
@@ -131,6 +132,7 @@ def get_flag(backend: str, config: Config, name: str, *, default: bool) -> bool:
 
 
 def wrong_dtypes(backend: str, problem: Problem, where: str = "") -> Reason:
-    """Return the refusal of a combination of dtypes, which `where` (a CPU, a GPU) does not have."""
+    """Return the reason for refusing a combination of dtypes, which `where` (a CPU, a GPU)
+    lacks."""
     dtypes = " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
     return Reason("dtypes-unsupported", backend=backend, op=problem.op, dtypes=dtypes, where=where)

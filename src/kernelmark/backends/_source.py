@@ -1,19 +1,19 @@
-"""A CUDA or HIP source as a kernel file: a comment in it says how it is launched.
+"""A CUDA or HIP source as a kernel file: a comment in it describes the launch.
 
     /* kmark
     op = "./softmax.py"               # or a built-in op
-    name = "softmax-shared"           # in history; that of the file if left out
+    name = "softmax-shared"           # in history; default: the file's name
     kernel = "softmax_rows"
     grid = ["rows"]                   # numbers, or formulas of the op's dims and the config
     block = ["threads"]
-    shared = "4 * threads"            # bytes of dynamic shared memory; 0 if left out
+    shared = "4 * threads"            # bytes of dynamic shared memory; default: 0
     args = ["out", "x", "cols"]       # tensors by name, and numbers, in the declared types
-    dtypes = ["f32"]                  # which dtypes it computes; all if left out
+    dtypes = ["f32"]                  # dtypes that it computes; default: all
     [space]
     threads = [128, 64, 256]          # the first is the default; a macro THREADS in the source
     */
 
-It is compiled at run time, by NVRTC or hipRTC, once for each config.
+It is compiled at run time by NVRTC or hipRTC, once per config.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _FORMULAS = "formulas have + - * / // %, min, max and cdiv, dims and the space's
 
 
 def declared(text: str, kernel: str) -> list[str] | None:
-    """The C types of a kernel's parameters; None where there is no such kernel."""
+    """Return the C types of a kernel's parameters; None if there is no such kernel."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^)]*)\)", plain)
     if found is None:
@@ -80,7 +80,7 @@ def declared(text: str, kernel: str) -> list[str] | None:
 
 
 def module_of(path: Path) -> ModuleType:
-    """The source as a kernel file's module."""
+    """Return the source as the module of a kernel file."""
     text = path.read_text(encoding="utf-8")
     found = _DESCRIPTION.search(text)
     if found is None:
@@ -134,7 +134,7 @@ class _Source:
         self._description = description
 
     def supports(self, problem: Problem) -> str | None:
-        """Why the source does not compute a problem's dtypes, or None."""
+        """Return why the source does not compute a problem's dtypes, or None."""
         allowed = self._description.get("dtypes", ())
         wrong = [name for name in problem.dtypes.values() if allowed and name not in allowed]
         return f"{self._path.name} computes {', '.join(allowed)}, not {wrong[0]}" if wrong else None
@@ -152,7 +152,7 @@ class _Source:
         arguments = [pack(*self._arguments(one, values)) for one in sets]
         binary = self._built(config, device.info.arch)
         function = driver.function(driver.load(binary.code), self._kernel)
-        if shared > 48 * 1024:  # what CUDA allows without being asked
+        if shared > 48 * 1024:  # CUDA's default limit
             driver.allow_shared(function, shared)
         stream = device.stream
 
@@ -181,8 +181,8 @@ class _Source:
         return (*sizes, 1, 1)[:3]
 
     def _arguments(self, one: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
-        """A set's arguments in the types that the kernel declares: a number of another width
-        would be read together with what lies beside it."""
+        """Return a set's arguments in the kernel's declared types: a number of another width would
+        be read together with adjacent bytes."""
         types, words = declared(self._text, self._kernel), self._description["args"]
         if types is None:
             raise CaseError(
@@ -226,7 +226,7 @@ class _Source:
 
 
 def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
-    """A formula's value; what is not plain arithmetic raises."""
+    """Return a formula's value; raise for anything but plain arithmetic."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return node.value
     if isinstance(node, ast.Name):

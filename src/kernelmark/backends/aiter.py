@@ -1,9 +1,9 @@
-"""aiter: AMD's kernels for inference, if the user has them installed, by its public functions.
+"""aiter: AMD's inference kernels, called through its public functions, if installed.
 
-A config chooses whose kernel runs: {"kernel": "triton"}, "ck" or "asm". Without one aiter's own
-dispatcher decides where it has one ("auto"), by its tuned files. CK splits k as its tuned file has
-it, unless `split_k` is given, the power of two of the parts; `kernel_id`, a number of such a file,
-runs any of CK's kernels. Some functions write into a given output; the others allocate their
+A config chooses the implementation: {"kernel": "triton"}, "ck" or "asm". By default aiter's own
+dispatcher decides if it has one ("auto"), by its tuned files. CK splits k according to its tuned
+file, unless `split_k` is given, the log2 of the number of parts; `kernel_id`, an index in such a
+file, runs any of CK's kernels. Some functions write into a given output; the others allocate their
 result, which is copied into the output after timing. Signatures are those of ROCm/aiter e4048607
 (2026-08).
 """
@@ -38,7 +38,7 @@ _TRITON = "aiter.ops.triton"
 _BATCHED = f"{_TRITON}.gemm.batched"
 _GROUP = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
 _HALVES = ("f16", "bf16")
-# The function behind each op or scheme and kernel, the default first: module and name.
+# The function for each op or scheme and kernel, the default first: module and name.
 FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "gemm": {
         "auto": ("aiter.tuned_gemm", "gemm_a16w16"),
@@ -61,15 +61,15 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
     },
 }
-# CK's functions that take a split of k, and those that take a kernel's number too, by the function
+# CK's functions that take a split of k, and those that also take a kernel's index, by the function
 # that takes both from aiter's tuned file.
 CK = {
     "batched_gemm_bf16_CK": ("batched_gemm_bf16", "batched_gemm_bf16_tune"),
     "batched_gemm_a8w8_CK": ("batched_gemm_a8w8", "batched_gemm_a8w8_tune"),
     "gemm_a8w8_CK": ("gemm_a8w8_ck", "gemm_a8w8_tune"),
 }
-_TUNED = "tuned"  # as aiter's tuned file says
-_SPLITS: tuple[ConfigValue, ...] = (_TUNED, *range(5))  # powers of two, up to 16 parts
+_TUNED = "tuned"  # as in aiter's tuned file
+_SPLITS: tuple[ConfigValue, ...] = (_TUNED, *range(5))  # log2 of the parts, up to 16 parts
 _FP4_ARCHS = ("gfx950", "gfx1250")
 _OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "attention")
 _EXAMPLES = (
@@ -83,7 +83,7 @@ def functions_of(problem: Problem) -> Mapping[str, tuple[str, str]]:
     found = dict(FUNCTIONS[str(problem.options.get("scheme", problem.op))])
     if _is_one_a8w8(problem):
         found["ck"] = ("aiter", "gemm_a8w8_CK")
-    # These two are compiled for bf16 alone.
+    # asm and ck are compiled for bf16 only.
     if problem.op in ("gemm", "batched_gemm") and problem.dtypes["a"] != "bf16":
         for name in ("asm", "ck"):
             found.pop(name, None)
@@ -95,8 +95,8 @@ def _is_one_a8w8(problem: Problem) -> bool:
 
 
 def function_of(problem: Problem, config: Config) -> tuple[str, str]:
-    """Return the module and name of the function that a config chooses; refuse one that no function
-    takes."""
+    """Return the module and name of the function that a config chooses; refuse a config that no
+    function supports."""
     kernels = functions_of(problem)
     kernel = str(config.get("kernel", next(iter(kernels))))
     if kernel not in kernels:
@@ -147,8 +147,8 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return a launch on the tensors of an argument set, and the output that its result has to be
-    copied into; None where it writes there itself."""
+    """Return a launch on the tensors of an argument set, and the output that its result must be
+    copied to; None if the launch writes to the output."""
     module, name = function_of(problem, config)
     kernel = config.get("kernel", next(iter(functions_of(problem))))
     try:
@@ -191,7 +191,7 @@ def _ck_call(
 
 
 def _quantised(problem: Problem, held: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the positional arguments of a scheme's function in Triton."""
+    """Return the positional arguments of a scheme's Triton function."""
     scheme, d = problem.options["scheme"], held["d"]
     bias = held["bias"].unsqueeze(1) if "bias" in held else None
     swapped_in = problem.options["a_order"] == "mbk"
@@ -212,7 +212,7 @@ def _quantised(problem: Problem, held: Mapping[str, Any]) -> Sequence[Any]:
 def _attention(
     function: Callable[..., Any], problem: Problem, held: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    # aiter's layout is batch, seq, heads, dim; its causal mask ends at the last key, as ours.
+    # aiter's layout is batch, seq, heads, dim; its causal mask ends at the last key, like ours.
     swapped = problem.options["layout"] == "bhsd"
     q, k, v, o = (held[x].transpose(1, 2) if swapped else held[x] for x in "qkvo")
     causal = bool(problem.options["causal"])
@@ -230,7 +230,7 @@ class Aiter(Backend):
     def available(self) -> str | None:
         spec = importlib.util.find_spec("aiter")
         folders = list(spec.submodule_search_locations or []) if spec else []
-        # Another package has the name, too.
+        # Another package has the same name.
         if not any((Path(folder) / "ops").is_dir() for folder in folders):
             return "aiter is not installed: github.com/ROCm/aiter, beside a torch built for ROCm"
         if importlib.util.find_spec("torch") is None:
@@ -294,7 +294,7 @@ def _forbidden_split(config: Config) -> str | None:
 
 
 def _views(problem: Problem, arguments: ArgumentSet, viewer: gpu.Viewer) -> dict[str, Any]:
-    """Return our tensors as torch's; formats that torch does not have are passed as bytes."""
+    """Return our tensors as torch tensors; formats that torch lacks are passed as bytes."""
     specs = ops.registry.get(problem.op).tensors(problem)
     return {
         spec.name: (viewer.view if spec.dtype in TORCH_NAMES else viewer.codes)(

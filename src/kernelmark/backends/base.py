@@ -1,4 +1,4 @@
-"""Backend and Kernel: what can compute an op on a device."""
+"""Backend and Kernel: the interfaces of what computes an op on a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream
 
 
 class Kernel(ABC):
-    """A prepared, launchable thing for one problem and config, bound to its argument sets."""
+    """A launchable kernel for one problem and config, bound to its argument sets."""
 
     info: KernelInfo
 
@@ -24,16 +24,16 @@ class Kernel(ABC):
         """Enqueue once on `stream`; allocate nothing. On the CPU, return when done."""
 
     def collect(self, set_index: int) -> None:
-        """Bring the output into its argument set, where a runtime insists on its own memory.
+        """Copy the output into its argument set, if the runtime writes to its own memory.
 
         Called after timing, never inside it."""
 
     def close(self) -> None:
-        """Give back what preparing took."""
+        """Free what `prepare` allocated."""
 
 
 class Backend(ABC):
-    """One library or compiler. Its third-party import happens inside methods only."""
+    """One library or compiler. Third-party packages are imported inside methods only."""
 
     name: str
     summary: str  # one line for `kmark list backends`
@@ -45,20 +45,20 @@ class Backend(ABC):
 
     @abstractmethod
     def available(self) -> str | None:
-        """None, or one sentence on why it cannot run here and what to install."""
+        """Return None, or one sentence on why it cannot run here and what to install."""
 
     def missing_on(self, kind: str) -> Reason:
-        """Return why the installed build cannot run on one of `device_kinds`, or NO_REASON; only
-        asked when available."""
+        """Return why the installed build cannot run on one of `device_kinds`, or NO_REASON; called
+        only if available."""
         return NO_REASON
 
     @abstractmethod
     def version(self) -> str:
-        """Version of the library underneath; only asked when available."""
+        """Return the version of the underlying library; called only if available."""
 
     @abstractmethod
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        """None, or one sentence on why this problem cannot be done on this device.
+        """Return None, or one sentence on why this device cannot compute this problem.
 
         A dtype that would silently be computed in another one is not supported."""
 
@@ -66,7 +66,7 @@ class Backend(ABC):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        """A kernel bound to `sets`. Cheap after `compile` of the same problem and config."""
+        """Return a kernel bound to `sets`. Cheap after `compile` of the same problem and config."""
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         """Fill the compile cache for a device that need not be present; safe in parallel."""
@@ -74,17 +74,17 @@ class Backend(ABC):
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         """Return the configs that `kmark tune` may try, or None. `prepare` refuses names and values
-        that it cannot use, also where `space` is None."""
+        that it cannot use, also if `space` is None."""
         return None
 
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
-        """Raise Unsupported for a config that is known to be wrong without a device, as `prepare`
-        will. Called before a run is stored."""
+        """Raise Unsupported for a config that can be refused without a device, as `prepare` would.
+        Called before a run is stored."""
 
     def untunable(self, problem: Problem, info: DeviceInfo) -> Reason:
-        """Return why there is nothing to tune for a problem, where more is known than that."""
+        """Return a specific reason why there is nothing to tune for a problem, if there is one."""
         return NO_REASON
 
     def libraries(self) -> dict[str, str]:
-        """Versions worth recording in the environment, by library name."""
+        """Return the library versions to record in the environment, by name."""
         return {self.name: self.version()}

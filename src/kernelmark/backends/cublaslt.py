@@ -1,4 +1,4 @@
-"""cuBLASLt through ctypes: its heuristic's choice, or any algorithm it offers, as a config."""
+"""cuBLASLt through ctypes: the heuristic's choice, or any algorithm that it lists, as a config."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kernelmark.devices.base import ArgumentSet, Device
 
 MOST_ALGORITHMS = 256
 
-# Of library_types.h, cublas_api.h and cublasLt.h, compared with those of CUDA 12.9 and 13.8 by
-# tests/backends/test_cuda_headers.py.
+# From library_types.h, cublas_api.h and cublasLt.h; tests/backends/test_cuda_headers.py compares
+# them with CUDA 12.9 and 13.8.
 TABLE = _lt.LtTable(
     prefix="cublasLt",
     types={
@@ -74,7 +74,7 @@ _EXAMPLES = (
     *("!*fnuz*", "!*i8 alpha=*", "!*act=silu*", "!*f4e2m1*"),
 )
 
-# An algorithm's attributes in the order they are written in a config, with their C types.
+# An algorithm's attributes in the order of the config's text, with their C types.
 _ATTRIBUTES: tuple[tuple[str, int, Any], ...] = (
     ("id", 0, ctypes.c_int32),
     ("tile", 1, ctypes.c_uint32),
@@ -114,7 +114,7 @@ def _library() -> _lt.LtLibrary:
 
 
 def describe(algorithm: bytes) -> str:
-    """An algorithm as text that `parse` reads back: id=66 tile=20 …"""
+    """Format an algorithm as text that `parse` reads: id=66 tile=20 …"""
     buffer = ctypes.create_string_buffer(algorithm, TABLE.algo_bytes)
     words = []
     for name, number, kind in _ATTRIBUTES:
@@ -133,7 +133,7 @@ def describe(algorithm: bytes) -> str:
 
 
 def parse(text: str, matmul: _lt.Matmul) -> bytes:
-    """The algorithm that `describe` wrote, for this problem's types."""
+    """Return the algorithm described by text from `describe`, for this problem's types."""
     try:
         given = {name: int(value) for name, value in (w.split("=") for w in text.split())}
     except ValueError:
@@ -168,7 +168,7 @@ def parse(text: str, matmul: _lt.Matmul) -> bytes:
 
 
 class CublasLt(Backend):
-    """cuBLASLt. `{}` is its heuristic's first choice; {"algo": "id=66 tile=20 …"} any other."""
+    """cuBLASLt. `{}` is the heuristic's first choice; {"algo": "id=66 tile=20 …"} any other."""
 
     name = "cublaslt"
     summary = "NVIDIA's cuBLASLt: heuristic choice or any algorithm it offers"

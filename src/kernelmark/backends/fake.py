@@ -1,9 +1,9 @@
-"""A scripted backend that drives the whole pipeline without a library: right answers, wrong ones,
+"""A scripted backend that runs the whole pipeline without a library: correct results, wrong ones,
 crashes, hangs and every other way a case can end, chosen by its config.
 
-On the fake device a launch moves the device's own clock; on the CPU it really takes its time. A
-config that names tiles costs, and fails, as a made-up model says: something to tune.
-Answers come from the op's reference over the whole output, so problems must not be large.
+On the fake device a launch advances the device's clock; on the CPU it really takes its time. A
+config with tiles has the cost and faults of a synthetic model, for tuning. Results are computed by
+the op's reference over the whole output, so problems must be small.
 """
 
 from __future__ import annotations
@@ -52,28 +52,29 @@ Behaviour = Literal[
     "hang",  # a launch never returns
     "raise",  # a launch raises
     "oom",  # preparing runs out of device memory
-    "memory_hog",  # preparing really eats host memory, up to a limit it sets itself
+    "memory_hog",  # preparing really uses up host memory, up to a limit it sets itself
     "compile_error",  # the compiler refuses
-    "slow_compile",  # nothing else than compile_s, which every behaviour takes
+    "slow_compile",  # only compile_s, which applies to every behaviour
 ]
-# Beyond, working out the whole output by the reference takes seconds.
+# Above this, computing the whole output by the reference takes seconds.
 MAX_FLOPS = 1 << 31
-_SPIN_S = 0.0005  # a sleep may last longer than asked by about this
+_SPIN_S = 0.0005  # a sleep may take about this much longer than requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a config asks for. `after` launches go well before a bad behaviour begins."""
+    """The behaviour that a config requests. `after` launches succeed before a bad behaviour
+    begins."""
 
     behaviour: Behaviour = "ok"
     time_us: float = 10.0
     noise: float = 0.0  # relative standard deviation of a launch's time
-    block_noise: float = 0.0  # the same for all launches of one prepared kernel
+    block_noise: float = 0.0  # the same, but common to all launches of one prepared kernel
     seed: int = 0
     after: int = 0
-    compile_s: float = 0.0  # the first time in a cache folder
+    compile_s: float = 0.0  # on the first compilation in a cache folder
     hog_bytes: int = 1 << 28
-    # All of these, or none: the model's tiles.
+    # The model's tiles: all or none.
     tile_m: int = 0
     tile_n: int = 0
     depth: int = 0
@@ -83,7 +84,7 @@ class Script:
 
     @classmethod
     def read(cls, config: Config) -> Script:
-        """The script in a config; an unknown name or value is `Unsupported`."""
+        """Parse the script in a config; raise Unsupported for an unknown name or value."""
         refuse_unknown("fake", config, [field.name for field in fields(cls)])
         known = get_args(Behaviour)
         if config.get("behaviour", "ok") not in known:
@@ -105,7 +106,8 @@ class Script:
         return cls(**values)
 
     def on(self, problem: Problem) -> tuple[Script, Mapping[str, int]]:
-        """The script with what its tiles come to on a problem, and what they use."""
+        """Return the script with the modelled cost of its tiles on a problem, and the resources
+        used."""
         if not self.tile_m:
             return self, {}
         tiles = {name: getattr(self, name) for name in _fake_model.TILES}
@@ -121,8 +123,8 @@ def _is_number(value: object, *, whole: bool) -> bool:
 
 
 class FakeKernel(Kernel):
-    """Lets scripted time pass in `launch`; the answer is worked out and written by `collect`,
-    so that a rotation over thousands of argument sets costs nothing."""
+    """Simulates time in `launch`; `collect` computes and writes the result, so that a rotation over
+    thousands of argument sets costs nothing."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class FakeKernel(Kernel):
         arguments = self._sets[set_index]
         out = arguments[ops.registry.get(self._problem.op).output(self._problem).name]
         data = _spoiled(
-            _answer(self._problem, self._device, arguments), out.spec.dtype, behaviour
+            _correct_output(self._problem, self._device, arguments), out.spec.dtype, behaviour
         ).view(np.uint8)
         self._device.write(out.buffer, out.offset, data)
         if behaviour == "overrun":
@@ -214,11 +216,11 @@ class FakeBackend(Backend):
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        """Made-up tiles; the default takes as long as `{}`."""
+        """Return the synthetic tiles; the default takes as long as `{}`."""
         return _fake_model.space()
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
-        """Takes `compile_s` once for a problem and config, as a compiler with a disk cache does."""
+        """Take `compile_s` once per problem and config, like a compiler with a disk cache."""
         script, resources = Script.read(config).on(problem)
         name = f"fake_{script.behaviour}"
         if script.behaviour == "compile_error":
@@ -245,14 +247,14 @@ class FakeBackend(Backend):
             raise OutOfMemory("fake: the device has no memory left, as the config asks")
         if script.behaviour == "memory_hog":
             _hog(script.hog_bytes)
-        # Each preparation of a case is another block, the same ones in every process.
+        # Each preparation of a case is a new block; the sequence is the same in every process.
         case = problem.key, config_key(config)
         self._prepared[case] += 1
         return FakeKernel(problem, script, device, sets, info, self._prepared[case])
 
 
-class _Held(Inputs):
-    """Inputs read back from a device, in place of the generator."""
+class _DeviceInputs(Inputs):
+    """Inputs read back from a device instead of generated."""
 
     def __init__(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         self._values = values
@@ -264,25 +266,27 @@ class _Held(Inputs):
         return self._values[name][start : start + count]
 
 
-def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray[np.float64]:
-    """The right output, from the inputs as they lie in the device's memory."""
+def _correct_output(
+    problem: Problem, device: Device, arguments: ArgumentSet
+) -> NDArray[np.float64]:
+    """Return the correct output, from the inputs in the device's memory."""
     op = ops.registry.get(problem.op)
     values: dict[str, NDArray[np.float64]] = {}
     for spec in op.tensors(problem):
         if spec.role == "in":
             tensor = arguments[spec.name]
             data = device.read(tensor.buffer, tensor.offset, spec.nbytes)
-            if spec.type.bits < 8:  # two in a byte, the first in the low half
+            if spec.type.bits < 8:  # two per byte, the first in the low half
                 data = np.stack([data & 15, data >> 4], axis=-1).ravel()[: spec.count]
             values[spec.name] = decode(data.view(storage(spec.dtype)), spec.dtype)
     everywhere = np.arange(op.output(problem).count, dtype=np.int64)
-    return op.reference(problem, _Held(values), everywhere).value
+    return op.reference(problem, _DeviceInputs(values), everywhere).value
 
 
 def _spoiled(values: NDArray[np.float64], dtype_name: str, behaviour: str) -> Bits:
-    """The answer as bits of the output's dtype, made wrong as the behaviour asks.
+    """Return the result as bits of the output's dtype, made wrong according to `behaviour`.
 
-    Integers have no NaN: their smallest value stands for it."""
+    Integers have no NaN: their smallest value replaces it."""
     if behaviour == "wrong":
         values = values - np.where(values > 0, 1, -1) * np.maximum(1, np.abs(values) / 2)
     elif behaviour == "nan":
@@ -314,8 +318,8 @@ _ACTIONS: dict[str, Callable[[], None]] = {
 
 
 def _hog(nbytes: int) -> None:
-    """Really run out of host memory, under a limit of its own so that nothing else suffers: never
-    above one that is already set, nor more than half of what is free."""
+    """Really run out of host memory, under a temporary limit so that other processes are not
+    affected: at most an existing limit and half of the free memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     room = min(nbytes, os.sysconf("SC_AVPHYS_PAGES") * resource.getpagesize() // 2)

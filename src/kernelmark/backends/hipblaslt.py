@@ -1,10 +1,11 @@
-"""hipBLASLt through ctypes: its heuristic's choice, or any solution by its name, as a config.
+"""hipBLASLt through ctypes: the heuristic's choice, or any solution by its name, as a config.
 
-A solution's index changes with every build of the library, so a config holds the name and the index
-is looked up. The plain C interface lists every solution (a heuristic that is asked for many appends
-all supported ones to its ranking) but names none. Two C++ functions do, and are called by their
-mangled names: they take C types only, and return a std::string, whose 32 bytes in libstdc++'s C++11
-ABI are returned as those of a C structure. A library without them runs its heuristic's choice only.
+A solution's index changes with every build of the library, so a config contains the name and the
+index is looked up. The C interface lists every solution (a heuristic query for many appends all
+supported ones to its ranking) but has no names. Two C++ functions return names, and are called by
+their mangled symbols: they take C types only, and return a std::string, whose 32 bytes in
+libstdc++'s C++11 ABI are returned like a C structure. A library without them runs only the
+heuristic's choice.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.library import first_of, rocm_places
 
 LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
-# More than any build has for one type of GEMM; hipblaslt-bench asks for as many.
+# More than any build has for one type of GEMM; hipblaslt-bench requests as many.
 EVERY_SOLUTION = 65536
 SOLUTION_NAME = "_ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t"
 _DELETE = "_ZdlPv"  # operator delete(void*)
 _REVISION_BYTES = 128
 
-# Of hipDataType, hipblasComputeType_t, hipblasOperation_t and hipblaslt.h, compared with the
-# headers of ROCm 6.4, 7.1 and 7.2 by tests/backends/test_rocm_headers.py.
+# From hipDataType, hipblasComputeType_t, hipblasOperation_t and hipblaslt.h;
+# tests/backends/test_rocm_headers.py compares them with ROCm 6.4, 7.1 and 7.2.
 TABLE = _lt.LtTable(
     prefix="hipblasLt",
     types={
@@ -88,7 +89,7 @@ _EXAMPLES = ("gemm *", "batched_gemm *", "gemm_epilogue *", "!*acc=f16*", "!*i8 
 
 
 class _String(ctypes.Structure):
-    """std::string of libstdc++; short texts are held in `local`, where `data` pointed to it."""
+    """libstdc++'s std::string; a short text is stored in `local`, and `data` points to it."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -99,12 +100,12 @@ class _String(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A solution of the library at hand."""
+    """A solution of the loaded library."""
 
     name: str
     index: int
     algorithm: bytes
-    tensile_index: int | None = None  # of rocBLAS's Tensile library, if Tensile named it
+    tensile_index: int | None = None  # in rocBLAS's Tensile library, if Tensile printed the name
 
 
 @functools.cache
@@ -118,7 +119,7 @@ def library(index: int) -> _lt.LtLibrary:
     found = _shared_object()
     if found is None:
         raise UsageError(_not_found())
-    # hipblasLtCreate ends the process where there is no device.
+    # hipblasLtCreate ends the process if there is no device.
     if reason := drivers.unavailable("hip"):
         raise UsageError(f"hipblaslt: {reason}")
     drivers.driver("hip").use(index)
@@ -130,12 +131,12 @@ def _not_found() -> str:
 
 
 def index_of(algorithm: bytes) -> int:
-    """Return the solution index that an algorithm holds, as hipblaslt_ext::getIndexFromAlgo."""
+    """Return the solution index of an algorithm, like hipblaslt_ext::getIndexFromAlgo."""
     return int.from_bytes(algorithm[:4], "little", signed=True)
 
 
 def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
-    """Return a solution's name; empty where the library exports no function for it."""
+    """Return a solution's name; empty if the library exports no function for it."""
     try:
         function = lt.shared[SOLUTION_NAME]
     except AttributeError:
@@ -145,7 +146,7 @@ def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
     if name.size < ctypes.sizeof(name) - _String.local.offset:
         return bytes(name.local)[: name.size].decode()
     text = ctypes.string_at(name.data, name.size).decode()
-    delete = lt.shared[_DELETE]  # of the C++ runtime that the library itself is linked to
+    delete = lt.shared[_DELETE]  # of the C++ runtime that the library is linked to
     delete.restype, delete.argtypes = None, (ctypes.c_void_p,)
     delete(name.data)
     return text
@@ -155,7 +156,7 @@ def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
 def solutions(index: int, problem: Problem) -> tuple[Solution, ...]:
     """Return every solution that the library on device `index` has for a problem, best first.
 
-    Ask once a problem: the library checks each of its solutions against it."""
+    Call this once per problem: the library checks each of its solutions against the problem."""
     lt = library(index)
     matmul = _lt.Matmul(lt, problem)
     try:
@@ -169,7 +170,7 @@ def solutions(index: int, problem: Problem) -> tuple[Solution, ...]:
 
 
 def named_space(found: Sequence[Solution]) -> Space | None:
-    """Return the space of the solutions that have a name, from the first one."""
+    """Return the space of the solutions that have a name; the first one is the default."""
     names = tuple(dict.fromkeys(one.name for one in found if one.name))
     if not names:
         return None
@@ -177,7 +178,7 @@ def named_space(found: Sequence[Solution]) -> Space | None:
 
 
 def check_present(info: DeviceInfo) -> None:
-    """Refuse to list solutions for a GPU that is not here: those of another would be listed."""
+    """Raise an error if the GPU is not present: the solutions of another GPU would be listed."""
     if reason := drivers.unavailable("hip"):
         raise Unsupported(reason)
     here = drivers.driver("hip").arch(info.index)
@@ -187,7 +188,7 @@ def check_present(info: DeviceInfo) -> None:
 
 def chosen(found: Sequence[Solution], config: Config) -> Solution:
     """Return the solution of a config; refuse a name that the library does not have, and an index
-    that has another name now."""
+    that now belongs to another name."""
     name, index = config.get("solution"), config.get("solution_index")
     now = next((one.name for one in found if one.index == index), "")
     if name is None:
@@ -201,8 +202,8 @@ def chosen(found: Sequence[Solution], config: Config) -> Solution:
 
 
 class HipblasLt(Backend):
-    """hipBLASLt. `{}` is its heuristic's first choice; {"solution": NAME} any other. An index may
-    be added; it is refused where it is not that solution's."""
+    """hipBLASLt. `{}` is the heuristic's first choice; {"solution": NAME} any other. An index may
+    be added; it is refused if it belongs to another solution."""
 
     name = "hipblaslt"
     summary = f"AMD's hipBLASLt: heuristic choice or any solution; {_rules.ON_AMD}"
@@ -260,7 +261,8 @@ class HipblasLt(Backend):
 
 
 def _scaled(problem: Problem) -> str | None:
-    """Return why a scaled GEMM is not one of hipBLASLt's: it has MXFP4, one at a time."""
+    """Return why hipBLASLt cannot compute a scaled GEMM, or None: it supports MXFP4 without a
+    batch."""
     if problem.options["scheme"] != "afp4wfp4":
         return f"hipblaslt has no scheme {problem.options['scheme']}"
     if problem.dims["batch"] != 1:

@@ -1,14 +1,15 @@
 """rocBLAS through ctypes: its own choice, or any solution by its name, as a config.
 
-rocBLAS lists the numbers of its solutions and has no function for their names. Tensile prints the
-name of a solution that is looked up where TENSILE_DB has the bit 4 when the process starts, so a
-child has rocBLAS check each number: `python -m kernelmark.backends.rocblas DEVICE PROBLEM`. It has
-real buffers, as rocBLAS 4.3 launches hipBLASLt's solutions where only a check was asked for. The
-line also has Tensile's own index, which override files count from.
+rocBLAS lists the numbers of its solutions and has no function for their names. If bit 4 of
+TENSILE_DB is set when the process starts, Tensile prints the name of each solution that is looked
+up, so a child process makes rocBLAS check each number: `python -m kernelmark.backends.rocblas
+DEVICE PROBLEM`. The child uses real buffers, because rocBLAS 4.3 launches hipBLASLt's solutions
+even if only a check was requested. The printed line also has Tensile's own index, which override
+files use.
 
-The sign of a number does not tell the library: rocBLAS 5 lists Tensile's solutions as negative
-numbers, 4.4 and earlier as index + 1. hipBLASLt's are index + 1 in both. One list has solutions of
-one library: hipBLASLt's where rocBLAS computes by it, which depends on the architecture and on
+The sign of a number does not identify the library: rocBLAS 5 lists Tensile's solutions as negative
+numbers, 4.4 and earlier as index + 1. hipBLASLt's are index + 1 in both. A list has solutions of
+one library only: of hipBLASLt if rocBLAS uses it, which depends on the architecture and on
 ROCBLAS_USE_HIPBLASLT.
 """
 
@@ -40,8 +41,8 @@ from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.library import first_of, rocm_places
 
 LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")
-# rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status, compared with ROCm's headers by
-# tests/backends/test_rocm_headers.py.
+# rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status;
+# tests/backends/test_rocm_headers.py compares them with ROCm's headers.
 TYPES = {"f16": 150, "f32": 151, "f64": 152, "i8": 160, "i32": 162, "bf16": 168}
 TRANSPOSE = (111, 112)
 STANDARD, BY_INDEX = 0, 1
@@ -52,12 +53,12 @@ _P = ctypes.c_void_p
 _NAMES_TIMEOUT_S = 300.0
 _ASKED = "@"
 _NAMED = re.compile(r"^Selection solution with index: (\d+) and name: '(.+)'$")
-# To list solutions an address is looked at, and never read from.
+# Placeholder: listing solutions checks addresses but never reads from them.
 _SOME_ADDRESS = 4096
 # Numbers from -10 to -1 are rocBLAS's own kernels: -9 is gemv, which runs even if only checked.
 _RESERVED = 10
-# Where rocBLAS prefers gemv to any solution with a negative number, if m or n is 1: the
-# architectures of rocblas_use_gemv_in_gemm.
+# Architectures on which rocBLAS prefers gemv to any solution with a negative number if m or n is 1
+# (rocblas_use_gemv_in_gemm).
 _GEMV_ARCHS = re.compile(r"gfx(906|908|90a|10..|11..)")
 
 
@@ -84,7 +85,7 @@ def _not_found() -> str:
 
 
 class Handle:
-    """A handle of the library on the device `index`."""
+    """A library handle on the device `index`."""
 
     def __init__(self, index: int) -> None:
         drivers.driver("hip").use(index)
@@ -128,7 +129,7 @@ class Gemm:
         self._compute = TYPES[acc]
 
     def arguments(self, handle: Handle, addresses: Sequence[int]) -> tuple[object, ...]:
-        """Return the arguments up to the compute type; `addresses` are of A, B, C and D."""
+        """Return the arguments up to the compute type; `addresses` are those of A, B, C and D."""
         found: list[object] = [handle.value, *self._start, ctypes.byref(self._alpha)]
         for place, (address, operand) in enumerate(zip(addresses, self._operands, strict=True)):
             kind, leading, count = operand
@@ -141,19 +142,19 @@ class Gemm:
 
 
 def runs_gemv(problem: Problem, arch: str) -> bool:
-    """Return whether rocBLAS runs gemv instead of the solution that is asked for."""
+    """Return whether rocBLAS runs gemv instead of the requested solution."""
     return 1 in (problem.dims["m"], problem.dims["n"]) and bool(_GEMV_ARCHS.fullmatch(arch))
 
 
 def _listed(handle: Handle, index: int, problem: Problem) -> list[int]:
-    """Return the numbers of the solutions that can solve a problem and would be run."""
+    """Return the numbers of the solutions that can solve a problem and would really run."""
     gemm = Gemm(problem)
     size, nowhere = ctypes.c_int(), (_SOME_ADDRESS,) * 4
     arguments = (*gemm.arguments(handle, nowhere), BY_INDEX, 0)
     _call(f"{gemm.name}_get_solutions", *arguments, None, ctypes.byref(size))
     found = (ctypes.c_int * max(1, size.value))()
     _call(f"{gemm.name}_get_solutions", *arguments, found, ctypes.byref(size))
-    # 0 fills the list up where fewer were found.
+    # 0 pads the list if fewer were found.
     numbers = [one for one in dict.fromkeys(found[: size.value]) if one > 0 or one < -_RESERVED]
     if runs_gemv(problem, drivers.driver("hip").arch(index)):
         return [number for number in numbers if number > 0]
@@ -161,8 +162,8 @@ def _listed(handle: Handle, index: int, problem: Problem) -> list[int]:
 
 
 def _named(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
-    """Return what is named already of a problem's kind, by negative number: rocBLAS 5 numbers its
-    whole library, so that a number has one name whatever the sizes."""
+    """Return the solutions already named for this kind of problem, by negative number: rocBLAS 5
+    numbers its whole library, so a number has one name for all sizes."""
     return _names_of(index, problem.op, problem.dtypes, *(problem.options[x] for x in ("ta", "tb")))
 
 
@@ -181,8 +182,8 @@ def _numbers(index: int, problem: Problem) -> tuple[int, ...]:
 
 
 def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
-    """Return the solution of a config. A name that is known from other sizes needs no child: one
-    for each size that tuning looks at took half of its time."""
+    """Return the solution of a config. A name that is known from other sizes needs no child
+    process: one per size took half of the tuning time."""
     name = config.get("solution")
     same = (one for one in _named(index, problem).values() if one.name == name)
     known = next(same, None)
@@ -211,7 +212,7 @@ def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
 def _hipblaslt_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     try:
         found = hipblaslt.solutions(index, problem)
-    except KernelmarkError:  # a rocBLAS that was built without it, or that has another
+    except KernelmarkError:  # a rocBLAS built without hipBLASLt, or with another copy
         return {}
     return {
         one.index + 1: dataclasses.replace(one, index=one.index + 1) for one in found if one.name
@@ -235,7 +236,7 @@ def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solu
 
 
 def parse_names(text: str) -> dict[int, tuple[str, int]]:
-    """Return the names and indices that Tensile printed, by the number that was asked for."""
+    """Parse the names and indices that Tensile printed, by solution number."""
     names: dict[int, tuple[str, int]] = {}
     number = 0
     for line in text.splitlines():
@@ -247,7 +248,7 @@ def parse_names(text: str) -> dict[int, tuple[str, int]]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Have Tensile print the name of each solution of a problem, after its number."""
+    """Make Tensile print the name of each solution of a problem, after its number."""
     index, problem = int(arguments[0]), ops.parse(arguments[1])
     handle, gemm = Handle(index), Gemm(problem)
     library, hip = _shared_object(), drivers.driver("hip")
@@ -264,7 +265,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class RocblasKernel(Kernel):
-    """A GEMM of rocBLAS with one solution, or with its own choice."""
+    """A rocBLAS GEMM with one solution, or with rocBLAS's own choice."""
 
     def __init__(
         self,
@@ -282,8 +283,8 @@ class RocblasKernel(Kernel):
             undo.callback(self._handle.close)
             size = self._handle.workspace_bytes()
             if size:
-                # Its own workspace would grow by an allocation inside a launch. One of the same
-                # size, since it decides which solutions rocBLAS can run.
+                # rocBLAS's own workspace would grow by an allocation inside a launch. Use the same
+                # size, since it determines which solutions rocBLAS can run.
                 workspace = device.allocate(size)
                 memory.callback(device.free, workspace)
                 address, count = _P(workspace.address), ctypes.c_size_t(size)
@@ -317,7 +318,7 @@ def _addresses(arguments: ArgumentSet) -> tuple[int, int, int, int]:
 
 class Rocblas(Backend):
     """rocBLAS. `{}` is its own choice; {"solution": NAME} any other. An index may be added; it is
-    refused where it is not that solution's."""
+    refused if it belongs to another solution."""
 
     name = "rocblas"
     summary = f"AMD's rocBLAS: its own choice or any solution; {_rules.ON_AMD}"

@@ -1,6 +1,6 @@
-"""Our own plain kernels, from one source for both vendors, compiled at run time: a copy, which of
-one element is as near to an empty kernel as can be checked. They depend on nothing that is under
-test, so they are what a machine is watched by."""
+"""kernelmark's own plain kernels, one source for both vendors, compiled at run time: a copy, which
+with one element is the closest to an empty kernel that can still be checked. They do not depend on
+any library under test, so they serve as canaries of a machine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ OPS = ("copy",)
 FILE = "copy.cu"
 _BLOCK = 256
 _BLOCKS_A_UNIT = 16
-_BYTES_A_THREAD = 64  # eight loads of eight
+_BYTES_A_THREAD = 64  # eight loads of eight bytes
 
 
 class Gpu(Protocol):
-    """What launching needs of a GPU device."""
+    """The part of a GPU device that launching needs."""
 
     info: DeviceInfo
     driver: Driver
 
 
 class RtcKernel(Kernel):
-    """The copy, with the arguments of every set packed."""
+    """The copy kernel, with packed arguments for every set."""
 
     def __init__(self, device: Gpu, sets: Sequence[ArgumentSet], binary: Binary) -> None:
         driver = device.driver
@@ -66,7 +66,7 @@ class RtcKernel(Kernel):
 
 
 class RtcBackend(Backend):
-    """Kernels of kernels/rtc for the ops that sentinels are made of."""
+    """Kernels of kernels/rtc for the ops that canaries use."""
 
     name = "rtc"
     summary = f"our own plain kernels, compiled at run time: copy; on hip {ON_AMD}"
@@ -74,7 +74,8 @@ class RtcBackend(Backend):
     supports_examples = FrozenDict({"sm_90": ("copy *",), "gfx942": ("copy *",)})
 
     def available(self) -> str | None:
-        """A compiler of either vendor, or a pack, is enough: which it takes, the device says."""
+        """Return None if either vendor has a compiler or a bundle; `supports` checks that of the
+        device."""
         prefixes = {"cuda": "sm_", "hip": "gfx"}
         reasons = [_uncompiled(kind, prefixes[kind]) for kind in self.device_kinds]
         return None if None in reasons else reasons[0]
@@ -106,7 +107,7 @@ class RtcBackend(Backend):
 
 
 def _uncompiled(kind: str, arch: str) -> str | None:
-    """None where kernels for such architectures can be had, else one sentence."""
+    """Return None if kernels for `arch` can be compiled or are in a bundle, else one sentence."""
     return None if packs.holds(arch) else rtc.unavailable(kind)
 
 

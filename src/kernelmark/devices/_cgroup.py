@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
-# A limit above this is how cgroup v1 says that there is none.
+# cgroup v1 writes a number above this for "unlimited".
 _NO_LIMIT = 2**60
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Return the CPU quota in cores, or None without one."""
+    """Return the CPU quota in cores, or None if there is no quota."""
     quotas = []
     for folder in _folders("cpu", root):
         words = read_text(folder / "cpu.max").split()
@@ -26,7 +26,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def memory_headroom(root: Path = ROOT) -> int | None:
-    """Return the bytes left under the tightest memory limit, or None without one."""
+    """Return the bytes left under the tightest memory limit, or None if there is no limit."""
     rooms = []
     for folder in _folders("memory", root):
         limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
@@ -38,7 +38,7 @@ def memory_headroom(root: Path = ROOT) -> int | None:
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """Return the tightest memory limit in bytes, or None."""
+    """Return the tightest memory limit in bytes, or None if there is no limit."""
     limits = []
     for folder in _folders("memory", root):
         limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
@@ -48,8 +48,8 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 
 def oom_kills(root: Path = ROOT) -> int:
-    """Return how many processes of this control group the kernel has killed for memory so far. If
-    the group does not count them: of the whole machine, or 0."""
+    """Return the number of OOM kills in this control group so far. If the group does not count
+    them, return the count of the whole machine, or 0."""
     groups = _folders("memory", root)
     files = [folder / name for folder in groups for name in ("memory.events", "memory.oom_control")]
     for path in (*files, root / "proc/vmstat"):
@@ -60,7 +60,8 @@ def oom_kills(root: Path = ROOT) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Return the file's text, or "" if it cannot be read: kernels expose different files."""
+    """Return the file's text, or "" if it cannot be read: kernels differ in the files they
+    expose."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -68,7 +69,7 @@ def read_text(path: Path) -> str:
 
 
 def _folders(controller: str, root: Path) -> Iterator[Path]:
-    """Return the process's control group and its ancestors for one controller. Inside a container
+    """Yield the process's control group and its ancestors for one controller. Inside a container
     the path may be the host's and not exist, so the root of the mount is included."""
     base = root / "sys/fs/cgroup"
     for line in read_text(root / "proc/self/cgroup").splitlines():
@@ -96,7 +97,7 @@ def _reclaimable(folder: Path) -> int:
 
 
 def _value(path: Path, *names: str) -> int | None:
-    """Return the value of the first line `NAME VALUE` with one of the names."""
+    """Return the value of the first `NAME VALUE` line whose name is one of `names`."""
     for line in read_text(path).splitlines():
         name, _, value = line.partition(" ")
         if name in names and _is_count(value):

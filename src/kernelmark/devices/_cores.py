@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelmark.devices._cgroup import ROOT, cpu_quota, memory_headroom, memory_limit, read_text
 
-# Used where the kernel shows no caches: large enough for most last-level caches.
+# Used if the kernel exposes no caches: large enough for most last-level caches.
 ASSUMED_CACHE_BYTES = 64 * 2**20
 
 _SIMD = (
@@ -75,7 +75,7 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The cores a process may use, the first logical CPU of each physical core first."""
+    """The cores that a process may use; the first logical CPU of each physical core comes first."""
 
     model: str
     cores: tuple[int, ...]
@@ -84,7 +84,7 @@ class Cpu:
 
 
 def describe(root: Path = ROOT, usable: Iterable[int] | None = None) -> Cpu:
-    """Return the CPU as far as this process may use it."""
+    """Return a description of the CPU, limited to the cores that this process may use."""
     allowed = sorted(usable if usable is not None else usable_cpus())
     cores = physical_cores(allowed, root)
     quota = cpu_quota(root)
@@ -155,7 +155,7 @@ def parse_size(text: str) -> int:
 
 
 def total_memory(root: Path = ROOT) -> int:
-    """Return the bytes of memory the process may ever use."""
+    """Return the bytes of memory that the process may use, under the container's limit."""
     total = _meminfo("MemTotal", root)
     limit = memory_limit(root)
     return min(total, limit) if limit is not None else total
@@ -169,7 +169,7 @@ def available_memory(root: Path = ROOT) -> int:
 
 
 def huge_pages(root: Path = ROOT) -> bool:
-    """Return whether the kernel grants huge pages on madvise."""
+    """Return whether the kernel supports huge pages through madvise."""
     setting = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     return "[madvise]" in setting or "[always]" in setting
 
@@ -180,7 +180,7 @@ def _meminfo(name: str, root: Path) -> int:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """Return the fields of the first processor."""
+    """Return the fields of the first processor in /proc/cpuinfo."""
     first, _, _ = read_text(root / "proc/cpuinfo").partition("\n\n")
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}

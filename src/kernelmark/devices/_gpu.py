@@ -1,4 +1,4 @@
-"""GpuDevice: the Device of both vendors, on the shared binding."""
+"""GpuDevice: the Device implementation for CUDA and HIP, on the shared driver binding."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import period, source_bits
 from kernelmark.numerics.project import Projection
 
-_BLOCK = 256  # threads of a block of the helper kernels
-_TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
-_STRAIN_ROUNDS = 20_000  # of four FMAs in each thread of the compute load
-_DISTURB_CYCLES = 500  # most cycles of a thread block that disturbs the scheduler
+_BLOCK = 256  # threads per block of the helper kernels
+_TABLE = 64  # tensors per launch of the generator; must match device.cu
+_STRAIN_ROUNDS = 20_000  # of four FMAs per thread, in the compute load
+_DISTURB_CYCLES = 500  # maximum cycles of a thread block in disturb_scheduler
 # Largest fraction of the device's memory that `free` keeps allocated: libraries need memory too.
 _MAX_FREED_FRACTION = 0.1
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -85,8 +85,8 @@ class GpuDevice(Device):
         self.index = index
         driver.use(index)
         self.info = info(driver, index)
-        # `launch_on` replaces `_stream`. Graphs are always captured on our own one: the default
-        # stream, on which torch and CuPy launch, cannot be captured.
+        # `launch_on` replaces `_stream`. Graphs are always captured on the device's own stream: the
+        # default stream, on which torch and CuPy launch, cannot be captured.
         self._stream = self._capture_stream = driver.stream()
         self._while_capturing: WhileCapturing = contextlib.nullcontext
         bus_id = functools.partial(driver.bus_id, index)
@@ -95,9 +95,9 @@ class GpuDevice(Device):
         self._scratch: dict[str, GpuBuffer] = {}
         self._pools: dict[object, GpuBuffer] = {}
         self._readback = Readback(driver, self._stream)
-        self._freed: list[GpuBuffer] = []  # until `release_freed`
+        self._freed: list[GpuBuffer] = []  # freed by the driver in `release_freed`
 
-    # -- its own kernels
+    # -- helper kernels
 
     @functools.cached_property
     def _module(self) -> int:
@@ -105,7 +105,7 @@ class GpuDevice(Device):
         return self.driver.load(binary.code)
 
     def function(self, name: str) -> int:
-        """Return a kernel of kernels/rtc/device.cu."""
+        """Return a kernel from kernels/rtc/device.cu."""
         if name not in self._functions:
             self._functions[name] = self.driver.function(self._module, name)
         return self._functions[name]
@@ -117,8 +117,8 @@ class GpuDevice(Device):
         )
 
     def _blocks(self, count: int) -> int:
-        """Return the grid of a grid-stride loop: a thread per item, 32 blocks per SM or CU at
-        most."""
+        """Return the grid size of a grid-stride loop: one thread per item, at most 32 blocks per
+        SM/CU."""
         return max(1, min(-(-count // _BLOCK), self.info.units * 32))
 
     # -- memory
@@ -150,7 +150,7 @@ class GpuDevice(Device):
             ) from None
 
     def free(self, buffer: Buffer) -> None:
-        # The driver's free synchronizes the device: it is called between cases, not blocks.
+        # The driver's free synchronizes the device, so memory is freed between cases, not blocks.
         self._freed.append(GpuBuffer(buffer.address, buffer.nbytes))
         if self._freed_bytes > self.info.memory_bytes * _MAX_FREED_FRACTION:
             self.release_freed()
@@ -170,8 +170,8 @@ class GpuDevice(Device):
         self._upload(buffer.address + offset, data, self._stream)
 
     def _upload(self, address: int, data: NDArray[np.uint8], stream: Stream) -> None:
-        """Copy on a stream and wait: a synchronous copy may return before it is complete, and our
-        stream is not ordered after it."""
+        """Copy on a stream and wait: a synchronous copy may return before it is complete, and the
+        device's stream is not ordered after it."""
         raw = np.ascontiguousarray(data)
         target, source, size = _ptr(address), _ptr(raw.ctypes.data), ctypes.c_size_t(raw.nbytes)
         self.driver.call("copy_to_device_async", target, source, size, _ptr(stream))
@@ -184,12 +184,13 @@ class GpuDevice(Device):
         return out
 
     def scratch(self, name: str, nbytes: int) -> GpuBuffer:
-        """Return a named buffer that is kept and grown; for pools, sinks and stamps."""
+        """Return a named buffer that is kept between calls and grown on demand; for pools, sinks
+        and stamps."""
         buffer = self._scratch.get(name)
         if buffer is None or buffer.nbytes < nbytes:
             if buffer is not None:
                 self.synchronize()
-                # Forgotten first: allocating the larger one may fail.
+                # Remove it first: allocating the larger buffer may fail.
                 self.free(self._scratch.pop(name))
             self._scratch[name] = buffer = self.allocate(nbytes)
         return buffer
@@ -219,7 +220,7 @@ class GpuDevice(Device):
     ) -> Deferred[list[int]]:
         changed = self.scratch("changed", 8 * len(tensors))
         self.driver.fill(changed.address, 0, 8 * len(tensors), self._stream)
-        positions: list[int] = []  # in `tensors`, of each count
+        positions: list[int] = []  # index in `tensors` of each count
         for spec, table, members in _tables(tensors, seed):
             target = _ptr(changed.address + 8 * len(positions))
             self._start_table(f"changed_{item_bytes(spec)}", spec, seed, table, target)
@@ -240,7 +241,8 @@ class GpuDevice(Device):
         table: Sequence[int],
         *more: ctypes._SimpleCData,  # type: ignore[type-arg]
     ) -> None:
-        """Launch on tensors of one spec; `table` has the address and the first item of each."""
+        """Launch a kernel on tensors of one spec; `table` has each tensor's address and first
+        item."""
         arguments = pack(
             (_u64 * (2 * _TABLE))(*table),
             _ptr(self._pool(spec, seed).address),
@@ -253,13 +255,14 @@ class GpuDevice(Device):
     def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
         there = None if spec.given is None else spec.given.on_device
         if there is not None:
-            return GpuBuffer(there.address, spec.nbytes)  # not ours to free
+            return GpuBuffer(there.address, spec.nbytes)  # owned by another buffer: not freed here
         key = spec.given or (spec.dtype, spec.low, spec.high, seed)
         if key not in self._pools:
             bits = source_bits(spec, seed)
             self._pools[key] = self.allocate(bits.nbytes)
             packed = pairs(bits) if spec.type.bits < 8 else bits
-            # Not on our stream, which may be capturing; nothing there uses this memory yet.
+            # Use another stream: the device's may be capturing. No enqueued work uses this memory
+            # yet.
             stream = self.driver.stream()
             try:
                 self._upload(self._pools[key].address, packed.view(np.uint8), stream)
@@ -282,7 +285,7 @@ class GpuDevice(Device):
     def _guarded(
         self, tensors: Sequence[Tensor]
     ) -> Iterator[tuple[ctypes.Array[ctypes.c_uint64], tuple[int, int]]]:
-        """Yield tables of outputs with their guards, and the grid to launch over each table."""
+        """Yield tables of outputs and their guards, each with the grid to launch over it."""
         for start in range(0, len(tensors), _TABLE):
             batch = tensors[start : start + _TABLE]
             rows = []
@@ -293,15 +296,15 @@ class GpuDevice(Device):
             yield (_u64 * (2 * _TABLE))(*rows), grid
 
     def _table_grid(self, spec: TensorSpec, rows: int) -> tuple[int, int]:
-        """Return thread blocks per tensor, 8 bytes a thread and 32 per SM or CU in all at most, and
-        tensors."""
+        """Return the thread blocks per tensor and the number of tensors: 8 bytes per thread, at
+        most 32 blocks per SM/CU in total."""
         words = -(-spec.nbytes // (8 * _BLOCK))
         return max(1, min(words, -(-self.info.units * 32 // rows))), rows
 
     def _start_rows(
         self, name: str, grid: tuple[int, int], arguments: ctypes.Array[ctypes.c_void_p]
     ) -> None:
-        """Launch a kernel whose blockIdx.y is the row of a table."""
+        """Launch a kernel whose blockIdx.y is a row index of the table."""
         function = self.function(name)
         self.driver.launch(function, (*grid, 1), (_BLOCK, 1, 1), arguments, self._stream)
 
@@ -394,8 +397,8 @@ class GpuDevice(Device):
             except OutOfMemory:
                 raise
             except Exception:
-                # Some libraries refuse to be captured, with errors of their own. Fall back to the
-                # gate, which is stored as the method; an error of another cause recurs there.
+                # Some libraries cannot be captured and raise their own errors. Fall back to the
+                # gate, which is stored as the method; an error with another cause recurs there.
                 if timer is Timer.GRAPH:
                     raise
         if timer in (Timer.AUTO, Timer.GATE):
@@ -429,13 +432,14 @@ class GpuDevice(Device):
 
     @functools.cached_property
     def _stamps(self) -> Stamps:
-        # AMD's CU ids have gaps and go on from chiplet to chiplet, so leave room for them.
+        # AMD CU ids have gaps and continue from one chiplet to the next, so leave room for the
+        # gaps.
         slots = self.info.units if self.driver.table.vendor == "cuda" else 2048
         wall_khz = 1e6  # NVIDIA's wall clock counts nanoseconds
         if self.driver.table.vendor == "hip":
             wall_khz = float(self.driver.attribute(self.index, "wall_clock_khz"))
         buffer = self.scratch("stamps", Stamps.nbytes(slots))
-        # A slot that no SM or CU writes must not look like a stamp.
+        # A slot that no SM/CU writes must not look like a stamp.
         self.driver.fill(buffer.address, 0, buffer.nbytes, self._stream)
         function = self.function("stamp")
         return Stamps(
@@ -451,7 +455,7 @@ class GpuDevice(Device):
             return ()  # cannot be captured
         try:
             graph = self._capture(launch, (0,))
-        except Exception:  # a library that refuses to be captured
+        except Exception:  # a library that cannot be captured
             return ()
         try:
             return kernel_names(self.driver, graph)
@@ -470,7 +474,7 @@ class GpuDevice(Device):
         self.driver.call("stream_synchronize", _ptr(self._stream))
 
     def _beyond_cache(self) -> GpuBuffer:
-        """Return memory that exceeds the last-level cache."""
+        """Return a buffer larger than the last-level cache."""
         return self.scratch("beyond cache", 2 * max(self.info.cache_bytes, 32 * 2**20))
 
     def evict_cache(self) -> None:
@@ -486,7 +490,7 @@ class GpuDevice(Device):
         )
 
     def disturb_scheduler(self) -> None:
-        # Thread blocks of random length in several waves: of what was tried, the shortest that
+        # Thread blocks of random length in several waves: the shortest of the variants tried that
         # draws all start SMs about equally often and independently of the last draw. One wave, an
         # empty kernel or another GEMM always leave the same state (benchmarks/gpu/placement.py).
         blocks = random.randrange(self.info.units * 16, self.info.units * 32)
@@ -534,8 +538,8 @@ def _tables(
     tensors: Sequence[tuple[Tensor, int]], seed: int
 ) -> Iterator[tuple[TensorSpec, list[int], list[int]]]:
     """Group tensors by spec into tables of at most _TABLE rows. Yield each spec, its table of
-    addresses and first items, and the positions of its rows in `tensors`."""
-    # By identity: the sets of a case share their specs, and hashing those is slow.
+    addresses and first items, and the indices of its rows in `tensors`."""
+    # By identity: the sets of a case share their specs, and hashing a spec is slow.
     groups: dict[int, tuple[TensorSpec, list[tuple[int, int, int]]]] = {}
     for at, (tensor, number) in enumerate(tensors):
         spec = tensor.spec

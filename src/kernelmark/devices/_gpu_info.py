@@ -1,4 +1,4 @@
-"""Device facts from a vendor's driver."""
+"""Device facts reported by a vendor's driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTS = (
 )
 
 _PCI = Path("/sys/bus/pci/devices")
-# Memory-side caches that the L2 attribute does not count, by architecture (vendor's figures).
+# Memory-side caches that the L2 attribute does not count, by architecture (vendors' figures).
 _MEMORY_SIDE_CACHE = {
     "gfx942": 256 * 2**20,
     "gfx950": 256 * 2**20,
@@ -58,12 +58,12 @@ def info(driver: Driver, index: int) -> DeviceInfo:
 
 def _amd_facts(driver: Driver, index: int) -> dict[str, str]:
     """Return target features, chiplets, and the compute (SPX … CPX) and memory (NPS1 … NPS4)
-    partitioning, which changes the speed and size of a device several times over. Facts that the
-    GPU or its driver does not report are left out."""
+    partitioning, which changes a device's speed and size severalfold. Facts that the driver does
+    not report are left out."""
     facts = {"features": driver.full_arch(index).partition(":")[2]}
     with contextlib.suppress(GpuError):
         facts["chiplets"] = str(driver.attribute(index, "chiplets"))
-    with contextlib.suppress(GpuError, OSError):  # a container may not show amdgpu's files
+    with contextlib.suppress(GpuError, OSError):  # amdgpu's files may be missing in a container
         folder = _PCI / driver.bus_id(index).lower()
         for name in ("compute_partition", "memory_partition"):
             text = (folder / f"current_{name}").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from kernelmark.gpu.driver import Driver, driver, unavailable
 
 
 class GpuKind(DeviceKind):
-    """The GPUs that are visible to this process, by the driver's own indices."""
+    """The GPUs that are visible to this process, by the driver's indices."""
 
     def __init__(self, vendor: str) -> None:
         self.name = vendor
@@ -54,7 +54,8 @@ class GpuKind(DeviceKind):
 
 
 def _info(gpus: Driver, index: int) -> DeviceInfo:
-    """Return a device's facts; a device that fails is listed as unusable and hides no others."""
+    """Return a device's facts. A device that fails is listed as unusable, so that the others are
+    still listed."""
     from kernelmark.devices._gpu_info import info
 
     try:

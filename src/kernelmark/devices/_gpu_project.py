@@ -21,9 +21,9 @@ from kernelmark.numerics.project import Projection
 
 _FILE = "project.cu"
 _BLOCK = 256
-_TILE = 32  # rows of a thread block of `along`; project.cu has the same number
+_TILE = 32  # rows per thread block of `along`; must match project.cu
 _PAIR = 16  # bytes of two float64
-# Blocks that an SM or CU should get at least, if that leaves this many columns to each.
+# Minimum blocks per SM/CU, as long as each block still gets _FEWEST_COLS columns.
 _BLOCKS_PER_UNIT = 16
 _FEWEST_COLS = {"along": 256, "across": 32}
 _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
@@ -32,7 +32,7 @@ _ptr, _double = ctypes.c_void_p, ctypes.c_double
 
 class Projector:
     """Computes projections on one GPU. Its kernels are compiled in the background while the first
-    case is warmed up and timed: without a cache that takes seconds."""
+    case is warmed up and timed: without a cache, compilation takes seconds."""
 
     def __init__(self, driver: Driver, readback: Readback, arch: str, units: int) -> None:
         self._driver = driver
@@ -109,12 +109,12 @@ class Projector:
         function = self._function(f"{walk}_{tensor.spec.dtype}")
         self._driver.launch(function, (blocks, 1, 1), (_BLOCK, 1, 1), arguments, stream)
 
-    @functools.cache  # noqa: B019  (as long as the device)
+    @functools.cache  # noqa: B019  (lives as long as the device)
     def _function(self, name: str) -> int:
         return self._driver.function(self._module, name)
 
     def _split(self, walk: str, rows: list[Axis], cols: int) -> tuple[int, int]:
-        """Return the thread blocks, and the columns that each of them sums."""
+        """Return the number of thread blocks and of columns that each block sums."""
         sizes = [axis.size for axis in rows]
         if walk == "along":
             tiles = sizes[0] * -(-math.prod(sizes[1:]) // _TILE)
@@ -131,14 +131,14 @@ class Projector:
 
 
 def _ordered_axes(weighted: WeightedSum) -> list[Axis]:
-    """Return AXES row axes: the groups' axis first, that of the smallest stride last."""
+    """Return AXES row axes: the groups' axis first, the axis with the smallest stride last."""
     groups = weighted.rows[:1] if weighted.group_weight else ()
     others = weighted.rows[len(groups) :]
-    # A stride of 0 (broadcast) has no neighbours in memory.
+    # A stride of 0 (broadcast) has no neighbours in memory, so it is sorted first.
     others = tuple(sorted(others, key=lambda axis: -axis.stride or -math.inf))
     return [*groups, *[Axis(size=1)] * (AXES - len(weighted.rows)), *others]
 
 
 def _reads_columns(weighted: WeightedSum) -> bool:
-    """Return whether neighbouring threads should read neighbouring columns, not rows."""
+    """Return whether neighbouring threads should read neighbouring columns instead of rows."""
     return weighted.col_stride == 1 and weighted.cols >= _TILE

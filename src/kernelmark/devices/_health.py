@@ -14,7 +14,7 @@ from pathlib import Path
 from kernelmark.core.result import Telemetry
 from kernelmark.devices._cgroup import ROOT, read_text
 
-# Reading one core's clock can cost microseconds; a few cores stand for the rest.
+# Reading one core's clock can take microseconds, so only this many cores are sampled.
 _CLOCK_CORES = 8
 _SENSORS = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc-thermal", "acpitz")
 _HWMON = ("coretemp", "k10temp", "zenpower")
@@ -26,7 +26,7 @@ _THROTTLES = {
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """Busy core-seconds on the watched cores, of all processes and of this one."""
+    """Busy core-seconds on the measured cores, by all processes and by this one."""
 
     at_s: float
     busy_s: float
@@ -34,7 +34,8 @@ class _Usage:
 
 
 class Health:
-    """Telemetry of the cores that launches run on; changes count from the previous reading."""
+    """Telemetry of the cores that launches run on; throttling and load are since the previous
+    reading."""
 
     def __init__(self, cores: Sequence[int], root: Path = ROOT) -> None:
         self._cores = tuple(cores)
@@ -54,10 +55,10 @@ class Health:
         self._usage = self._read_usage()
 
     def read(self) -> Telemetry:
-        """Return the clock and temperature now, and throttling and load since the last reading.
+        """Return the current clock and temperature, and throttling and load since the last reading.
 
-        `load` is the work by other processes (or time stolen by a hypervisor) on these cores, in
-        cores. The system's load average includes our own work, and that of the last minutes.
+        `load` is work by other processes (or time stolen by a hypervisor) on these cores, in cores.
+        The system's load average would include our own work and cover the last minutes.
         """
         counts, usage = self._read_throttles(), self._read_usage()
         throttled = {
@@ -97,10 +98,11 @@ class Health:
 
 
 def _load_by_others(before: _Usage | None, after: _Usage | None, cores: int) -> float | None:
-    """Return the load by other processes between two readings, in cores, at most `cores`; None
-    over less than a few of the 10 ms ticks that the kernel counts in.
+    """Return the load by other processes between two readings, in cores, at most `cores`; None if
+    the interval is shorter than a few of the kernel's 10 ms ticks.
 
-    A busy virtual machine books ticks late and stolen ones twice, which came to 5.6 cores of 2.
+    A busy virtual machine accounts ticks late and stolen ticks twice: 5.6 of 2 cores were
+    measured.
     """
     if before is None or after is None or after.at_s - before.at_s < 0.05:
         return None

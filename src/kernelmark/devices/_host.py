@@ -44,11 +44,11 @@ _GUARD = bytes([GUARD_BYTE]) * GUARD_BYTES
 
 
 class HostBuffer:
-    """Fresh pages from the kernel, populated so that no launch pays for a page fault. With
-    `populate` false, a page is placed by the thread that touches it first.
+    """Newly mapped pages, populated so that no launch takes a page fault. With `populate` false, a
+    page is placed by the thread that touches it first.
 
-    Requests huge pages, as NumPy does for its large arrays: distributions differ in their default,
-    and set-up with small pages takes about ten times as long.
+    Requests huge pages, as NumPy does for large arrays: distributions differ in their default, and
+    set-up with small pages takes about ten times as long.
     """
 
     __slots__ = ("_map", "address", "array", "capacity", "nbytes")
@@ -65,7 +65,7 @@ class HostBuffer:
         try:
             self._map.madvise(_MADV_POPULATE_WRITE)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # an older kernel does not know the advice
+            if error.errno != errno.EINVAL:  # an older kernel does not support this advice
                 self.close()
                 raise
             np.frombuffer(self._map, np.uint8)[::PAGE] = 0
@@ -87,19 +87,19 @@ class HostBuffer:
 def array(tensor: Tensor) -> NDArray[np.generic]:
     """Return a view of the tensor's memory as an array of its shape.
 
-    Formats that NumPy lacks come as the unsigned integers that hold their bits; 4-bit ones as
-    packed bytes, two elements each along the last axis.
+    Formats that NumPy lacks are viewed as unsigned integers with the same bits; 4-bit formats as
+    bytes that pack two elements along the last axis.
     """
     spec = tensor.spec
     kind = _NATIVE.get(spec.dtype) or storage(spec.dtype)
     shape = spec.shape if spec.type.bits >= 8 else _packed_shape(spec)
-    # Directly, not as a view of a slice: a small problem has thousands of tensors.
+    # Built directly, not as a view of a slice: a small problem has thousands of tensors.
     memory = cast(HostBuffer, tensor.buffer).array
     return np.ndarray(shape, kind, memory, tensor.offset)
 
 
 class HostDevice(Device):
-    """Memory and data of a device that lives in host memory."""
+    """A device whose memory is host memory."""
 
     @property
     def stream(self) -> Stream:
@@ -109,7 +109,7 @@ class HostDevice(Device):
         return self.fresh(nbytes)
 
     def fresh(self, nbytes: int, capacity: int = 0) -> HostBuffer:
-        """Allocate new pages, with room for `capacity` bytes."""
+        """Allocate new pages, with room to grow to `capacity` bytes."""
         free = self.free_bytes()
         if nbytes > free:
             raise OutOfMemory(
@@ -188,16 +188,16 @@ class HostDevice(Device):
         return (_memory(tensor)[where // 2] >> (high * np.uint8(4))) & np.uint8(15)
 
     def _bits(self, tensor: Tensor) -> NDArray[np.generic]:
-        return _memory(tensor).view(storage(tensor.spec.dtype))  # not a copy
+        return _memory(tensor).view(storage(tensor.spec.dtype))  # a view, not a copy
 
     def synchronize(self) -> None:
-        """Launches return when they are done."""
+        """Do nothing: launches return when they are done."""
 
 
 def _pool_parts(
     pool: NDArray[np.generic], start: int, count: int
 ) -> Iterator[tuple[slice, NDArray[np.generic]]]:
-    """Yield the slices of a tensor of `count` elements and the pool values in each: the pool from
+    """Yield slices of a tensor of `count` elements with the pool values in each: the pool from
     `start` on, repeated."""
     done = 0
     while done < count:

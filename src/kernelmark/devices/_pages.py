@@ -1,6 +1,7 @@
-"""Reuse large host buffers: touching a gigabyte of new pages takes a second on some machines, for
-every block of every case. Blocks still differ in placement, since each lays out its tensors anew
-within its buffer. Smaller buffers, where page placement matters most, are always new."""
+"""Reuse large host buffers: touching a gigabyte of new pages takes a second on some machines, and
+would be repeated for every block of every case. Blocks still differ in placement, since each lays
+out its tensors anew within its buffer. Smaller buffers, where page placement matters most, are
+always new."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from kernelmark.devices._host import HostBuffer
 
 MIN_BYTES = 64 * 2**20
 _MAX_KEPT = 2  # one for argument sets, one for another large buffer
-_EXTRA = 3  # allocate a third more, so that the next case fits too
+_EXTRA = 3  # allocate 1/3 more, so that the next case fits too
 
 
 class PagePool:
@@ -32,11 +33,11 @@ class PagePool:
         return smallest
 
     def capacity(self, nbytes: int) -> int:
-        """Return the size to allocate where no kept buffer fits."""
+        """Return the size to allocate when no kept buffer fits."""
         return nbytes if nbytes < MIN_BYTES else nbytes + nbytes // _EXTRA
 
     def put(self, buffer: HostBuffer) -> None:
-        """Keep a buffer; drop the smallest if there are too many."""
+        """Keep a buffer; drop the smallest if there are more than _MAX_KEPT."""
         if buffer.capacity < MIN_BYTES:
             buffer.close()
             return

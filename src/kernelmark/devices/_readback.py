@@ -15,7 +15,7 @@ _MIN_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Pinned host memory, and an event after which the device is done with it."""
+    """Pinned host memory, and an event that completes when the device no longer uses it."""
 
     address: int
     bytes: NDArray[np.uint8]
@@ -36,12 +36,12 @@ class Transfer:
         return self._slot.bytes[: self._nbytes].copy()
 
     def __del__(self) -> None:
-        # Not in __call__: the results of a measurement that failed are never read.
+        # Not in __call__: the results of a failed measurement are never read.
         self._free.append(self._slot)
 
 
 class Readback:
-    """Starts transfers, and reuses their slots: pinning memory takes longer than most checks."""
+    """Starts transfers and reuses their slots: pinning memory takes longer than most checks."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver = driver
@@ -66,14 +66,14 @@ class Readback:
         )
 
     def start(self, source: int, nbytes: int, slot: Slot | None = None) -> Transfer:
-        """Enqueue a copy of device memory to the host, into `slot` if there is one."""
+        """Enqueue a copy of device memory to the host, into `slot` if given."""
         slot = slot or self.slot(nbytes)
         self._driver.copy_to_host_async(slot.address, source, nbytes, self._stream)
         self._driver.record(slot.event, self._stream)
         return Transfer(self._driver, slot, nbytes, self._free)
 
     def close(self) -> None:
-        """Free all slots; the device must be done with them."""
+        """Free all slots; the device must no longer use them."""
         for slot in self._free:
             self._driver.destroy("event", slot.event)
             self._driver.host_free(slot.address)

@@ -1,7 +1,8 @@
 """Replays on a GPU: captured graphs, launches queued behind a gate, or a runtime's own queue.
 
-Each has clock stamps on every SM or CU before and after its launches, which give the core clock it
-ran at. The stamps' cost is fixed, and cancels between replays of N and 2N launches.
+Each replay stamps the clocks of every SM/CU before and after its launches, which gives the core
+clock during the replay. The cost of the stamps is fixed and cancels between replays of N and 2N
+launches.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from kernelmark.devices.base import (
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
-# Replays enqueued at once; the device keeps the stamps of this many.
+# Maximum replays enqueued at once; the device keeps the stamps of this many.
 ROOM = 64
-# Cycles after which a gate opens by itself, so that a lost host cannot hang the GPU: on any GPU at
-# least _GATE_HOLDS_S.
+# Cycles after which a gate opens without the host, so that a host that died cannot hang the GPU. On
+# any GPU that is at least _GATE_HOLDS_S.
 _GATE_CYCLES = 8_000_000_000
 _GATE_HOLDS_S = 2.0
-# An SM or CU whose clock is further from the median, as a fraction, holds a stamp of an earlier
-# replay.
+# If an SM/CU's clock deviates from the median by more than this fraction, its stamp is from an
+# earlier replay.
 _MAX_CLOCK_DEVIATION = 0.2
 
 
 class Stamps:
-    """Core and wall clocks of every SM or CU before and after a replay. Up to `ROOM` such pairs are
+    """Core and wall clocks of every SM/CU before and after a replay. Up to `ROOM` such pairs are
     kept on the device."""
 
     def __init__(
@@ -68,14 +69,14 @@ class Stamps:
 
     @staticmethod
     def nbytes(slots: int) -> int:
-        """Return the device bytes for the current pair and those that are kept."""
+        """Return the device bytes of the current pair and the kept pairs."""
         return 32 * slots * (1 + ROOM)
 
     def enqueue(self, stream: int, half: int) -> None:
         """Enqueue a kernel that writes the clocks into half 0 (before) or 1 (after) of the current
         pair."""
         address = self._address + half * self._slots * 16
-        # Two blocks per SM or CU, so that each gets one.
+        # Two blocks per SM/CU, so that each gets at least one.
         self._driver.launch(
             self._function,
             (self._units * 2, 1, 1),
@@ -94,7 +95,8 @@ class Stamps:
         return self._clocks(self._address, 1)()[0]
 
     def kept_clocks(self, count: int) -> Deferred[list[float | None]]:
-        """Enqueue a copy of the first kept pairs. The result gives their mean core clocks."""
+        """Enqueue a copy of the first `count` kept pairs. The result returns their mean core
+        clocks."""
         return self._clocks(self._address + self._pair_bytes, count)
 
     def _clocks(self, address: int, count: int) -> Deferred[list[float | None]]:
@@ -104,20 +106,21 @@ class Stamps:
     def _clocks_of(self, stamps: NDArray[np.int64], count: int) -> list[float | None]:
         pairs = stamps.reshape(count, 2, self._slots, 2)
         written = pairs[-1, 1, :, 0] != 0
-        # On AMD most slots are never written: its CU ids have gaps.
+        # On AMD most slots are never written: CU ids have gaps.
         used = slice(None) if written.all() else np.flatnonzero(written)
         pairs = pairs[:, :, used]
-        # Core clocks separate from wall clocks: NumPy is slow along a last axis of two.
+        # Copy core clocks into a separate array: NumPy is slow along a last axis of length two.
         clocks = np.empty((1 + count, *pairs.shape[1:3]), np.int64)
         clocks[0], clocks[1:] = self._last[:, used], pairs[..., 0]
         self._last[:, used] = clocks[-1]
         core = clocks[1:, 1] - clocks[1:, 0]
         wall = pairs[:, 1, :, 1] - pairs[:, 0, :, 1]
-        # Stamps are not cleared: an SM or CU that did not write both still holds a stamp of the
+        # Stamps are not cleared: an SM/CU that did not write both stamps still holds one of the
         # pair before, and is left out.
         is_new = clocks[1:] != clocks[:-1]
         valid = is_new[:, 0] & is_new[:, 1] & (core > 0) & (wall > 0)
-        # The stamps of `run_ahead` were never read, so the first pair may still hold some.
+        # The stamps of `run_ahead` were never read, so the first pair may still contain some of
+        # them.
         valid[0] = _near_median(core[0], wall[0], valid[0])
         core *= valid
         wall *= valid
@@ -130,7 +133,7 @@ class Stamps:
 def _near_median(
     core: NDArray[np.int64], wall: NDArray[np.int64], valid: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return which valid SMs or CUs have a clock near the median."""
+    """Return a mask of the valid SMs/CUs whose clock is near the median."""
     if not valid.any():
         return valid
     clocks = core[valid] / wall[valid]
@@ -165,7 +168,7 @@ class Gate:
 
 
 class _TimedReplay(Replay):
-    """Two events around what a subclass enqueues."""
+    """A replay timed by events before and after what a subclass enqueues."""
 
     def __init__(self, driver: Driver, stream: int, launches: int, stamps: Stamps) -> None:
         self.launches = launches
@@ -202,7 +205,7 @@ class GraphReplay(_TimedReplay):
 
     def run(self) -> Reading:
         driver, stream = self._driver, self._stream
-        # On an idle stream the time from the start event to the graph is the host's: 20 µs, and on
+        # On an idle stream, the time from the start event to the graph is host time: 20 µs, and on
         # an H200 up to 550 µs while other threads of this process check results.
         self._gate.close_behind(stream)
         try:
@@ -224,7 +227,7 @@ class GraphReplay(_TimedReplay):
 
 
 class Series:
-    """Graphs replayed back to back: the host waits once, for the last of them."""
+    """Graphs replayed back to back; the host waits once, for the last one."""
 
     def __init__(self, driver: Driver, stream: int, stamps: Stamps) -> None:
         self._driver = driver
@@ -239,8 +242,8 @@ class Series:
         before: BeforeReplay,
         meanwhile: Callable[[], None] | None,
     ) -> list[Reading]:
-        """Return the readings in order. `before` enqueues untimed work ahead of each; `meanwhile`
-        runs on the host while the first replays run."""
+        """Return the readings in order. `before` enqueues untimed work ahead of each replay;
+        `meanwhile` runs on the host while the first replays run."""
         readings: list[Reading] = []
         for start in range(0, len(replays), ROOM):
             clocks = self._enqueue(replays[start : start + ROOM], start, before)
@@ -300,8 +303,8 @@ def capture(
     order: Sequence[int],
     stamps: Stamps | None = None,
 ) -> int:
-    """Capture a graph of launches, between stamps if there are any."""
-    # A collection during capture may unload a module and so invalidate the graph.
+    """Capture a graph of launches, between clock stamps if `stamps` is given."""
+    # A garbage collection during capture may unload a module and so invalidate the graph.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -324,7 +327,7 @@ def capture(
 
 
 class GateReplay(_TimedReplay):
-    """Launches queued while a gate blocks the stream, so that the host's pace does not matter."""
+    """Launches queued while a gate blocks the stream, so that host launch overhead is not timed."""
 
     method = Timer.GATE
 
@@ -347,7 +350,7 @@ class GateReplay(_TimedReplay):
         driver, stream = self._driver, self._stream
         if not self._loaded:
             # The first launch of a kernel may load its code, for which CUDA waits until the device
-            # is idle. Behind the gate that would be until the gate times out.
+            # is idle. Behind the gate that would last until the gate times out.
             self._launch(stream, self._order[0])
             driver.call("stream_synchronize", _ptr(stream))
             self._loaded = True
@@ -371,10 +374,10 @@ class GateReplay(_TimedReplay):
 
     def _refuse_if_gate_opened(self) -> None:
         """Raise Unsupported if the gate has timed out: the launches were not queued behind it, and
-        every further replay would wait as long."""
+        every further replay would wait for the same timeout."""
         unused = ctypes.c_float()
         start = _ptr(self._start)
-        # The start event has passed only if the gate is open.
+        # The start event has completed only if the gate is open.
         if self._driver.code("event_elapsed", ctypes.byref(unused), start, start) == 0:
             raise Unsupported(
                 Reason("gate-timed-out"),
@@ -384,8 +387,8 @@ class GateReplay(_TimedReplay):
 
 class QueueReplay(Replay):
     """Launches on a runtime's own queue, timed by the host's clock. The cost of starting and
-    synchronizing the queue is fixed, but a kernel shorter than its host-side launch is timed as
-    long as that."""
+    synchronizing the queue is fixed. For a kernel shorter than its host-side launch, the launch
+    time is measured."""
 
     method = Timer.LOOP
 

@@ -19,20 +19,20 @@ from kernelmark.core.timing import Timer
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.project import Projection, project
 
-# Bytes kept around every output; a kernel that writes there is caught. A multiple of the page
-# size would hide nothing more and cost cache; 256 keeps every tensor's alignment.
+# Guard bytes before and after every output, to detect out-of-bounds writes. More would detect
+# little more and cost cache; 256 keeps every tensor's alignment.
 GUARD_BYTES = 256
 GUARD_BYTE = 0xA5
 
 Stream = int  # a native stream handle; 0 on devices without streams
 Launch = Callable[[Stream, int], None]  # (stream, argument set): enqueue once, allocate nothing
-Peek = Callable[[], NDArray[np.generic]]  # bit patterns as they are now
+Peek = Callable[[], NDArray[np.generic]]  # returns the current bit patterns
 _T = TypeVar("_T")
-# A result that may still be enqueued, of memory as it is at that point of the stream. Calling it
+# A result that may still be enqueued, computed from memory at that point of the stream. Calling it
 # waits and returns the value.
 Deferred = Callable[[], _T]
 WhileCapturing = Callable[[Stream], AbstractContextManager[object]]  # (the captured stream)
-BeforeReplay = Callable[[int], None]  # (position): enqueue untimed work ahead of that replay
+BeforeReplay = Callable[[int], None]  # (index): enqueue untimed work ahead of that replay
 
 
 class Buffer(Protocol):
@@ -63,7 +63,7 @@ ArgumentSet = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One replay: seconds for all its launches on the device's clock, and the core clock."""
+    """One replay: device seconds for all its launches, and the core clock."""
 
     elapsed_s: float
     clock_mhz: float | None = None
@@ -73,7 +73,7 @@ class Replay(ABC):
     """A recorded sequence of launches that can be timed repeatedly."""
 
     launches: int
-    method: Timer  # the timer that was really used
+    method: Timer  # the timer that was used, which may differ from the requested one
     # Work to enqueue behind the gate, before the timed launches. Work that a launch puts on another
     # stream does not wait for the gate, and so runs before this.
     behind_gate: Callable[[], object] | None = None
@@ -91,32 +91,32 @@ class OwnQueue(Protocol):
     """A kernel whose runtime enqueues outside the device's stream and events."""
 
     def replay_s(self, order: Sequence[int]) -> float:
-        """Return the host seconds from the first of these launches to the end of the last, enqueued
-        without waiting between them."""
+        """Enqueue these launches without waiting between them; return the host seconds from the
+        start of the first to the end of the last."""
 
     def even_launches(self, launches: int) -> int:
-        """Round launches up to a count whose double is enqueued in the same way."""
+        """Round a launch count up to one whose double is enqueued in the same way."""
 
 
 def own_queue(launch: Launch) -> OwnQueue | None:
-    """Return the kernel that `launch` is a method of, if it has its own queue."""
+    """Return the kernel that `launch` is a method of, if its runtime has its own queue."""
     owner = getattr(launch, "__self__", None)
-    # Not isinstance, which takes 40 µs for a protocol in Python 3.11: every recording asks.
+    # Not isinstance, which takes 40 µs for a protocol in Python 3.11, on every recording.
     has_queue = hasattr(owner, "replay_s") and hasattr(owner, "even_launches")
     return cast(OwnQueue, owner) if has_queue else None
 
 
 class Device(ABC):
-    """One opened device: everything a measurement needs, and nothing about any backend."""
+    """One opened device: everything a measurement needs, independent of any backend."""
 
     info: DeviceInfo
     # Whether launches return before they have run. A replay then has a fixed cost, which is
     # cancelled by also recording twice the launches.
     enqueues: bool = False
-    # Blocks beyond those of the timing: where set-up is quick, many short blocks are more precise
-    # than few long ones.
+    # Blocks in addition to those of the timing: if set-up is quick, many short blocks are more
+    # precise than few long ones.
     more_blocks: int = 0
-    # False where the device's clock is a script that the host's clock has nothing to do with.
+    # False if the device's clock is scripted and unrelated to the host's clock.
     real_time: bool = True
 
     @property
@@ -125,19 +125,19 @@ class Device(ABC):
         """The stream that launches are enqueued on."""
 
     def launch_on(self, stream: Stream, while_capturing: WhileCapturing) -> None:
-        """Launch on this stream of the process; the device's own stream is then used only to
-        capture graphs, inside `while_capturing`. Call it before anything else. In a process that
+        """Launch on this stream of the process from now on; the device's own stream is then used
+        only to capture graphs, inside `while_capturing`. Must be the first call. In a process that
         launches on two streams every launch takes longer, on an H200 by 0.35 µs
         (benchmarks/gpu/streams.py). Devices without streams ignore it."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:
-        """Allocate uninitialised memory, aligned to at least 256 bytes; raise OutOfMemory if there
-        is none."""
+        """Allocate uninitialised memory, aligned to at least 256 bytes; raise OutOfMemory on
+        failure."""
 
     @abstractmethod
     def free(self, buffer: Buffer) -> None:
-        """Free memory, at once or in `release_freed`."""
+        """Free memory, immediately or in `release_freed`."""
 
     def release_freed(self) -> None:
         """Return freed memory to the system, for other processes and libraries."""
@@ -161,7 +161,7 @@ class Device(ABC):
         """Fill an input as `numerics.generate` defines it, bit for bit."""
 
     def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
-        """Fill many inputs, each with its set's number."""
+        """Fill many inputs, each given with its set index."""
         for tensor, set_index in tensors:
             self.generate(tensor, seed, set_index)
 
@@ -169,14 +169,14 @@ class Device(ABC):
     def count_changed(
         self, tensors: Sequence[tuple[Tensor, int]], seed: int
     ) -> Deferred[list[int]]:
-        """Count for each input the elements that differ from what `generate` wrote for its set."""
+        """Count the elements of each input that differ from what `generate` wrote for its set."""
 
     @abstractmethod
     def poison(self, tensor: Tensor, byte: int) -> None:
         """Set every byte of an output to `byte` and its guards to GUARD_BYTE."""
 
     def poison_all(self, tensors: Sequence[Tensor], byte: int) -> None:
-        """`poison` for many outputs."""
+        """Call `poison` for many outputs."""
         for tensor in tensors:
             self.poison(tensor, byte)
 
@@ -194,7 +194,7 @@ class Device(ABC):
 
     @abstractmethod
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
-        """Return the bit patterns of the elements at flat positions `where`."""
+        """Return the bit patterns of the elements at flat indices `where`."""
 
     def prepare_projection(self) -> None:
         """Start compiling the kernels of `project` in the background."""
@@ -202,7 +202,7 @@ class Device(ABC):
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
     ) -> Deferred[Projection]:
-        """Compare the whole output with the inputs along random `signs`, one for each column."""
+        """Compare the whole output with the inputs along random `signs`, one per column."""
         values = {name: (self._bits(tensor), tensor.spec.dtype) for name, tensor in tensors.items()}
         projection = project(contraction, values, signs)
         return lambda: projection
@@ -213,7 +213,7 @@ class Device(ABC):
         return raw.view(storage(tensor.spec.dtype))
 
     def peek(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
-        """Prepare a `take`: calling the result reads directly behind what is enqueued then."""
+        """Prepare a `take`. Calling the result reads memory after all work enqueued by then."""
         return lambda: self.take(tensor, where)
 
     @abstractmethod
@@ -240,7 +240,7 @@ class Device(ABC):
         return readings
 
     def run_ahead(self, replays: Sequence[Replay]) -> Callable[[], float]:
-        """Run replays whose readings are not needed, without waiting where the device enqueues.
+        """Run replays whose readings are not needed, without waiting if the device enqueues.
         Calling the result waits and returns their device seconds."""
         seconds = sum(reading.elapsed_s for reading in self.run_all(replays))
         return lambda: seconds
@@ -255,20 +255,20 @@ class Device(ABC):
     def disturb_scheduler(self) -> None:
         """Enqueue work that leaves the hardware's block scheduler in a random state.
 
-        On an H200 some kernels take 35, 37 or 38 µs depending on which SM gets the first cluster
-        of thread blocks. Earlier kernels leave that state behind, and launches of one kernel alone
-        preserve it, so samples with nothing in between share one value
-        (benchmarks/gpu/placement.py). Nothing to do on devices without such a scheduler."""
+        On an H200 some kernels take 35, 37 or 38 µs depending on which SM gets the first cluster of
+        thread blocks. Earlier kernels determine that state, and launches of the same kernel
+        preserve it, so samples with no other work in between share one value
+        (benchmarks/gpu/placement.py). Devices without such a scheduler do nothing."""
 
     @abstractmethod
     def telemetry(self) -> Telemetry:
-        """Return clocks, power, temperature, load and throttle reasons now."""
+        """Return the current clocks, power, temperature, load and throttle reasons."""
 
     def watch(self) -> None:
-        """Start the reading that the next `telemetry` returns, where a reading takes long."""
+        """Start the reading that the next `telemetry` returns, if a reading takes long."""
 
     def kernel_names(self, launch: Launch) -> tuple[str, ...]:
-        """Return the library's names of the kernels that a launch of set 0 starts; () if
+        """Return the kernel names that a launch of set 0 starts, as the library names them; () if
         unknown."""
         return ()
 
@@ -277,13 +277,13 @@ class Device(ABC):
 
 
 class DeviceKind(ABC):
-    """A family of devices; a file in this folder provides one as `kind`."""
+    """A family of devices; each device file in this folder provides one as `kind`."""
 
     name: str
 
     @abstractmethod
     def available(self) -> str | None:
-        """Return None, or one sentence on why no such device is present and what to install."""
+        """Return None, or a sentence on why no such device is present and what to install."""
 
     @abstractmethod
     def infos(self) -> list[DeviceInfo]:
@@ -291,7 +291,7 @@ class DeviceKind(ABC):
 
     @abstractmethod
     def open(self, index: int, threads: int = 0) -> Device:
-        """Open device `index`; `threads` is for the CPU."""
+        """Open device `index`; only the CPU uses `threads`."""
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:
         """Return the environment variables that restrict a worker process to this device."""

@@ -1,4 +1,5 @@
-"""The CPU: newly mapped host memory, pinned threads, a monotonic clock around launches."""
+"""The CPU as a device: newly mapped host memory, pinned threads, a monotonic clock around
+launches."""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay
 __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 
 # Memory left to the rest of the system, so that a large problem ends as out_of_memory and does not
-# make the kernel kill a process.
+# trigger the kernel's OOM killer.
 SPARE_BYTES = 256 * 2**20
 SPARE_SHARE = 0.05
 
-# Thread counts that the common CPU libraries read when they are loaded.
+# Thread-count variables that common CPU libraries read when they are loaded.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -55,7 +56,7 @@ THREAD_VARIABLES = (
 
 
 class CpuReplay(Replay):
-    """Launches that return when done, timed outside the loop."""
+    """Launches that return when done; the whole loop is timed, not each launch."""
 
     def __init__(self, launch: Launch, order: Sequence[int], method: Timer = Timer.LOOP) -> None:
         self._launch = launch
@@ -80,7 +81,7 @@ class CpuReplay(Replay):
 
 
 class CpuDevice(HostDevice):
-    """The cores that this process may use, or the first `threads` of them."""
+    """The cores that this process may use, or the first `threads` of these cores."""
 
     def __init__(self, threads: int = 0) -> None:
         cpu = describe()
@@ -121,8 +122,8 @@ class CpuDevice(HostDevice):
 
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> CpuReplay:
         if timer is Timer.CPU and self.threads > 1:
-            # CPU time summed over threads is not a launch's time: it would not show threads that
-            # wait for each other.
+            # CPU time summed over threads is not a launch's time: it does not include time that
+            # threads spend waiting for each other.
             raise Unsupported(
                 Reason("timer-one-thread", timer="cpu", threads=self.threads),
                 hint="use threads=1, or timer=loop",
@@ -135,8 +136,8 @@ class CpuDevice(HostDevice):
         return CpuReplay(launch, order, Timer.CPU if timer is Timer.CPU else Timer.LOOP)
 
     def evict_cache(self) -> None:
-        """Read through twice the last-level cache, a part on each core so that private caches are
-        evicted too. Reading leaves no dirty lines to be written back during the next launch."""
+        """Read through twice the last-level cache size, a part on each core so that private caches
+        are evicted too. Reads leave no dirty lines to be written back during the next launch."""
         if self._evictor is None:
             share = max(-(-2 * self.info.cache_bytes // len(self.cores)), 2 * self._private_bytes)
             self._evictor = self.allocate(-(-share // 4096) * 4096 * len(self.cores))
@@ -226,7 +227,7 @@ def _private_cache_bytes(cores: Sequence[int]) -> int:
 
 
 def _pin(cpus: Sequence[int] | set[int]) -> bool:
-    """Pin every thread of this process to `cpus`, including those that libraries started when
+    """Pin every thread of this process to `cpus`, including threads that libraries started when
     they were loaded. Return False if that is not possible."""
     tasks = Path("/proc/self/task")
     try:

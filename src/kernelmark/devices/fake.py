@@ -1,7 +1,7 @@
-"""A device without hardware: memory in NumPy, scripted times. Drives the pipeline in tests.
+"""A device without hardware: memory in NumPy, scripted times. Runs the pipeline in tests.
 
-A launch reports its duration by `FakeDevice.advance(seconds)`; a replay reads the fake clock and
-adds a fixed cost, as a GPU's graph would.
+A launch reports its duration with `FakeDevice.advance(seconds)`; a replay reads the fake clock and
+adds a fixed cost, like that of a GPU graph.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Script:
 
     @classmethod
     def from_text(cls, text: str) -> Script:
-        """Parse a script from JSON, as in `$KERNELMARK_FAKE_SCRIPT`."""
+        """Parse a script in JSON, the format of `$KERNELMARK_FAKE_SCRIPT`."""
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             document = json.loads(text) if text else {}
@@ -145,7 +145,7 @@ class FakeDevice(HostDevice):
 
 
 class FakeKind(DeviceKind):
-    """`$KERNELMARK_FAKE_DEVICES` fake devices, by default one."""
+    """Fake devices, as many as `$KERNELMARK_FAKE_DEVICES`, by default one."""
 
     name = "fake"
 

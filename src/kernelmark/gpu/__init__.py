@@ -1,2 +1,2 @@
-"""One GPU binding for both vendors: memory, streams, events, graphs, modules, runtime
+"""GPU driver binding for both vendors: memory, streams, events, graphs, modules, runtime
 compilation."""

@@ -1,4 +1,4 @@
-"""Facts about GPU architectures, so that a GPU that is not present can be planned for."""
+"""Facts about GPU architectures, to plan for a GPU that is not present."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kernelmark.core.reason import Reason
 from kernelmark.gpu.rtc import vendor_of
 
 _KIB = 1024
-# Shared memory (LDS) that a block may use, and the SMs or CUs of the largest product, by vendors'
-# programming guides and data sheets. The space depends on the first, only its default on the other.
+# Shared memory (LDS) per block, and SMs/CUs of the largest product, from vendors' programming
+# guides and data sheets. The config space depends on the first, only its default on the second.
 _SHARED_KIB_UNITS = {
     "sm_75": (64, 72),
     "sm_80": (163, 108),
@@ -42,15 +42,15 @@ def is_known(arch: str) -> bool:
 
 
 def absent(arch: str) -> DeviceInfo:
-    """Return the facts of an architecture; raise UsageError for an unknown one. Features of a
-    target, as in gfx942:sramecc+:xnack-, are left out."""
+    """Return the facts of an architecture; raise UsageError for an unknown one. Target features, as
+    in gfx942:sramecc+:xnack-, are left out."""
     if arch.startswith("gfx"):
         arch = arch.partition(":")[0]
     try:
         kind = vendor_of(arch)
     except UsageError as error:
         raise UsageError(error.message, hint=known_names()) from None
-    # A GPU calls itself sm_90, also where kernels for it are built as sm_90a.
+    # The driver reports sm_90 also if kernels for the GPU are built as sm_90a.
     name = arch.rstrip("af") if kind == "cuda" else arch
     if name not in _SHARED_KIB_UNITS:
         raise UsageError(Reason("arch-unknown", arch=arch), hint=known_names())

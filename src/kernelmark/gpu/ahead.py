@@ -16,8 +16,8 @@ _EMPTY = 'extern "C" __global__ void empty() {}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """One kernel file for one architecture: its path and size, or why it was not compiled and a
-    hint."""
+    """One kernel file for one architecture: its path and size, or the reason why it was not
+    compiled and a hint."""
 
     name: str
     arch: str
@@ -29,7 +29,7 @@ class Packed:
 
 
 def check(arch: str) -> None:
-    """Raise UsageError for an unknown GPU architecture or where no compiler supports it."""
+    """Raise UsageError for an unknown GPU architecture, or if no compiler supports it."""
     if vendor_of(arch) == "cuda" and arch[-1] in "af":
         plain = arch[:-1]
         raise UsageError(

@@ -1,9 +1,9 @@
-"""A plain clang as the compiler for AMD targets where there is no ROCm.
+"""Plain clang as the compiler for AMD targets without ROCm.
 
-So that packs for AMD GPUs can be made on any machine: with a clang of its own, or with the one
-inside the ziglang wheel. clang alone has neither HIP's headers nor
-its device library: hip_prelude.h defines the little that our kernels use of them. The code
-objects have the same form as hipRTC's; they have not yet been run on AMD hardware.
+Precompiled bundles for AMD GPUs can so be built on any machine, with an installed clang or the one
+inside the ziglang wheel. clang alone has neither HIP's headers nor its device library:
+hip_prelude.h defines the few functions that our kernels use. The code objects have the same form as
+hipRTC's; they have not yet been run on AMD hardware.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kernelmark.core.errors import CompileError
 from kernelmark.core.reason import Reason
 from kernelmark.gpu.complaint import explain
 
-OLDEST = 17  # the first that knows gfx942
-_NEWEST = 40  # names clang-40 … clang-17 are looked for, the newest first
+OLDEST = 17  # first version that supports gfx942
+_NEWEST = 40  # clang-40 … clang-17 are searched for, newest first
 _SECONDS = 300
 _FLAGS = (
     *("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib"),
-    # clang 22 makes version 6 where nothing is said, which ROCm before 6.2 does not load.
+    # clang 22 defaults to version 6, which ROCm before 6.2 does not load.
     *("-mcode-object-version=5", "-O3", "-std=c++17"),
 )
 _PRELUDE = Path(__file__).parent.parent / "kernels" / "rtc" / "hip_prelude.h"
@@ -42,7 +42,7 @@ class Clang:
 
     path: str
     version: str
-    # How a program that is a clang among other things is asked to be one, and to be a linker.
+    # Subcommands for clang and for the linker, if the executable is a multi-tool such as zig.
     word: str = ""
     linker_word: str = ""
 
@@ -71,11 +71,11 @@ class Clang:
             return out.read_bytes(), log
 
     def _linker(self, folder: str) -> tuple[str, ...]:
-        """Return the flags that let clang find an lld inside the same executable."""
+        """Return the flags with which clang uses the lld inside the same executable."""
         if not self.linker_word:
             return ()
         script = Path(folder, "lld")
-        # clang calls it as: lld -flavor gnu …
+        # clang runs: lld -flavor gnu …
         script.write_text(
             f'#!/bin/sh\nshift 2\nexec {shlex.quote(self.path)} {self.linker_word} "$@"\n',
             encoding="utf-8",
@@ -84,7 +84,7 @@ class Clang:
         return ("-B", folder)
 
     def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[str, str | None]:
-        # clang has one exit code for every error: only its log has the cause.
+        # clang has one exit code for every error: only its log contains the cause.
         if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
             return f"clang {self.version} does not know {arch}", "use a newer clang, or ROCm"
         if "lld" in log and "error: unable to execute" in log:
@@ -93,13 +93,13 @@ class Clang:
 
 
 def recipe() -> str:
-    """Return a hash of what goes into every compilation besides the source: flags and prelude."""
+    """Return a hash of what affects every compilation besides the source: flags and prelude."""
     return digest(*_FLAGS, _PRELUDE.read_bytes())
 
 
 def find() -> Clang | None:
-    """Return ROCm's clang, else the newest one on PATH that can compile for AMD, else the one in
-    the ziglang wheel, else None."""
+    """Return ROCm's clang, else the newest one on PATH that can compile for AMD, else that of the
+    ziglang wheel, else None."""
     return _find(os.environ.get("ROCM_PATH", "/opt/rocm"), os.environ.get("PATH", ""))
 
 
@@ -126,15 +126,15 @@ def _zig() -> str | None:
 
 
 def _usable(*command: str) -> str | None:
-    """Return the version of a clang if it is new enough and has AMD's target."""
-    found = re.search(r"clang version (\d+)([.\d]*)", _say(*command, "--version"))
+    """Return the version of a clang if it is new enough and supports AMD's target."""
+    found = re.search(r"clang version (\d+)([.\d]*)", _run_output(*command, "--version"))
     if found is None or int(found[1]) < OLDEST:
         return None
-    targets = _say(*command, "--print-targets")
+    targets = _run_output(*command, "--print-targets")
     return found[1] + found[2] if re.search(r"\bamd(gcn|gpu)\b", targets) else None
 
 
-def _say(*command: str) -> str:
+def _run_output(*command: str) -> str:
     """Return the output of a program; "" if it does not run."""
     try:
         done = run_child(command, timeout_s=20.0)

@@ -1,4 +1,4 @@
-"""Format a compiler's log as an error that shows the source line in question."""
+"""Format a compiler's log as an error that shows the offending source line."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def explain(log: str, source: str, name: str) -> str:
 
 
 def _line(source: str, file: str, name: str, number: int) -> str:
-    """Return line `number` of `file`; a #line directive starts each file that `source` consists
-    of."""
+    """Return line `number` of `file`; in `source`, a #line directive starts each file."""
     _, directive, after = source.partition(f'#line 1 "{file}"\n')
     if not directive and file != name:
         return ""

@@ -1,6 +1,6 @@
-"""Driver: the one ctypes binding, shared by NVIDIA and AMD.
+"""Driver: one ctypes binding for NVIDIA and AMD.
 
-Every return code is checked; an error names the call in the vendor's own spelling.
+Every return code is checked; an error contains the vendor's name of the call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class GpuError(CaseError):
-    """A call into the GPU's library failed."""
+    """A call into the GPU driver library failed."""
 
     def __init__(self, message: str, hint: str | None = None, code: int = 0) -> None:
         super().__init__(message, hint)
@@ -41,7 +41,8 @@ class GpuError(CaseError):
 
 
 class Driver:
-    """The vendor's library behind common names. Sizes are bytes; handles are plain integers."""
+    """The vendor's library under common function names. Sizes are bytes; handles are plain
+    integers."""
 
     def __init__(self, table: Table, library: ctypes.CDLL) -> None:
         self.table = table
@@ -57,13 +58,13 @@ class Driver:
     # -- calling
 
     def call(self, word: str, *arguments: object) -> None:
-        """Call the function behind `word`; raise GpuError for any code but success."""
+        """Call the function named `word`; raise GpuError for any code but success."""
         code = self.code(word, *arguments)
         if code:
             self._fail(word, code)
 
     def code(self, word: str, *arguments: object) -> int:
-        """Call the function behind `word` and return its code."""
+        """Call the function named `word` and return its code."""
         function = self._functions.get(word)
         if function is None:
             symbol = self.table.symbols[word]
@@ -78,7 +79,7 @@ class Driver:
         return int(function(*arguments))  # type: ignore[operator]
 
     def has(self, word: str) -> bool:
-        """Return whether the library has the function behind `word`."""
+        """Return whether the library has the function named `word`."""
         try:
             self.library[self.table.symbols[word]]
         except AttributeError:
@@ -146,7 +147,7 @@ class Driver:
 
     def full_arch(self, index: int) -> str:
         """Return an AMD GPU's target with its features: gfx942:sramecc+:xnack-."""
-        # Room to spare: a newer HIP may have a longer struct behind the same symbol.
+        # Twice the size: a newer HIP may have a longer struct under the same symbol.
         properties = ctypes.create_string_buffer(HIP_PROPERTIES_BYTES * 2)
         self.call("properties", properties, index)
         raw = properties.raw[HIP_ARCH_OFFSET : HIP_ARCH_OFFSET + HIP_ARCH_BYTES]
@@ -207,8 +208,8 @@ class Driver:
         return address.value or 0
 
     def allocate_managed(self, nbytes: int) -> int:
-        """Allocate managed memory, which host and device share page by page; never more than is
-        free."""
+        """Allocate managed memory, which host and device share page by page; at most the free
+        bytes."""
         free, _ = self.memory_info()
         if nbytes > free:
             raise OutOfMemory(
@@ -278,7 +279,7 @@ class Driver:
         self.call("event_record", _P(event), _P(stream))
 
     def wait(self, event: int) -> None:
-        """Wait until the device has come to where an event was recorded."""
+        """Wait until an event has completed."""
         self.call("event_synchronize", _P(event))
 
     def elapsed_s(self, start: int, end: int) -> float:
@@ -293,7 +294,7 @@ class Driver:
         return milliseconds.value * 1e-3
 
     def begin_capture(self, stream: int) -> None:
-        # Relaxed, so that a library may allocate on another stream while we capture ours.
+        # Relaxed, so that a library may allocate on another stream during capture.
         self.call("capture_begin", _P(stream), ctypes.c_int(_CAPTURE_RELAXED))
 
     def end_capture(self, stream: int) -> int:
@@ -328,12 +329,13 @@ class Driver:
         return handle.value or 0
 
     def allow_shared(self, function: int, nbytes: int) -> None:
-        """Raise the limit of dynamic shared memory above the default; HIP has no such limit."""
+        """Raise the dynamic shared memory limit of a kernel above the default; HIP has no such
+        limit."""
         if self.table.vendor == "cuda":
             self.call("function_set_attribute", _P(function), _MAX_DYNAMIC_SHARED, nbytes)
 
     def occupancy(self, function: int, block: int, shared_bytes: int = 0) -> int:
-        """Return how many blocks of `block` threads fit on one SM or CU at a time."""
+        """Return the maximum resident blocks of `block` threads per SM/CU."""
         value = ctypes.c_int()
         shared = ctypes.c_size_t(shared_bytes)
         self.call("occupancy", ctypes.byref(value), _P(function), block, shared)
@@ -361,7 +363,7 @@ class Driver:
 
 
 def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
-    """Return kernel arguments as the address array of a launch; it keeps `values` alive."""
+    """Return kernel arguments as the pointer array of a launch; the array keeps `values` alive."""
     packed = (_P * max(1, len(values)))(*map(ctypes.addressof, values))
     packed._keep = values  # type: ignore[attr-defined]
     return packed
@@ -369,8 +371,8 @@ def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
 
 @functools.cache
 def driver(vendor: str) -> Driver:
-    """Return the vendor's driver; raise UsageError with what to install if its library is
-    missing."""
+    """Return the vendor's driver; if its library is missing, raise UsageError with what to
+    install."""
     table = {"cuda": CUDA, "hip": HIP}[vendor]
     library = find_library(table)
     if library is None:
@@ -384,7 +386,7 @@ def driver(vendor: str) -> Driver:
 
 
 def unavailable(vendor: str) -> str | None:
-    """Return None if a device of this vendor is present, else one sentence."""
+    """Return None if a device of this vendor is present, else one sentence on why not."""
     try:
         found = driver(vendor)
     except UsageError as error:

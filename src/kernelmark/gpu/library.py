@@ -1,4 +1,4 @@
-"""Find a vendor's library: the one already loaded, torch's own, or the system's."""
+"""Find a vendor's library: the one already loaded, torch's copy, or the system's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kernelmark.gpu.table import Table
 def find_library(table: Table) -> ctypes.CDLL | None:
     """Return the vendor's library, or None.
 
-    HIP's is the one that an installed torch uses, because a stream of one runtime is invalid in
-    another in the same process. Then $ROCM_PATH and the loader's path are searched.
+    For HIP, prefer the library that an installed torch uses, because a stream of one runtime is
+    invalid in another in the same process. Then $ROCM_PATH and the loader's path are searched.
     """
-    return first_of(_places(table))
+    return first_of(_search_paths(table))
 
 
 def first_of(places: Iterable[str]) -> ctypes.CDLL | None:
@@ -30,22 +30,23 @@ def first_of(places: Iterable[str]) -> ctypes.CDLL | None:
     return None
 
 
-def _places(table: Table) -> list[str]:
+def _search_paths(table: Table) -> list[str]:
     return rocm_places(table.libraries) if table.vendor == "hip" else list(table.libraries)
 
 
 def rocm_places(libraries: Iterable[str]) -> list[str]:
-    """Return where to look for a library of ROCm, by its names from the newest to the bare one."""
+    """Return the paths to search for a ROCm library; `libraries` are its names, the unversioned
+    last."""
     names = list(libraries)
     given = os.environ.get("ROCM_PATH")
     root = Path(given or "/opt/rocm")
     in_root = [str(root / folder / name) for folder in ("lib", "lib64") for name in names]
     stem = names[-1].removesuffix(".so")
     system = in_root + names if given else names + in_root
-    return [*mapped(stem), *_of_torch(names), *system]
+    return [*mapped(stem), *_torch_paths(names), *system]
 
 
-class _Place(ctypes.Structure):
+class _DlInfo(ctypes.Structure):
     """Dl_info."""
 
     _fields_ = (
@@ -57,8 +58,8 @@ class _Place(ctypes.Structure):
 
 
 def path_of(library: ctypes.CDLL, symbol: str) -> Path | None:
-    """Return the real path of the loaded library that has this symbol."""
-    found = _Place()
+    """Return the real path of the loaded library that defines this symbol."""
+    found = _DlInfo()
     try:
         address = ctypes.cast(library[symbol], ctypes.c_void_p)
         known = ctypes.CDLL(None).dladdr(address, ctypes.byref(found))
@@ -68,7 +69,7 @@ def path_of(library: ctypes.CDLL, symbol: str) -> Path | None:
 
 
 def mapped(stem: str) -> list[str]:
-    """Return the paths of the libraries called `stem` that this process has loaded."""
+    """Return the paths of the libraries named `stem` that this process has loaded."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -77,9 +78,9 @@ def mapped(stem: str) -> list[str]:
     return list(dict.fromkeys(re.findall(line, text, flags=re.MULTILINE)))
 
 
-def _of_torch(names: list[str]) -> list[str]:
-    """Return the runtime that an installed torch would load, from its own wheel or from ROCm's,
-    without importing either."""
+def _torch_paths(names: list[str]) -> list[str]:
+    """Return the paths of the runtime that an installed torch would load, from its own wheel or
+    from ROCm's, without importing either."""
     own = _in_package("torch", names[-1:])
     return own or (_in_package("_rocm_sdk_core", names) if _folders("torch") else [])
 
@@ -92,6 +93,6 @@ def _in_package(package: str, names: list[str]) -> list[str]:
 def _folders(package: str) -> list[str]:
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # a module that was put there by hand
+    except ValueError:  # a module inserted into sys.modules by hand
         return []
     return list(spec.submodule_search_locations or []) if spec else []

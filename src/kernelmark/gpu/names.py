@@ -1,4 +1,4 @@
-"""Names of the kernels in a captured graph: what a library really launched."""
+"""Names of the kernels in a captured graph: the kernels that a library really launched."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def kernel_names(driver: Driver, graph: int) -> tuple[str, ...]:
     """Return the kernel names in the order of the graph's nodes; () if the driver has no such
     query."""
     if driver.table.vendor != "cuda":
-        return ()  # HIP's node holds a host pointer, which names nothing for module kernels
+        return ()  # HIP's node has a host pointer, which identifies no module kernel
     try:
         names = [_cuda_name(driver.library, node) for node in _nodes(driver.library, graph)]
     except AttributeError:
-        return ()  # a driver from before these functions
+        return ()  # a driver older than these functions
     return tuple(name for name in names if name)
 
 
@@ -55,7 +55,7 @@ def _cuda_name(library: ctypes.CDLL, node: int) -> str:
     if library.cuGraphKernelNodeGetParams_v2(_P(node), ctypes.byref(found)):
         return ""
     text = ctypes.c_char_p()
-    # Names came with CUDA 12.3; an older driver simply has no such function.
+    # CUDA 12.3 added the name queries; an older driver lacks the functions.
     for symbol, handle in (("cuKernelGetName", found.kern), ("cuFuncGetName", found.func)):
         function = getattr(library, symbol, None)
         if handle and function is not None and not function(ctypes.byref(text), _P(handle)):

@@ -1,4 +1,4 @@
-"""Registers, spills and shared memory of a compiled kernel, from the object file itself.
+"""Registers, spills and shared memory of a compiled kernel, parsed from the object file.
 
 No GPU is needed: AMD code objects carry a msgpack note, NVIDIA cubins an attribute section.
 """
@@ -24,7 +24,7 @@ _AMD_NAMES = {
 }
 
 
-# What reading bytes that are not what they say they are can raise.
+# Exceptions that parsing a damaged object file can raise.
 _DAMAGE = (
     struct.error,
     LookupError,
@@ -108,7 +108,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
         while at < end:
             form, attribute, value = struct.unpack_from("<BBH", code, at)
             at += 4
-            if form != 4:  # the value stands in the header itself
+            if form != 4:  # the value is in the header itself
                 continue
             if attribute in _CUBIN_ATTRIBUTES and value >= 8:
                 symbol, number = struct.unpack_from("<II", code, at)
@@ -116,12 +116,12 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
                 kernel = found.setdefault(text(strings, name_at), {})
                 kernel[_CUBIN_ATTRIBUTES[attribute]] = number
             at += value
-    # Helper routines of the compiler are listed beside the kernels that call them.
+    # The compiler's helper routines are listed along with the kernels that call them.
     return {name: used for name, used in found.items() if not name.startswith("$")}
 
 
 def unpack(data: bytes, at: int) -> tuple[Any, int]:
-    """Return one msgpack value and its end; only the part of the format that metadata uses."""
+    """Return one msgpack value and its end offset. Supports only the types that metadata uses."""
     tag = data[at]
     at += 1
     if tag <= 0x7F:

@@ -26,12 +26,12 @@ def folders() -> list[Path]:
 
 
 def safe_folders() -> list[Path]:
-    """Return the bundles that no other user can write to; only these are used."""
+    """Return the bundles that no other user can write to; only they are used."""
     return [folder for folder in folders() if find_unsafe(folder) is None]
 
 
 def refused() -> list[Unsafe]:
-    """Return why the other bundles are not used."""
+    """Return the bundles that are not used, with the reason."""
     return [unsafe for folder in folders() if (unsafe := find_unsafe(folder)) is not None]
 
 
@@ -41,8 +41,8 @@ def path_in(folder: Path, key: str, arch: str, suffix: str = _BINARY) -> Path:
 
 
 def find(key: str, arch: str, suffix: str = _BINARY) -> bytes | None:
-    """Return the binary of `key` from the first bundle that has it intact, or None. Another
-    `suffix` names a file that was added alongside it."""
+    """Return the binary of `key` from the first bundle with an intact one, or None. Another
+    `suffix` selects a file that was added alongside it."""
     return next((code for _, code in _files(key, arch, suffix) if code is not None), None)
 
 
@@ -63,7 +63,7 @@ def blamed(key: str, arch: str) -> Iterator[None]:
 
 
 def _files(key: str, arch: str, suffix: str = _BINARY) -> Iterator[tuple[Path, bytes | None]]:
-    """Yield each bundle's file of `key` with its binary, None if it is damaged."""
+    """Yield each bundle's file of `key` with its binary, or None if the file is damaged."""
     for folder in safe_folders():
         path = path_in(folder, key, arch, suffix)
         try:
@@ -78,15 +78,15 @@ def _files(key: str, arch: str, suffix: str = _BINARY) -> Iterator[tuple[Path, b
 def holds(prefix: str) -> bool:
     """Return whether any bundle has kernels for an architecture whose name begins with `prefix`."""
     for folder in safe_folders():
-        with contextlib.suppress(OSError):  # one that cannot be read holds nothing for us
+        with contextlib.suppress(OSError):  # skip a bundle that cannot be read
             if any(True for _ in folder.glob(f"{prefix}*/*.bin")):
                 return True
     return False
 
 
 def inventory(folder: Path) -> dict[str, tuple[int, int]]:
-    """Count the intact and the damaged kernels of a bundle by architecture; raise OSError if it
-    cannot be read."""
+    """Count the intact and the damaged kernels of a bundle by architecture; raise OSError if the
+    bundle cannot be read."""
     found = {}
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         files = list(place.glob("*.bin"))
@@ -99,7 +99,7 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def add(folder: Path, key: str, arch: str, code: bytes, suffix: str = _BINARY) -> Path:
-    """Write a binary into the bundle in `folder`, atomically; or with another `suffix` a file
+    """Write a binary into the bundle in `folder` atomically; with another `suffix`, a file
     alongside it."""
     path = path_in(folder, key, arch, suffix)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
-"""Compile kernels at run time: NVRTC and hipRTC behind one function, with a cache on disk.
+"""Compile kernels at run time with NVRTC or hipRTC, with a cache on disk.
 
 The result is always a cubin or a code object for one architecture, never PTX: PTX of a newer
-compiler does not load on an older driver. hipRTC compiles in a child process, because some
-versions abort on an architecture they do not know; where there is no hipRTC, a plain clang
-compiles for AMD.
+compiler does not load on an older driver. hipRTC compiles in a child process, because some versions
+abort on an unknown architecture. Without hipRTC, a plain clang compiles for AMD.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
 from kernelmark.gpu.library import first_of, mapped, path_of
 
-# (source, arch, name, options) to (code, log)
+# (source, arch, name, options) -> (code, log)
 Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]
 
 _CACHE_BYTES = 512 * 2**20
@@ -41,7 +40,7 @@ _CHILD_SECONDS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """A compiled kernel file: `code` for the driver, the compiler's `log`, and what it took."""
+    """A compiled kernel file: `code` for the driver, the compiler's `log`, and the compile time."""
 
     code: bytes
     arch: str
@@ -71,7 +70,7 @@ def vendor_of(arch: str) -> str:
 def compile_source(
     source: str, *, arch: str, name: str = "kernel.cu", options: tuple[str, ...] = ()
 ) -> Binary:
-    """Return `source` compiled for `arch`: from a bundle, else from the cache, else compiled
+    """Return `source` compiled for `arch`: from a bundle, else from the cache, else compile it
     now."""
     vendor = vendor_of(arch)
     key = cache_key(source, arch, options)
@@ -92,7 +91,7 @@ def compile_source(
 
 
 def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
-    """Return the compiler to use: its name with its version, and its function."""
+    """Return the name and version of the compiler to use, and its function."""
     library = _library(vendor)
     if library is not None:
         label = f"{vendor}rtc-{_Compiler(vendor).version()}"
@@ -108,12 +107,12 @@ def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
 
 @functools.cache
 def _hip_build(library: ctypes.CDLL) -> str:
-    """Return what distinguishes ROCm releases: hipRTC's version query returns 9.0 in all of
-    them."""
+    """Return a string that identifies the ROCm release: hipRTC's version query returns 9.0 in
+    all."""
     own = path_of(library, "hiprtcVersion")
-    # What really compiles is often loaded only when it is needed.
-    beside = sorted(own.parent.glob("libamd_comgr.so*")) if own else []
-    paths = {path.resolve() for path in beside or map(Path, mapped("libamd_comgr"))}
+    # comgr, the actual compiler, is often loaded only on first use.
+    alongside = sorted(own.parent.glob("libamd_comgr.so*")) if own else []
+    paths = {path.resolve() for path in alongside or map(Path, mapped("libamd_comgr"))}
     facts = []
     for path in sorted(paths | ({own} if own else set())):
         with contextlib.suppress(OSError):
@@ -123,14 +122,14 @@ def _hip_build(library: ctypes.CDLL) -> str:
 
 def cache_key(source: str, arch: str, options: tuple[str, ...]) -> str:
     """Return the cache key of source, options and architecture. AMD's includes what clang adds to
-    the source, since a bundle does not record which compiler made it."""
+    the source, since a bundle does not record which compiler built it."""
     added = [clang.recipe()] if vendor_of(arch) == "hip" else []
     text = json.dumps([source, arch, list(options), *added])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def unavailable(vendor: str) -> str | None:
-    """Return None if this vendor's runtime compiler is present, else one sentence."""
+    """Return None if this vendor's runtime compiler is present, else one sentence on why not."""
     if _library(vendor) is not None:
         return None
     if vendor == "cuda":
@@ -143,7 +142,7 @@ def unavailable(vendor: str) -> str | None:
     )
 
 
-# -- the two libraries
+# -- NVRTC and hipRTC
 
 
 @functools.cache
@@ -153,7 +152,7 @@ def _library(vendor: str) -> ctypes.CDLL | None:
 
 def _candidates(vendor: str) -> list[str]:
     if vendor == "hip":
-        # Since 6 hipRTC is a library of its own; before, it lived in the runtime.
+        # From ROCm 6 on, hipRTC is a separate library; before, it was part of the runtime.
         names = ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.5"]
         given = os.environ.get("ROCM_PATH")
         in_root = [str(Path(given or "/opt/rocm") / "lib" / name) for name in names]
@@ -172,12 +171,13 @@ def _wheel_libraries() -> list[str]:
 
 
 def _number(path: str) -> tuple[list[int], str]:
-    """Return the version after .so as a sort key, so that 9 comes before 13."""
+    """Return the version after .so as a numeric sort key: 9 sorts before 13."""
     return [int(part) for part in re.findall(r"\d+", path.rpartition(".so")[2])], path
 
 
 class _Compiler:
-    """NVRTC's and hipRTC's functions, which differ only in their prefix and the code's name."""
+    """NVRTC's and hipRTC's functions, which differ only in the prefix and the name of the code
+    getter."""
 
     def __init__(self, vendor: str) -> None:
         library = _library(vendor)
@@ -211,7 +211,7 @@ class _Compiler:
         return f"{major.value}.{minor.value}"
 
     def text(self, what: str, program: ctypes.c_void_p) -> bytes:
-        """A sized byte string of the program: its log or its code."""
+        """Return the program's log or code, which the library returns as size and bytes."""
         size = ctypes.c_size_t()
         self.check(f"Get{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(max(1, size.value))
@@ -235,10 +235,10 @@ class _Compiler:
 
 
 def compile_here(source: str, arch: str, name: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Return code and log from the vendor's library in this process."""
+    """Compile with the vendor's library in this process; return code and log."""
     vendor = vendor_of(arch)
     flag = f"--gpu-architecture={arch}" if vendor == "cuda" else f"--offload-arch={arch}"
-    # HIP calls the dialect's options the same as clang; NVRTC knows --std as well.
+    # HIP uses clang's spelling of the option, which NVRTC accepts too.
     return _Compiler(vendor).build(source, name, [flag, "--std=c++17", *options])
 
 

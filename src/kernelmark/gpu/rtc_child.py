@@ -1,5 +1,5 @@
-"""The child process in which hipRTC compiles: a request on stdin; a header line and code on
-stdout."""
+"""The child process in which hipRTC compiles. Reads a request from stdin; writes a header line and
+the code to stdout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelmark.gpu.rtc import compile_here
 
 
 def main() -> None:
-    """Compile the request on stdin, and keep what libraries print away from stdout."""
+    """Compile the request on stdin; redirect what libraries print away from stdout."""
     answer_fd = os.dup(1)
     os.dup2(2, 1)
     request = json.load(sys.stdin)

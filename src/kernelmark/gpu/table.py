@@ -1,7 +1,7 @@
-"""Table: what differs between CUDA's driver API and HIP's runtime, as data.
+"""Table: the differences between CUDA's driver API and HIP's runtime, as data.
 
-HIP mirrors CUDA function by function, so one binding calls both: a table names the library, the
-symbol behind each of our words, and the numbers of the device attributes.
+HIP mirrors CUDA function by function, so one binding calls both: a table has the library's name,
+the symbol for each common function name, and the numbers of the device attributes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Table:
     prefix: str
     symbols: Mapping[str, str]
     attributes: Mapping[str, int]
-    install: str  # what to do when the library is not found
-    newest: str = ""  # the word whose function came last of those that are needed
-    update: str = ""  # what to do where the library does not have it
+    install: str  # what to do if the library is not found
+    newest: str = ""  # the most recently added of the required functions
+    update: str = ""  # what to do if the library lacks it
     out_of_memory: int = 2
     no_device: int = 100
     peer_already_enabled: int = 704
@@ -180,7 +180,7 @@ HIP = Table(
         "warp_size": 87,
         "shared_per_unit": 10002,
         "wall_clock_khz": 10017,
-        "chiplets": 10018,  # XCCs; ROCm 6 refuses the number
+        "chiplets": 10018,  # XCCs; ROCm 6 does not support the number
     },
 )
 

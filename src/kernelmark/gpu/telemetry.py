@@ -1,7 +1,7 @@
 """Clocks, power, temperature, energy and throttle reasons, from the driver's management library.
 
-NVML is read by ctypes: it comes with the driver, so nothing is to be installed. AMD's is read
-through its own Python package, whose C structures change between releases.
+NVML is called through ctypes: it comes with the driver, so nothing has to be installed. AMD SMI is
+used through its Python package, because its C structures change between releases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NVML_REASONS = {
     0x80: "power brake",
 }
 _SM, _MEMORY = 1, 2
-# Time that an AMD GPU was held down by each, added up since it started.
+# Accumulated time since start-up that an AMD GPU was throttled, by reason.
 _AMD_REASONS = {
     "prochot_residency_acc": "processor hot",
     "ppt_residency_acc": "power cap",
@@ -44,9 +44,9 @@ REFRESH_S = 0.1
 
 
 def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
-    """Return a reader of the device's state; its telemetry is empty where nothing can be read."""
+    """Return a reader of the device's state; its telemetry is empty if nothing can be read."""
     if vendor == "cuda":
-        # Initialising NVML takes tens of milliseconds: the host prepares blocks meanwhile.
+        # Initialising NVML takes tens of milliseconds; the host prepares blocks meanwhile.
         reader = _background().submit(_nvml_reader, uuid)
         return Watcher(lambda: (reader.result() or Telemetry)())
     amd = _amd_reader(bus_id)
@@ -54,8 +54,8 @@ def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
 
 
 class Watcher:
-    """Reads telemetry alongside timed work; returns the last reading while a newer one would add
-    nothing."""
+    """Reads telemetry while timed work runs; returns the last reading if the library has not
+    refreshed its values since."""
 
     def __init__(
         self, read: Reader, ended: Callable[[Telemetry], Telemetry] = lambda begun: begun
@@ -72,7 +72,7 @@ class Watcher:
             self._pending, self._at = _background().submit(self._read), now
 
     def read(self) -> Telemetry:
-        """Wait for the last reading, and add what is known only at its end."""
+        """Wait for the last reading, and add the values that are known only at its end."""
         if self._pending is None:
             self.begin()
         assert self._pending is not None
@@ -109,7 +109,7 @@ def _nvml_device(library: ctypes.CDLL, uuid: str) -> ctypes.c_void_p | None:
 
 
 class _ProcessInfo(ctypes.Structure):
-    """nvmlProcessInfo_t since version 2 of the function that fills it."""
+    """nvmlProcessInfo_t, from version 2 of the query on."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -120,7 +120,7 @@ class _ProcessInfo(ctypes.Structure):
 
 
 def compute_processes(uuid: str) -> tuple[int, ...]:
-    """PIDs of what has a CUDA context on a GPU, as NVML tells them: those of the host. None
+    """Return the PIDs, in the host's namespace, of processes with a CUDA context on a GPU; ()
     without NVML."""
     library = _nvml()
     handle = None if library is None else _nvml_device(library, uuid)
@@ -132,7 +132,7 @@ def compute_processes(uuid: str) -> tuple[int, ...]:
         code = library.nvmlDeviceGetComputeRunningProcesses_v3(
             handle, ctypes.byref(count), ctypes.byref(found)
         )
-    except AttributeError:  # a driver before 510
+    except AttributeError:  # a driver older than 510
         return ()
     return () if code else tuple(one.pid for one in found[: count.value])
 
@@ -164,11 +164,11 @@ def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
 
 def _amd_reader(bus_id: Callable[[], str]) -> _AmdReader | None:
     try:
-        import amdsmi  # the one place that needs it; raises KeyError without its C library
+        import amdsmi  # imported only here; raises KeyError without its C library
 
         amdsmi.amdsmi_init()
         wanted = bus_id().lower()
-        # Not by number: HIP_VISIBLE_DEVICES renumbers HIP's devices and not these.
+        # Matched by bus id: HIP_VISIBLE_DEVICES renumbers HIP's devices but not AMD SMI's.
         for handle in amdsmi.amdsmi_get_processor_handles():
             if amdsmi.amdsmi_get_gpu_device_bdf(handle).lower() == wanted:
                 return _AmdReader(amdsmi, handle)
@@ -178,16 +178,16 @@ def _amd_reader(bus_id: Callable[[], str]) -> _AmdReader | None:
 
 
 class _AmdReader:
-    """Reads an AMD GPU, and remembers the accumulated throttle times."""
+    """Reads an AMD GPU's telemetry and keeps its accumulated throttle times."""
 
     def __init__(self, amdsmi: Any, handle: Any) -> None:
         self._amdsmi = amdsmi
         self._handle = handle
-        self._held: dict[str, float] = {}
+        self._throttled: dict[str, float] = {}
 
     def __call__(self) -> Telemetry:
         metrics = self._metrics()
-        self._held = _amd_held(metrics)
+        self._throttled = _amd_throttled(metrics)
         number = functools.partial(_amd_number, metrics)
         energy = number("energy_accumulator")
         return Telemetry(
@@ -197,14 +197,14 @@ class _AmdReader:
             temperature_c=number("temperature_hotspot", "temperature_edge"),
             # The accumulator counts steps of 15.259 µJ.
             energy_j=None if energy is None else energy * 15.259e-6,
-            # Always 0 since MI300; the only word of older ones. () where nobody knows.
+            # Always 0 from MI300 on; older GPUs report throttling only here.
             throttle=("throttled",) if any(map(number, _AMD_STATUS)) else (),
         )
 
     def ended(self, begun: Telemetry) -> Telemetry:
-        """A reading with why the clock was held down since."""
-        before, self._held = self._held, _amd_held(self._metrics())
-        grown = [name for name, time in self._held.items() if time > before.get(name, time)]
+        """Return the reading with the reasons for throttling since it began."""
+        before, self._throttled = self._throttled, _amd_throttled(self._metrics())
+        grown = [name for name, time in self._throttled.items() if time > before.get(name, time)]
         reasons = tuple(_AMD_REASONS[name] for name in grown)
         return dataclasses.replace(begun, throttle=reasons or begun.throttle)
 
@@ -215,18 +215,18 @@ class _AmdReader:
             return {}
 
 
-def _amd_held(metrics: dict[str, Any]) -> dict[str, float]:
-    told = {name: _amd_number(metrics, name) for name in _AMD_REASONS}
-    return {name: time for name, time in told.items() if time is not None}
+def _amd_throttled(metrics: dict[str, Any]) -> dict[str, float]:
+    reported = {name: _amd_number(metrics, name) for name in _AMD_REASONS}
+    return {name: time for name, time in reported.items() if time is not None}
 
 
 def _amd_number(metrics: dict[str, Any], *names: str) -> float | None:
-    """Return the first of these fields that the GPU reports."""
+    """Return the first of the fields `names` that the GPU reports."""
     for name in names:
         value = metrics.get(name)
         if isinstance(value, list):
             value = next((v for v in value if isinstance(v, int | float)), None)
-        # All bits set and "N/A" both mean that this GPU does not say.
+        # All bits set and "N/A" both mean that the GPU does not report the field.
         if isinstance(value, int | float) and value not in (0xFFFF, 0xFFFFFFFF, 2**64 - 1):
             return float(value)
     return None

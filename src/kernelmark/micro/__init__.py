@@ -1,11 +1,11 @@
-"""Microbenchmarks: what a device can do, and the roofs that percentages are computed from.
+"""Microbenchmarks: measured peaks of a device, and the roofs that percentages are relative to.
 
     import kernelmark as km
     km.micro.cache(device="cuda:0").metric("l1_bytes_per_s")
 
-Every benchmark is a function of this module: `device`, `mode` (brief, quick, full), `threads` of a
-CPU, and the benchmark's own parameters. It runs in a process of its own and gives a `Result`
-with metrics.
+Every benchmark is a function of this module, with parameters `device`, `mode` (brief, quick, full),
+`threads` (of a CPU) and those of the benchmark. It runs in a separate process and returns a
+`Result` with metrics.
 """
 
 from __future__ import annotations

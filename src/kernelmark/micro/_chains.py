@@ -1,4 +1,4 @@
-"""Chains of one instruction (micro_ops.cu): what each kernel computes, and how it is timed."""
+"""Dependent chains of one instruction (micro_ops.cu): what each kernel computes, and its timing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Call, Rig
 
 FILE = "micro_ops.cu"
-_LONG, _SLOW, _OTHER = 512, 8, 128  # steps of the unrolled loop
+_LONG, _SLOW, _OTHER = 512, 8, 128  # steps per iteration of the unrolled loop
 _LOOPS = {"fma_f32": _LONG, "fma_f64": _LONG}
 _LOOPS |= dict.fromkeys(("div_f32", "div_f64", "sqrt_f32", "sqrt_f64"), _SLOW)
 _NUMPY = {"float": np.float32, "double": np.float64, "u32": np.uint32, "u64": np.uint64}
-_CHAINS = 8  # places for each thread in the output
+_CHAINS = 8  # output elements per thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One instruction: `steps` of it are `instructions` machine instructions each, and count as
-    `flops` operations. `next` computes a step on the host, where that is exact."""
+    """One instruction: each step is `instructions` machine instructions and counts as `flops`
+    operations. `next` computes a step on the host, if that is exact."""
 
     name: str
     kind: str  # C type
@@ -42,7 +42,8 @@ class Op:
         return _NUMPY[self.kind]
 
     def after(self, steps: int) -> Any:
-        """The value of a chain after `steps` steps, or None where the host cannot tell."""
+        """Return the value of a chain after `steps` steps, or None if the host cannot compute
+        it."""
         if self.next is None:
             return None
         with np.errstate(over="ignore"):
@@ -73,7 +74,7 @@ def _whole(name: str, next: Callable[[Any, Any], Any] | None = None, **more: Any
     )
 
 
-# Half of x, plus a half: exact in every format, and the rounding of a fused step is that of two.
+# x/2 + 1/2: exact in every format, so that a fused step rounds like two operations.
 OPS = {
     op.name: op
     for op in (
@@ -111,8 +112,8 @@ OPS = {
 
 
 def lanes_of(hardware: Hardware, op: str) -> Limit:
-    """Lanes of a unit that can finish this instruction in a cycle, where its dtype has units of its
-    own; else those of any instruction."""
+    """Return the lanes of an SM/CU that can finish this instruction per cycle, if its dtype has
+    separate hardware; else those of any instruction."""
     own = op.endswith("_f64") and hardware.kind == "gpu" and hardware.known
     if not own or "f64" not in hardware.vector:
         return most_lanes(hardware)
@@ -121,8 +122,8 @@ def lanes_of(hardware: Hardware, op: str) -> Limit:
 
 
 def most_lanes(hardware: Hardware) -> Limit:
-    """Lanes of a unit that can finish an instruction in a cycle: as many as multiply and add one
-    number, or two halves, whichever the unit has more of."""
+    """Return the lanes of an SM/CU that can finish an instruction per cycle: the f32 FMA rate or
+    that of packed halves, whichever has more lanes."""
     numbers = {"f32": 1, "f16": 2, "bf16": 2}
     known = [dtype for dtype in numbers if dtype in hardware.vector] or ["f32"]
     bounds = {dtype: hardware.per_cycle("vector", dtype) for dtype in known}
@@ -132,25 +133,25 @@ def most_lanes(hardware: Hardware) -> Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Places for clocks and for what the chains came to."""
+class Buffers:
+    """Device memory for clocks and for the results of the chains."""
 
     clocks: Buffer
     out: Buffer
 
 
-def room(rig: Rig, blocks: int) -> Room:
-    return Room(
+def allocate(rig: Rig, blocks: int) -> Buffers:
+    return Buffers(
         clocks=rig.memory(blocks * 16), out=rig.memory(max(64, blocks * rig.block * _CHAINS * 8))
     )
 
 
 def call(
-    rig: Rig, where: Room, op: Op, ilp: int, steps: int, *, grid: int = 1, block: int = 1
+    rig: Rig, buffers: Buffers, op: Op, ilp: int, steps: int, *, grid: int = 1, block: int = 1
 ) -> Call:
-    """`steps` turns of the unrolled loop with `ilp` chains in each thread."""
+    """Return a launch of `steps` iterations of the unrolled loop with `ilp` chains per thread."""
     return rig.call(
-        *(FILE, f"chain_{op.name}_{ilp}", steps, op.seed, op.other, 0, where.clocks, where.out),
+        *(FILE, f"chain_{op.name}_{ilp}", steps, op.seed, op.other, 0, buffers.clocks, buffers.out),
         grid=grid,
         block=block,
         types={"T": op.kind},
@@ -158,14 +159,14 @@ def call(
 
 
 def cycles_per_step(
-    rig: Rig, where: Room, op: Op, ilp: int, *, threads: int, steps: int, samples: int
+    rig: Rig, buffers: Buffers, op: Op, ilp: int, *, threads: int, steps: int, samples: int
 ) -> float:
-    """Cycles for one step of every thread in a block of `threads`, whichever of its chains takes
-    it. On a CPU, on that many cores at once."""
+    """Return the cycles per step of every thread in a block of `threads`, counting steps of all its
+    chains. On a CPU, measured on that many cores at once."""
     on_cpu = rig.block == 1
     made = call(
         rig,
-        where,
+        buffers,
         op,
         ilp,
         steps,
@@ -176,37 +177,39 @@ def cycles_per_step(
     seen = []
     for _ in range(samples):
         rig.run(made)
-        seen.append(float(np.median(rig.cycles(where.clocks, made.grid))))
+        seen.append(float(np.median(rig.cycles(buffers.clocks, made.grid))))
     return rig.typical(seen) / (steps * op.loop)
 
 
 def peak(
-    rig: Rig, where: Room, op: Op, *, seconds: float, samples: int
+    rig: Rig, buffers: Buffers, op: Op, *, seconds: float, samples: int
 ) -> tuple[float, float | None]:
-    """(operations a second, operations a cycle and unit) with every unit full."""
+    """Return operations per second, and operations per cycle and SM/CU, with all of them busy."""
     cycles: list[float] = []
 
     def note() -> None:
         if rig.no_cycles is None:
-            cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
+            cycles.append(float(np.median(rig.cycles(buffers.clocks, rig.grid))))
 
-    # One block a unit: of two, one would be served first, and neither's cycles be the unit's.
+    # One block per SM/CU: with two, one would be served first, and the cycles of neither would be
+    # those of the SM/CU.
     rounds, made = rig.calibrated(
-        lambda n: call(rig, where, op, 8, n, grid=rig.grid, block=rig.block), 16, seconds
+        lambda n: call(rig, buffers, op, 8, n, grid=rig.grid, block=rig.block), 16, seconds
     )
     timed = rig.sample(made, samples=samples, launches=1, after=note)
     done = rounds * op.loop * op.flops * rig.block
     return done * rig.grid / timed.typical_s, done / rig.typical(cycles) if cycles else None
 
 
-def check(rig: Rig, where: Room, op: Op, ilp: int) -> str | None:
-    """One turn of the loop against the host, bit for bit; None too where the host cannot tell."""
+def check(rig: Rig, buffers: Buffers, op: Op, ilp: int) -> str | None:
+    """Compare one iteration of the loop with the host, bit for bit; return the error or None.
+    Returns None if the host cannot compute the instruction."""
     wanted = op.after(op.loop // ilp)
     if wanted is None:
         return None
     threads = min(rig.block, 64)
-    rig.run(call(rig, where, op, ilp, 1, block=threads))
-    found = rig.read(where.out, op.element, threads * _CHAINS).reshape(threads, _CHAINS)[:, :ilp]
+    rig.run(call(rig, buffers, op, ilp, 1, block=threads))
+    found = rig.read(buffers.out, op.element, threads * _CHAINS).reshape(threads, _CHAINS)[:, :ilp]
     if (found == wanted).all():
         return None
     wrong = found[found != wanted][0]

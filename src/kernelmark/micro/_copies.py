@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from kernelmark.devices._gpu import GpuDevice
 
 _P = ctypes.c_void_p
-COPY_S = 1e-2  # a timing lasts this long, so that starting it does not count
+COPY_S = 1e-2  # length of a timing, so that its start-up is negligible
 
 
 class Copier:
-    """Pinned and pageable host memory beside a GPU's, with two streams to copy on."""
+    """Pinned and pageable host memory, GPU memory, and two streams to copy on."""
 
     def __init__(self, device: GpuDevice, nbytes: int) -> None:
         self._device = device
@@ -31,7 +31,7 @@ class Copier:
             ctypes.memset(address, 1, nbytes)
 
     def pinned(self, which: int) -> NDArray[np.uint8]:
-        """The pinned memory as an array."""
+        """Return the pinned memory as an array."""
         view = (ctypes.c_uint8 * self.nbytes).from_address(self._pinned[which])
         return np.ctypeslib.as_array(view)
 
@@ -64,7 +64,7 @@ class Copier:
     # -- seconds of one copy
 
     def seconds(self, direction: str, memory: str, nbytes: int) -> float:
-        """Seconds a copy: h2d, d2h, both (one each way at a time) or d2d."""
+        """Return the seconds per copy: h2d, d2h, both (concurrently, one each way) or d2d."""
         if memory == "pageable":
             return self._pageable(direction, nbytes)
         if direction == "both":
@@ -75,7 +75,8 @@ class Copier:
         return self._timed(lambda: copy(nbytes, stream), _repeats(first))
 
     def _timed(self, copy: Callable[[], None], repeats: int) -> float:
-        """Seconds between events around `repeats` copies, queued behind a gate."""
+        """Return the seconds per copy between events around `repeats` copies, queued behind a
+        gate."""
         driver, stream, gate = self._driver, self._device.stream, self._device._gate
         start, end = driver.event(), driver.event()
         gate.close_behind(stream)
@@ -92,7 +93,8 @@ class Copier:
         return elapsed / repeats
 
     def _both(self, nbytes: int) -> float:
-        """Two streams, one each way; by the host's clock, which both begin and end on."""
+        """Time concurrent copies on two streams, one each way, with the host's clock: events on two
+        streams have no common start and end."""
         stream = self._device.stream
 
         def once(repeats: int) -> float:
@@ -121,10 +123,10 @@ class Copier:
 
         return once(_repeats(once(1)))
 
-    # -- truth
+    # -- verification
 
     def check(self, seed: int) -> str | None:
-        """Random bytes there and back again, through every path."""
+        """Copy random bytes to the device and back on every path; return an error or None."""
         count = min(self.nbytes, 2**20)
         wanted = np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
         stream = self._device.stream

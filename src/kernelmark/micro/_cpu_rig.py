@@ -1,4 +1,4 @@
-"""The rig of a CPU: one block a core, on pinned threads that start together."""
+"""CpuRig: one block per core, on pinned threads that start together."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kernelmark.micro import _host, _signatures
 from kernelmark.micro.hardware import Hardware
 from kernelmark.micro.rig import Call, Rig, Samples, Timed
 
-_CHAIN_STEPS = 128  # of chain_add_i64_1, in its unrolled loop
+_CHAIN_STEPS = 128  # of chain_add_i64_1, per iteration of the unrolled loop
 
 
-# Passes are shorter than the slices a scheduler gives, so that beside other work some are
-# undisturbed; rounds of them go on until two more confirm the best one.
+# Passes are shorter than a scheduler's time slice, so that some are undisturbed by other processes.
+# Rounds of passes are repeated until two more confirm the best one.
 PASS_S = 0.0003
 _ROUNDS = 10
 _AGREE = 0.01
@@ -32,15 +32,16 @@ _AGREE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Seconds of each pass from the first start to the last end, and each thread's own shortest."""
+    """Seconds of each pass from the first start to the last end, and the shortest pass of each
+    thread."""
 
     whole_s: tuple[float, ...]
     alone_s: tuple[float, ...]
 
 
 def confirmed(round_per_s: Callable[[], float]) -> tuple[float, bool]:
-    """The best of as many rounds as it takes until two more come close to it, and whether two did.
-    A limit is what the machine can do, not what it does beside other work."""
+    """Return the best of repeated rounds, and whether it was confirmed: rounds stop when two more
+    come close to the best. A limit is what the machine can do, without load by other processes."""
     best, close = 0.0, 0
     for _ in range(_ROUNDS):
         rate = round_per_s()
@@ -55,7 +56,7 @@ def confirmed(round_per_s: Callable[[], float]) -> tuple[float, bool]:
 
 
 class CpuRig(Rig):
-    """All usable cores, or the first `threads` of them. Kernels read nanoseconds as their clock;
+    """All usable cores, or the first `threads` of them. Kernels use nanoseconds as their clock;
     cycles are derived from a clock calibrated with a dependent-add loop."""
 
     device: CpuDevice
@@ -71,7 +72,8 @@ class CpuRig(Rig):
 
     @functools.cached_property
     def vector_bytes(self) -> int:  # type: ignore[override]
-        """One load of the widest kind, in what was built so far: the same in every file."""
+        """Return the bytes of the widest load, read from any library built so far: it is the same
+        in every file."""
         return self._library(next(iter(self._seen), "micro_window.cu")).vector_bytes
 
     def _library(self, file: str) -> _host.HostLibrary:
@@ -108,12 +110,12 @@ class CpuRig(Rig):
 
     def time(self, call: Call, launches: int = 1) -> Timed:
         passes = self.passes([call], 1, launches)
-        if self._beside is not None:
-            self._beside()
+        if self._during_launches is not None:
+            self._during_launches()
         return Timed(elapsed_s=max(passes.whole_s[0], 1e-9) / launches)
 
     def passes(self, calls: Sequence[Call], count: int, launches: int = 1) -> Passes:
-        """Time `count` passes on threads that start each of them together, the calls in turn."""
+        """Time `count` passes, cycling through the calls; the threads start each pass together."""
         first, cores = calls[0], self.device.cores
         library, function = first.function
         cpus = (ctypes.c_int * first.grid)(*(cores[i % len(cores)] for i in range(first.grid)))
@@ -131,8 +133,8 @@ class CpuRig(Rig):
             raise Unsupported(f"{first.grid} threads could not be started")
         begin, end = times[:, :, 0], times[:, :, 1]
         whole = (end.max(axis=0) - begin.min(axis=0)) * 1e-9
-        # Threads that share a core take turns, each as fast as if it had the core for itself:
-        # what they did in their own time must not be added up.
+        # Threads that share a core take turns, each as fast as if it had the core alone: their
+        # individual rates must not be added up.
         alone = (end - begin).min(axis=1) * 1e-9
         shared = own < first.grid
         return Passes(
@@ -141,8 +143,8 @@ class CpuRig(Rig):
         )
 
     def untouched(self, nbytes: int) -> Buffer:
-        """Memory whose pages are placed by the threads that touch them first, as on a machine of
-        several sockets they must be."""
+        """Return memory whose pages are placed by the threads that touch them first, as needed on
+        machines with several sockets."""
         self.check_free(nbytes)
         made = HostBuffer(nbytes, populate=False)
         self.ledger.buffers.append(made)
@@ -164,7 +166,7 @@ class CpuRig(Rig):
 
     @functools.cached_property
     def _clock_mhz(self) -> float:
-        """Dependent additions take a cycle each on every core that this can run on."""
+        """Calibrate the clock: dependent additions take one cycle each on every supported core."""
         steps = 2000
         out, clocks = self.memory(64), self.memory(16)
         call = self.call(
@@ -179,7 +181,7 @@ class CpuRig(Rig):
         return steps * _CHAIN_STEPS / best * 1e3
 
     def clock_during(self, samples: Samples) -> float | None:
-        return samples.clock_mhz  # the one that is known was measured before, not meanwhile
+        return samples.clock_mhz  # the calibrated clock is older than the samples
 
     @property
     def ticks_to_cycles(self) -> float:
@@ -190,4 +192,5 @@ class CpuRig(Rig):
         return 1e-9
 
     def warm_up(self) -> None:
-        """Nothing: what counts cycles measures the clock first, and others need not wait for it."""
+        """Do nothing: benchmarks that count cycles calibrate the clock first, and others do not
+        need it."""

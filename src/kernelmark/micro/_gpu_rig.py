@@ -1,4 +1,4 @@
-"""The rig of a GPU: kernels compiled at run time, events around launches, clocks in the stream."""
+"""GpuRig: kernels compiled at run time, events around launches, clock stamps in the stream."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ FULL_BLOCK = 1024
 
 
 def build(file: str, arch: str) -> Binary:
-    """A kernel file for `arch`, with the architecture's own instructions where it needs them."""
+    """Return a compiled kernel file for `arch`, with architecture-specific instructions if it uses
+    any."""
     special = rtc.target(file, arch)
     if special != arch:
-        # A pack may hold the file for the plain architecture alone.
+        # A precompiled bundle may contain the file for the plain architecture only.
         with contextlib.suppress(CompileError):
             return compile_source(rtc.source(file), arch=special, name=file)
     return compile_source(rtc.source(file), arch=arch, name=file)
 
 
 def no_cycles(arch: str) -> str | None:
-    """None, or one sentence on why kernels cannot count core cycles there; see common.h."""
+    """Return None, or one sentence on why kernels cannot count core cycles on `arch`; see
+    common.h."""
     if not arch.startswith("gfx11"):
         return None
     return f"{arch} counts core cycles in 20 bits, which pass within a millisecond"
 
 
 class GpuRig(Rig):
-    """One GPU. Times are of events on its stream; the stamps around them cost nothing inside."""
+    """One GPU. Times come from events on its stream; the clock stamps are outside the events."""
 
     device: GpuDevice
 
@@ -104,24 +106,25 @@ class GpuRig(Rig):
         )
 
     def prefer_cache(self, call: Call) -> None:
-        """Give the first cache all the memory that it shares with shared memory."""
+        """Give L1 all of the memory that it shares with shared memory."""
         if self._driver.table.vendor == "cuda":
             self._driver.call(
                 "function_set_attribute", ctypes.c_void_p(call.function), _CARVEOUT, 0
             )
 
     def resident(self, call: Call) -> int:
-        """Blocks of the call's size that fit on a unit at a time."""
+        """Return how many blocks of the call's size fit on an SM/CU at a time."""
         return self._driver.occupancy(call.function, call.block, 0)
 
     def spoiler(self, blocks: int) -> int:
-        """Dynamic shared memory a block that lets no more than `blocks` onto a unit."""
+        """Return the dynamic shared memory per block that limits an SM/CU to `blocks` resident
+        blocks."""
         unit = int(self.info.attributes["shared_per_unit"])
         most = int(self.info.attributes["shared_per_block"])
         return min(unit // (blocks + 1) + 128, most) if blocks <= 8 else 0
 
     def enqueue(self, call: Call, stream: int | None = None) -> None:
-        """Launch it without waiting."""
+        """Launch the call without waiting."""
         self._driver.launch(
             call.function,
             (call.grid, 1, 1),
@@ -133,8 +136,8 @@ class GpuRig(Rig):
 
     def time(self, call: Call, launches: int = 1) -> Timed:
         driver, stream, stamps = self._driver, self.device.stream, self.device._stamps
-        # Everything is queued behind a gate, so that the host's pace does not show. A full queue
-        # would hold the host, which is to open the gate.
+        # Everything is queued behind a gate, so that host launch overhead is not timed. A full
+        # queue would block the host, which has to open the gate.
         launches = min(launches, MOST_LAUNCHES)
         self.device._gate.close_behind(stream)
         try:
@@ -146,8 +149,8 @@ class GpuRig(Rig):
             stamps.enqueue(stream, 1)
         finally:
             self.device._gate.open()
-        if self._beside is not None:
-            self._beside()
+        if self._during_launches is not None:
+            self._during_launches()
         elapsed_s = driver.elapsed_s(self._start, self._end)
         self.device.synchronize()
         clock = stamps.clock_mhz()

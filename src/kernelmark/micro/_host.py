@@ -1,4 +1,4 @@
-"""The same kernel files built by the host's C++ compiler, as a shared library."""
+"""Build the same kernel files with the host's C++ compiler, as a shared library."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _DEFINED = re.compile(r'extern "C" void\s+(\w+)\s*\(([^)]*)\)\s*\{')
 
 
 class HostLibrary:
-    """A built kernel file: `host_NAME` takes the arguments of kernel NAME as an array of
-    addresses, `host_run` runs it on pinned threads."""
+    """A built kernel file: `host_NAME` takes the arguments of kernel NAME as an array of addresses,
+    `host_run` runs a kernel on pinned threads."""
 
     def __init__(self, path: Path, kernels: frozenset[str], seconds: float, note: str = "") -> None:
-        self.note = note  # on how it was built, where that is not as asked
+        self.note = note  # how it was built, if not as requested
         self.library = ctypes.CDLL(str(path))
         self.kernels = kernels
         self.seconds = seconds
@@ -51,19 +51,19 @@ class _Command:
 
     words: tuple[str, ...]
     version: str
-    asked: bool = False  # it is $CXX
+    asked: bool = False  # from $CXX
 
     def run(self, *more: str) -> subprocess.CompletedProcess[bytes]:
         return run_child([*self.words, *more], timeout_s=_LIMIT_S)
 
 
 def source(file: str) -> str:
-    """A kernel file as a C++ program."""
+    """Return a kernel file as a C++ program."""
     texts = (
         f'#line 1 "{name}"\n{(_FOLDER / name).read_text(encoding="utf-8")}'
         for name in ("host.h", file)
     )
-    # A host's compiler has its own word for it, and wants a number.
+    # GCC's pragma has another name and requires a number.
     return re.sub(
         r"#pragma unroll\b *(\d*)",
         lambda match: f"#pragma GCC unroll {match[1] or _WHOLE_LOOP}",
@@ -72,11 +72,11 @@ def source(file: str) -> str:
 
 
 def entries(expanded: str) -> dict[str, str]:
-    """For each kernel in preprocessed source, the function that unpacks its arguments."""
+    """Return, for each kernel in preprocessed source, a function that unpacks its arguments."""
     made = {}
     for name, parameters in _DEFINED.findall(expanded):
         given = [p.rsplit(None, 1) for p in parameters.split(",") if p.strip()]
-        # `quad* data` and `quad *data` alike: the name is the last word without its stars.
+        # For both `quad* data` and `quad *data`, the name is the last word without its stars.
         kinds = [kind.strip() + "*" * name.count("*") for kind, name in given]
         values = ", ".join(f"*({kind}*)a[{i}]" for i, kind in enumerate(kinds))
         made[name] = f'extern "C" void host_{name}(void** a) {{ (void)a; {name}({values}); }}\n'
@@ -85,7 +85,7 @@ def entries(expanded: str) -> dict[str, str]:
 
 @functools.cache
 def library(file: str) -> HostLibrary:
-    """The library of a kernel file for this very CPU; from the cache where it is there already."""
+    """Return the library of a kernel file built for this CPU model, from the cache if possible."""
     start = time.perf_counter()
     found = list(_commands())
     if not found:
@@ -102,7 +102,7 @@ def library(file: str) -> HostLibrary:
 
 
 def _note(used: _Command) -> str:
-    """What to say where $CXX was asked for and another compiler did it."""
+    """Return a note if $CXX is set but another compiler was used."""
     asked = os.environ.get("CXX")
     if not asked or used.asked:
         return ""
@@ -112,31 +112,31 @@ def _note(used: _Command) -> str:
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quote that does not end
+    except ValueError:  # an unterminated quote
         return []
 
 
 def _commands() -> list[_Command]:
-    """Compilers to try, $CXX first, each for this very CPU and then for any of its kind."""
+    """Return the compilers to try, $CXX first, each with native tuning and then without."""
     asked = os.environ.get("CXX", "")
     found = []
     for text in filter(None, (asked, "c++", "g++", "clang++")):
         words = _split(text)
-        place = shutil.which(words[0]) if words else None
-        version = _output([place, "--version"]) if place else None
-        if place is None or version is None:
+        path = shutil.which(words[0]) if words else None
+        version = _output([path, "--version"]) if path else None
+        if path is None or version is None:
             continue
         for tuned in ((_tuning_flag(),), ()):
             flags = ("-std=c++17", "-O3", *tuned, "-fno-math-errno", "-Wno-unknown-pragmas")
-            command = (place, *words[1:], *flags)
+            command = (path, *words[1:], *flags)
             found.append(_Command(words=command, version=version, asked=text == asked))
     return found
 
 
 @contextlib.contextmanager
 def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str], bool]]:
-    """(library, its kernels, whether it was built now), to be loaded inside: where the cache cannot
-    be used, the library lies in a folder that is gone afterwards."""
+    """Yield (library, its kernels, whether it was built now). The library must be loaded inside the
+    context: without a usable cache it is in a temporary folder."""
     text = source(file)
     identity = "\0".join((*command.words, command.version, _cpu_identity(), text))
     name = hashlib.sha256(identity.encode()).hexdigest()[:24]
@@ -161,7 +161,7 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
 def _ready(
     command: _Command, text: str, file: str, ready: Path
 ) -> tuple[Path, frozenset[str], bool]:
-    """The library at `ready`, built now where it is not there yet."""
+    """Return the library at `ready`; build it if it does not exist."""
     fresh = not ready.exists()
     if fresh:
         _compile(command, text, file, ready)
@@ -170,7 +170,7 @@ def _ready(
 
 
 def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
-    """Through temporary names, so that another process never loads half a file."""
+    """Compile under temporary names, so that another process never loads a partial file."""
     with tempfile.TemporaryDirectory(dir=ready.parent) as folder:
         program, made = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
         program.write_text(text, encoding="utf-8")
@@ -202,7 +202,8 @@ def _output(command: list[str]) -> str | None:
 
 
 def _cpu_identity() -> str:
-    """What `native` depends on: a cache on a shared home folder may serve several machines."""
+    """Return what `-march=native` depends on: several machines may share a cache in a home
+    folder."""
     lines = [platform.machine()]
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")

@@ -1,7 +1,7 @@
-"""The parameters of kernels, read from their source: arguments are packed by declared type.
+"""Parse kernel parameters from their source, to pack arguments by declared type.
 
-Passing an int where a kernel takes 8 bytes would hand it four bytes of something else; reading the
-declaration leaves nothing to get wrong.
+An int passed where a kernel takes 8 bytes would leave four bytes undefined; types from the
+declaration prevent that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Parameter = tuple[str, str]  # (C type, name)
 
 
 def parse(source: str) -> dict[str, tuple[Parameter, ...]]:
-    """Kernels by name pattern: `chain_##NAME##_##ILP` is `chain_\\w+_\\w+`."""
+    """Return the parameters of kernels by name pattern: `chain_##NAME##_##ILP` is
+    `chain_\\w+_\\w+`."""
     found = {}
     for name, parameters in _KERNEL.findall(re.sub(r"\\\n", "\n", source)):
         pattern = re.sub(r"\w*##\w+", _glued, name)
@@ -54,7 +55,7 @@ def of_file(name: str) -> dict[str, tuple[Parameter, ...]]:
 
 
 def parameters(file: str, kernel: str) -> tuple[Parameter, ...]:
-    """What `kernel` of `file` takes, in order."""
+    """Return the parameters of `kernel` in `file`, in order."""
     known = of_file(file)
     if kernel in known:
         return known[kernel]
@@ -65,7 +66,7 @@ def parameters(file: str, kernel: str) -> tuple[Parameter, ...]:
 
 
 def pack(file: str, kernel: str, values: Sequence[Any], types: dict[str, str]) -> list[Any]:
-    """`values` as C values of the declared types; `types` says what a type parameter T is."""
+    """Return `values` as C values of the declared types; `types` maps type parameters such as T."""
     wanted = parameters(file, kernel)
     if len(wanted) != len(values):
         raise UsageError(

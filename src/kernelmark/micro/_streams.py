@@ -1,4 +1,4 @@
-"""The classic streams (micro_stream.cu): arrays, calls and what the results must be."""
+"""The STREAM kernels (micro_stream.cu): arrays, calls and expected results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelmark.micro.rig import Call, Rig
 FILE = "micro_stream.cu"
 PERIOD = 1021
 FACTOR = 3.0
-PAD_BYTES = 4096  # room for a stencil's neighbours on both sides of an array
+PAD_BYTES = 4096  # for a stencil's neighbours on both sides of an array
 
-# Arrays that each kernel reads or writes once.
+# Number of arrays that each kernel reads or writes once.
 STREAMS = {
     "init": 1,
     "read": 1,
@@ -32,12 +32,12 @@ STREAMS = {
 SUMS = ("read", "dot")
 _STENCILS = ("stencil3", "stencil5")
 PARTS = 8
-_IN_FLIGHT = 4  # vectors of an array that a thread takes at once
+_IN_FLIGHT = 4  # vectors per array that a thread processes at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrays:
-    """Four arrays of `count` doubles; `a` is written, the others hold i mod 1021."""
+    """Four arrays of `count` doubles; `a` is written, the others contain i mod 1021."""
 
     a: int
     b: int
@@ -53,7 +53,7 @@ class Arrays:
 
 
 def arrays(rig: Rig, nbytes: int, threads: int) -> Arrays:
-    """Arrays of `nbytes` each, filled; `threads` is the largest grid that will run."""
+    """Return filled arrays of `nbytes` each; `threads` is the largest grid that will run."""
     buffers = tuple(rig.untouched(nbytes + 2 * PAD_BYTES) for _ in range(4))
     made = over(buffers, nbytes // 8, rig.memory(threads * 8))
     fill(rig, made)
@@ -61,8 +61,8 @@ def arrays(rig: Rig, nbytes: int, threads: int) -> Arrays:
 
 
 def parts(made: Arrays) -> list[Arrays]:
-    """The arrays in pieces. A pass over one is short, and what it touched has left the caches when
-    its turn comes again."""
+    """Return the arrays split into pieces. A pass over one piece is short, and its data has left
+    the caches when it is used again."""
     count = made.count // PARTS
     return [
         replace(made, count=count, **{name: getattr(made, name) + 8 * count * i for name in "abcd"})
@@ -71,18 +71,18 @@ def parts(made: Arrays) -> list[Arrays]:
 
 
 def over(buffers: tuple[Buffer, ...], count: int, sums: Buffer) -> Arrays:
-    """Arrays in memory that is there already."""
+    """Return arrays in existing memory."""
     a, b, c, d = (buffer.address + PAD_BYTES for buffer in buffers)
     return Arrays(a=a, b=b, c=c, d=d, sums=sums, buffers=buffers, count=count)
 
 
 def fill(rig: Rig, made: Arrays) -> None:
     wide = rig.block > 1
-    # The padding as well, so that neighbours at both ends are numbers.
+    # Fill the padding too, so that neighbours at both ends are valid numbers.
     pad, part = PAD_BYTES // 8, made.count // PARTS
     edges = [0, made.count + 2 * pad]
     if not wide:
-        # Each core places the pages that it will use: its share of every part.
+        # Each core first touches the pages that it will use: its part of every piece.
         edges[1:1] = [pad + part * number for number in range(1, PARTS)]
     for buffer in made.buffers:
         for first, end in itertools.pairwise(edges):
@@ -97,7 +97,7 @@ def fill(rig: Rig, made: Arrays) -> None:
 def call(
     rig: Rig, made: Arrays, kernel: str, *, grid: int, block: int, shared_bytes: int = 0
 ) -> Call:
-    """One of the streams over the whole arrays."""
+    """Return a call of one STREAM kernel over the whole arrays."""
     n = made.nbytes // rig.vector_bytes
     a, b, c, d = made.a, made.b, made.c, made.d
     given: dict[str, tuple[object, ...]] = {
@@ -121,19 +121,19 @@ def call(
 
 
 def groups(rig: Rig, made: Arrays, kernel: str) -> int:
-    """Threads that each take one group of what a stream writes."""
+    """Return the number of threads if each handles one group of the output."""
     if kernel in _STENCILS:
         return made.count
     return made.nbytes // rig.vector_bytes // _IN_FLIGHT
 
 
 def check(rig: Rig, made: Arrays, kernel: str, *, grid: int, block: int) -> str | None:
-    """Run it and compare samples of the output, or the sum, with what they must be."""
+    """Run a kernel; compare samples of its output, or its sum, with the expected values."""
     run = call(rig, made, kernel, grid=grid, block=block)
     if kernel in SUMS:
         rig.run(run)
         return _check_sum(rig, made, kernel, grid * block)
-    places = np.unique(
+    indices = np.unique(
         np.concatenate(
             [
                 np.arange(16),
@@ -143,14 +143,14 @@ def check(rig: Rig, made: Arrays, kernel: str, *, grid: int, block: int) -> str 
         )
     )
     a = made.buffers[0]
-    for place in places:
-        rig.device.write(a, PAD_BYTES + 8 * int(place), np.full(1, -1.0).view(np.uint8))
+    for index in indices:
+        rig.device.write(a, PAD_BYTES + 8 * int(index), np.full(1, -1.0).view(np.uint8))
     rig.run(run)
-    for place in places:
-        found = float(rig.read(a, np.float64, 1, PAD_BYTES + 8 * int(place))[0])
-        wanted = _value(kernel, int(place))
+    for index in indices:
+        found = float(rig.read(a, np.float64, 1, PAD_BYTES + 8 * int(index))[0])
+        wanted = _value(kernel, int(index))
         if found != wanted:
-            return f"{kernel} wrote {found} at {place}, not {wanted}"
+            return f"{kernel} wrote {found} at {index}, not {wanted}"
     return None
 
 
@@ -166,14 +166,14 @@ def _check_sum(rig: Rig, made: Arrays, kernel: str, threads: int) -> str | None:
     return f"{kernel} gives {found:.17g}, not {wanted:.17g}"
 
 
-def _value(kernel: str, place: int) -> float:
+def _value(kernel: str, index: int) -> float:
     def b(i: int) -> float:
         return float((i + PAD_BYTES // 8) % PERIOD)
 
     near = {"stencil3": 1, "stencil5": 2}.get(kernel)
     if near is not None:
-        return FACTOR * sum(b(place + r) for r in range(-near, near + 1))
-    one = b(place)
+        return FACTOR * sum(b(index + r) for r in range(-near, near + 1))
+    one = b(index)
     return {
         "init": FACTOR,
         "copy": one,

@@ -1,4 +1,4 @@
-"""Microbenchmarks that read windows of several sizes: a row for each."""
+"""Microbenchmarks that read windows of several sizes, one row per window."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kernelmark.micro.rig import Rig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Windows to read, each with its kind and the size that its row shows."""
+    """Windows to read, each with its kind and the size shown in its row."""
 
     points: tuple[tuple[str, int, _windows.Window], ...]
-    room: _windows.Room
+    buffers: _windows.Buffers
     seconds: float
     samples: int
     notes: list[str]
 
 
 class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
-    """Reads every window; a subclass chooses them, and the first columns of a row."""
+    """Reads every window. A subclass chooses the windows and the first columns of a row."""
 
     def sweep(
         self,
@@ -35,26 +35,26 @@ class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
         return Sweep(
             points=tuple(points),
             notes=notes,
-            room=_windows.room(rig, max(window.nbytes for _, _, window in points)),
+            buffers=_windows.allocate(rig, max(window.nbytes for _, _, window in points)),
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
         )
 
     def timed(self, rig: Rig, state: Sweep) -> list[_windows.Reading]:
         return [
-            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
+            _windows.measure(rig, state.buffers, w, seconds=state.seconds, samples=state.samples)
             for _, _, w in state.points
         ]
 
     def verify(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> str | None:
         for at in (0, len(state.points) // 2, -1):
-            wrong = _windows.check(rig, state.room, state.points[at][2])
+            wrong = _windows.check(rig, state.buffers, state.points[at][2])
             if wrong is not None:
                 return wrong
         return None
 
     def rows(self, rig: Rig, state: Sweep, raw: list[_windows.Reading]) -> list[Record]:
-        """Return the rows, whose first column is the kind of the window."""
+        """Return the rows; the first column is the kind of the window."""
         return [
             {
                 self.columns[0].name: kind,
@@ -69,7 +69,8 @@ class WindowSweep(Microbenchmark[Sweep, list[_windows.Reading]]):
 
 
 def rate_columns(level: str, reader: str) -> tuple[Column, ...]:
-    """Return the columns of a reading that a cache level limits; `reader` runs one block."""
+    """Return the columns of a read rate that a cache level limits; `reader` is what runs one
+    block."""
     return (
         Column(
             name="bytes_per_s",

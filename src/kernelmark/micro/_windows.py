@@ -1,4 +1,4 @@
-"""Windows of memory read round and round by micro_window.cu: calls, timing and the exact check."""
+"""Windows of memory read repeatedly by micro_window.cu: calls, timing and the exact check."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kernelmark.devices.base import Buffer
 from kernelmark.micro.rig import CHUNK_BYTES, Call, Rig, Samples
 
 FILE = "micro_window.cu"
-PERIOD = 1021  # of the numbers that memory is filled with; a prime, so that chunks differ
+PERIOD = 1021  # of the fill pattern; a prime, so that chunks differ
 _PER_CHUNK = CHUNK_BYTES // 8
-_FIRST_BYTES = 8 * 2**30  # read by the first, untimed launch at most
+_FIRST_BYTES = 8 * 2**30  # maximum read by the first, untimed launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """`windows` windows of `chunks` chunks; see micro_window.cu for `rotate` and `step`. Without
-    a step, chunks are read in a scattered order."""
+    """`windows` windows of `chunks` chunks; see micro_window.cu for `rotate` and `step`. If `step`
+    is None, chunks are read in scattered order."""
 
     chunks: int
     windows: int = 1
@@ -34,7 +34,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How fast a window was read: by all blocks a second, by one block a core cycle."""
+    """Read rate of a window: of all blocks per second, of one block per core cycle."""
 
     bytes_per_s: float
     bytes_per_clk: float | None
@@ -42,8 +42,8 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Filled memory, and places for clocks and sums."""
+class Buffers:
+    """Filled memory, and memory for clocks and sums."""
 
     data: Buffer
     clocks: Buffer
@@ -51,14 +51,14 @@ class Room:
 
 
 def private(rig: Rig, size: int) -> Window:
-    """A window of `size` bytes for each block."""
+    """Return a window of `size` bytes for each block."""
     chunks = max(1, size // CHUNK_BYTES)
     return Window(chunks=chunks, windows=rig.grid, step=_step(rig, chunks))
 
 
 def shared(rig: Rig, size: int, *, apart: bool) -> Window:
-    """One window for all blocks, which read the same chunks at about the same time, or are
-    `apart` from each other."""
+    """Return one window for all blocks. They read the same chunks at about the same time, or
+    different ones if `apart`."""
     chunks = max(1, size // CHUNK_BYTES)
     step = _step(rig, chunks)
     rotate = rig.warps if step is None else max(1, chunks // rig.grid)
@@ -66,8 +66,8 @@ def shared(rig: Rig, size: int, *, apart: bool) -> Window:
 
 
 def shared_out(rig: Rig, size: int) -> Window:
-    """One window of at most `size` bytes that the blocks share out among them, so many chunks that
-    every warp comes to all of them: with a common factor it would stay on a few."""
+    """Return one window of at most `size` bytes, divided among the blocks. The number of chunks has
+    no common factor with the number of warps, so that every warp reads all chunks over time."""
     warps = rig.grid * rig.warps
     chunks = max(1, size // CHUNK_BYTES)
     while math.gcd(warps, chunks) > 1:
@@ -76,12 +76,12 @@ def shared_out(rig: Rig, size: int) -> Window:
 
 
 def _step(rig: Rig, chunks: int) -> int | None:
-    """Scattered where a block has warps that can drift apart."""
+    """Return None (scattered) if a block has several warps, which can drift apart, else 1."""
     return None if rig.warps > 1 else 1 % chunks
 
 
-def room(rig: Rig, nbytes: int) -> Room:
-    """Memory filled with a known pattern."""
+def allocate(rig: Rig, nbytes: int) -> Buffers:
+    """Return memory filled with a known pattern."""
     data = rig.memory(nbytes)
     fill = rig.call(
         *("micro_stream.cu", "stream_fill", data, 0, nbytes // 8, PERIOD),
@@ -90,17 +90,17 @@ def room(rig: Rig, nbytes: int) -> Room:
     )
     rig.run(fill)
     threads = rig.grid * rig.block
-    return Room(data=data, clocks=rig.memory(rig.grid * 16), sums=rig.memory(threads * 4))
+    return Buffers(data=data, clocks=rig.memory(rig.grid * 16), sums=rig.memory(threads * 4))
 
 
-def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
-    """Every warp reads `rounds` chunks."""
+def read_call(rig: Rig, buffers: Buffers, window: Window, rounds: int) -> Call:
+    """Return a call in which every warp reads `rounds` chunks."""
     scattered = window.step is None
     call = rig.call(
-        *(FILE, "window_scatter" if scattered else "window_read", where.data),
+        *(FILE, "window_scatter" if scattered else "window_read", buffers.data),
         *(window.chunks, window.windows, window.rotate),
         *(() if scattered else (window.step,)),
-        *(rounds, where.clocks, where.sums),
+        *(rounds, buffers.clocks, buffers.sums),
         grid=rig.grid,
         block=rig.block,
     )
@@ -108,17 +108,17 @@ def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
     return call
 
 
-def measure(rig: Rig, where: Room, window: Window, *, seconds: float, samples: int) -> Reading:
-    """Read long enough that filling the caches does not count, `samples` times."""
+def measure(rig: Rig, buffers: Buffers, window: Window, *, seconds: float, samples: int) -> Reading:
+    """Read a window `samples` times, each long enough that filling the caches is negligible."""
     per_round = rig.grid * rig.warps * CHUNK_BYTES
     sweep = math.ceil(window.chunks / rig.warps)
     first = max(8, min(2 * sweep, _FIRST_BYTES // per_round))
-    rounds, call = rig.calibrated(lambda n: read_call(rig, where, window, n), first, seconds)
+    rounds, call = rig.calibrated(lambda n: read_call(rig, buffers, window, n), first, seconds)
     cycles: list[float] = []
 
     def note() -> None:
         if rig.no_cycles is None:
-            cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
+            cycles.append(float(np.median(rig.cycles(buffers.clocks, rig.grid))))
 
     timed = rig.sample(call, samples=samples, launches=1, after=note)
     return Reading(
@@ -128,10 +128,11 @@ def measure(rig: Rig, where: Room, window: Window, *, seconds: float, samples: i
     )
 
 
-def check(rig: Rig, where: Room, window: Window, rounds: int = 37) -> str | None:
-    """A short launch whose every thread's sum is known exactly, block by block."""
-    rig.run(read_call(rig, where, window, rounds))
-    found = rig.read(where.sums, np.uint32, rig.grid * rig.block)
+def check(rig: Rig, buffers: Buffers, window: Window, rounds: int = 37) -> str | None:
+    """Compare the sum of each block in a short launch with its exact value; return an error or
+    None."""
+    rig.run(read_call(rig, buffers, window, rounds))
+    found = rig.read(buffers.sums, np.uint32, rig.grid * rig.block)
     by_block = found.reshape(rig.grid, rig.block).sum(axis=1, dtype=np.uint32)
     wanted = expected_sums(rig, window, rounds)
     wrong = np.flatnonzero(by_block != wanted)
@@ -144,7 +145,7 @@ def check(rig: Rig, where: Room, window: Window, rounds: int = 37) -> str | None
 
 
 def expected_sums(rig: Rig, window: Window, rounds: int) -> NDArray[np.uint32]:
-    """The sum, modulo 2³², of all 32-bit words that each block reads in `rounds` rounds."""
+    """Return the sum, modulo 2³², of all 32-bit words that each block reads in `rounds` rounds."""
     sums = _chunk_sums()
     warps = np.arange(rig.warps, dtype=np.uint64)[:, None]
     wanted = np.zeros(rig.grid, np.uint32)
@@ -161,7 +162,7 @@ def expected_sums(rig: Rig, window: Window, rounds: int) -> NDArray[np.uint32]:
 
 
 def _scattered(numbers: NDArray[np.uint64], chunks: int, rounds: int) -> NDArray[np.uint64]:
-    """The chunks that warps with such numbers read: micro_window.cu's sequence, in 32 bits."""
+    """Return the chunks that the warps `numbers` read: micro_window.cu's sequence, in 32 bits."""
     mask = np.uint64(0xFFFFFFFF)
     state = (numbers + np.uint64(1)) * np.uint64(0x9E3779B9) & mask
     state ^= state >> np.uint64(15)
@@ -173,7 +174,7 @@ def _scattered(numbers: NDArray[np.uint64], chunks: int, rounds: int) -> NDArray
 
 
 def _chunk_sums() -> NDArray[np.uint32]:
-    """The word sum of a chunk by what its first number is."""
+    """Return the word sum of a chunk by its first number."""
     numbers = (np.arange(PERIOD + _PER_CHUNK) % PERIOD).astype(np.float64)
     words = numbers.view(np.uint32).reshape(-1, 2).sum(axis=1, dtype=np.uint32)
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)])

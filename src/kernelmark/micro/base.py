@@ -1,5 +1,5 @@
-"""Microbenchmark: one idea about a device, with setup, timed region, verification and metrics kept
-apart. A file in micro/benchmarks offers one as `benchmark`."""
+"""Microbenchmark: one measurement of a device, with separate setup, timed region, verification and
+metrics. Each file in micro/benchmarks provides one as `benchmark`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """What can be chosen, and what is chosen by mode. `brief` is what the headline metrics need.
+    """A parameter with its values by mode. `brief` is the subset that the headline metrics need.
 
-    `choices` are all the words or numbers there are, () where any will do. Numbers are from
-    `least` to `most`, in multiples of `multiple`; without `least`, more than 0, and 0 as well where
-    a mode has it."""
+    `choices` lists all legal words or numbers, () if any is legal. Numbers are from `least` to
+    `most`, in multiples of `multiple`; without `least`, above 0, and 0 is also legal if a mode uses
+    it."""
 
     help: str
     quick: Setting
@@ -52,7 +52,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of the rows, with the bound that its numbers must keep."""
+    """A column of the rows, with the bound that its numbers must not exceed."""
 
     name: str
     help: str
@@ -68,8 +68,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What is drawn over the figure's x: a column, shown after division by `per`. With `zero` the
-    axis begins there, as it always does under bars."""
+    """One panel of a figure: a column over the figure's x, divided by `per`. With `zero` the axis
+    begins at zero, as it always does for bars."""
 
     y: str
     title: str
@@ -81,8 +81,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """How a benchmark's rows are drawn: `colour` is the column that tells lines apart, `facet` one
-    that has a panel for each of its values. Rows are those with the values in `where`."""
+    """How to draw a benchmark's rows: `colour` is the column that distinguishes lines, `facet` a
+    column with a panel for each value. Only rows with the values in `where` are drawn."""
 
     x: str
     title: str
@@ -96,7 +96,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the timed region came to."""
+    """The results of the timed region."""
 
     rows: Sequence[Mapping[str, Value]] = ()
     metrics: Sequence[Metric] = ()
@@ -131,41 +131,42 @@ class Settings:
 
 
 class Microbenchmark(ABC, Generic[S, R]):
-    """One benchmark. `S` is what `setup` prepares, `R` what the timed region gives."""
+    """One benchmark. `S` is the state that `setup` prepares, `R` the raw result of the timed
+    region."""
 
     name: str
     summary: str
     measures: str  # what the numbers are, in a paragraph
-    misleads: str  # and how they can mislead
+    misleads: str  # how they can mislead
     kinds: tuple[str, ...] = GPUS
-    by_cycles: bool = False  # whether it says nothing where kernels cannot count core cycles
+    by_cycles: bool = False  # whether it needs kernels that can count core cycles
     parameters: Mapping[str, Parameter] = FrozenDict()
     columns: tuple[Column, ...] = ()
-    host_paced: tuple[str, ...] = ()  # metrics that the host sets as much as the device
+    host_paced: tuple[str, ...] = ()  # metrics that depend on the host as much as on the device
     figure: Figure
 
     def unsupported(self, rig: Rig) -> str | None:
-        """None, or one sentence on why this device cannot run it."""
+        """Return None, or one sentence on why this device cannot run the benchmark."""
         return None
 
     @abstractmethod
     def setup(self, rig: Rig, given: Settings) -> S:
-        """Allocate and fill; nothing here is timed."""
+        """Allocate and fill memory; untimed."""
 
     @abstractmethod
     def timed(self, rig: Rig, state: S) -> R:
-        """Run and read clocks; nothing else."""
+        """Run and read clocks only."""
 
     @abstractmethod
     def verify(self, rig: Rig, state: S, raw: R) -> str | None:
-        """None, or what the kernels computed wrongly."""
+        """Return None, or a description of a wrong result."""
 
     @abstractmethod
     def metrics(self, rig: Rig, state: S, raw: R) -> Findings:
-        """Rows and metrics from what was timed."""
+        """Return rows and metrics of the raw result."""
 
     def settings(self, mode: Mode, chosen: Mapping[str, Any]) -> Settings:
-        """The mode's values with those chosen instead."""
+        """Return the mode's values, overridden by `chosen`."""
         for name in chosen:
             if name not in self.parameters:
                 known = ", ".join(self.parameters)
@@ -175,7 +176,7 @@ class Microbenchmark(ABC, Generic[S, R]):
                 )
         values = {name: p.value(mode) for name, p in self.parameters.items()}
         for name, value in chosen.items():
-            given = _as_given(self.name, name, value, values[name])
+            given = _convert(self.name, name, value, values[name])
             _check(self.name, name, given, self.parameters[name])
             values[name] = given
         return Settings(values)
@@ -194,7 +195,7 @@ def metric(
     steady: bool = True,
     stand_in: bool = False,
 ) -> list[Metric]:
-    """A list of one metric, or of none where there is no value."""
+    """Return a list with one metric, or an empty list without a value."""
     if value is None:
         return []
     return [
@@ -214,8 +215,8 @@ def metric(
     ]
 
 
-def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
-    """`value` in the form of the default: text may come from a command line."""
+def _convert(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
+    """Convert `value` to the type of the default: text may come from a command line."""
     many = isinstance(like, tuple)
     example = like[0] if isinstance(like, tuple) else like
     kind = type(example)
@@ -239,13 +240,13 @@ def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
             ),
             hint=f"for example: {name}={example}",
         ) from None
-    # What is asked for twice is measured once.
+    # Measure a repeated value once.
     chosen: Setting = tuple(dict.fromkeys(made)) if many else made[0]
     return chosen
 
 
 def _check(benchmark: str, name: str, given: Setting, parameter: Parameter) -> None:
-    """Refuse what is unknown, and numbers that nothing can be measured with."""
+    """Raise UsageError for unknown values, and for numbers that cannot be measured with."""
     for value in _every(given):
         if parameter.choices and value not in parameter.choices:
             known = ", ".join(map(str, parameter.choices))
@@ -282,7 +283,8 @@ def _every(setting: Setting) -> tuple[Any, ...]:
 
 
 def fitting(sizes: Sequence[int], most: float, share: str) -> tuple[list[int], list[str]]:
-    """Sizes of at most `most` bytes, which is `share` of something, and a note on the others."""
+    """Return the sizes of at most `most` bytes and a note on the others; `share` describes `most`.
+    Raise Unsupported if no size fits."""
     kept = [size for size in sizes if size <= most]
     if not kept:
         raise Unsupported(Reason("micro-does-not-fit", size=min(sizes), most=most, share=share))
@@ -292,8 +294,8 @@ def fitting(sizes: Sequence[int], most: float, share: str) -> tuple[list[int], l
 
 
 def rounded(sizes: Sequence[int], step: int, least: int) -> tuple[list[int], list[str]]:
-    """Each distinct size in whole steps, at least `least`, once; and a note where that changed
-    one."""
+    """Return the distinct sizes, rounded down to multiples of `step` but at least `least`; and a
+    note if a size was changed."""
     made = [max(least, size // step * step) for size in sizes]
     odd = [f"{a} B as {b} B" for a, b in zip(sizes, made, strict=True) if a != b]
     note = f"sizes are multiples of {step} B, at least {least} B: measured {', '.join(odd)}"
@@ -303,7 +305,8 @@ def rounded(sizes: Sequence[int], step: int, least: int) -> tuple[list[int], lis
 def available(
     asked: Sequence[str], there: Callable[[str], bool], where: str
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Those of `asked` that are there, and a note on the others; none at all is unsupported."""
+    """Return those of `asked` for which `there` is true, and a note on the others; raise
+    Unsupported if there are none."""
     found = tuple(word for word in asked if there(word))
     missing = ", ".join(word for word in asked if not there(word))
     if not found:

@@ -1,4 +1,4 @@
-"""One microbenchmark on one rig, from setup to a judged result."""
+"""Execute one microbenchmark on one rig, from setup to a judged result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from kernelmark.runners.worker import Server
 
 
 def open_rig(device: str, threads: int = 0) -> Rig:
-    """The device called so, set up for microbenchmarks."""
-    # A module that is loaded at its first launch would wait for the gate that the launch is behind.
+    """Open the device of this name for microbenchmarks."""
+    # A module that is loaded lazily at its first launch would wait for the gate that blocks the
+    # launch.
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     kind, info = find(device)
     if info.kind == "cpu":
@@ -53,7 +54,7 @@ def open_rig(device: str, threads: int = 0) -> Rig:
 
 
 def serve(server: Server, request: Message) -> Message:
-    """Do a request of `session` in a worker: run one microbenchmark. The rig stays open."""
+    """Serve a request of `session` in a worker: run one microbenchmark. The rig stays open."""
     if not isinstance(server.opened, Rig):
         rig = open_rig(server.device, server.threads)
         rig.warm_up()
@@ -65,7 +66,7 @@ def serve(server: Server, request: Message) -> Message:
 
 
 def serve_build(server: Server, request: Message) -> Message:
-    """Do a request of `session` in a worker: compile one kernel file into the cache."""
+    """Serve a request of `session` in a worker: compile one kernel file into the cache."""
     from kernelmark.micro._gpu_rig import build
 
     server.send_phase("compile")
@@ -80,13 +81,13 @@ def execute(
     mode: Mode = "quick",
     chosen: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Run it. Whatever goes wrong becomes the result's status."""
+    """Run a microbenchmark. Any failure becomes the result's status."""
     settings = benchmark.settings(mode, chosen or {})
     return _Execution(benchmark, rig, mode, settings).result()
 
 
 class _Execution:
-    """One execution, with what it has cost so far."""
+    """One execution and its cost so far."""
 
     def __init__(
         self, benchmark: Microbenchmark[Any, Any], rig: Rig, mode: Mode, settings: Settings
@@ -103,18 +104,18 @@ class _Execution:
         ledger = self._rig.ledger
         compile_s, compilations = ledger.compile_s, ledger.compilations
         ledger.trace.clear()
-        status, error, findings = self._guarded()
+        status, error, findings = self._run_and_catch()
         self._cost["compile"] = ledger.compile_s - compile_s
         self._cost["total"] = time.perf_counter() - begin
         with contextlib.suppress(CaseError):
             self._rig.release()
-        return self._made(status, error, findings, ledger.compilations - compilations)
+        return self._build_result(status, error, findings, ledger.compilations - compilations)
 
-    def _guarded(self) -> tuple[Status, str, Findings]:
+    def _run_and_catch(self) -> tuple[Status, str, Findings]:
         try:
             return self._run()
         except (Unsupported, UsageError) as error:
-            # A number that no kernel takes is found out when it is packed.
+            # A number that exceeds the kernel's parameter type is detected when it is packed.
             return Status.UNSUPPORTED, error.message, Findings()
         except CompileError as error:
             return Status.COMPILE_ERROR, error.message, Findings()
@@ -122,7 +123,7 @@ class _Execution:
             text = str(getattr(error, "message", error)) or "the host is out of memory"
             return Status.OUT_OF_MEMORY, text, Findings()
         except ZeroDivisionError:
-            # No setting is 0 where it divides, so a clock stood still.
+            # No setting used as a divisor is 0, so a clock did not advance.
             reason = "something took no time at all by the clock it was timed with"
             return Status.WRONG, reason, Findings()
         except Exception as error:
@@ -160,7 +161,9 @@ class _Execution:
         finally:
             self._cost[name] = time.perf_counter() - begin
 
-    def _made(self, status: Status, error: str, findings: Findings, compilations: int) -> Result:
+    def _build_result(
+        self, status: Status, error: str, findings: Findings, compilations: int
+    ) -> Result:
         rig, info = self._rig, self._rig.info
         columns = tuple(column.on(rig.hardware) for column in self._benchmark.columns)
         rows, metrics = tuple(findings.rows), self._metrics(columns, findings)
@@ -185,7 +188,7 @@ class _Execution:
         )
 
     def _metrics(self, columns: Sequence[PointColumn], findings: Findings) -> tuple[Metric, ...]:
-        """What was found, with what is known of how well each repeats."""
+        """Return the metrics with their spread, steadiness and host dependence."""
         paced = self._benchmark.host_paced
         return tuple(
             dataclasses.replace(
@@ -199,7 +202,7 @@ class _Execution:
 
 
 def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """A note where launches of the same work took very different times."""
+    """Return a note if launches of the same work took very different times."""
     found = (row.get("spread") for row in rows)
     spreads = [spread for spread in found if isinstance(spread, float)]
     wide = [spread for spread in spreads if spread > WIDE]

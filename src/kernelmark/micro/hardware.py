@@ -1,7 +1,7 @@
-"""Hardware: what a device can do at most, by its architecture and its vendor's data sheet.
+"""Hardware: upper bounds of a device, by its architecture and its vendor's data sheet.
 
-For telling impossible figures, and for showing beside measured ones. A percentage is never
-computed from it without saying so.
+Used to detect impossible figures, and shown alongside measured ones. A percentage is never computed
+from them without being labelled so.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.units import counted
 
-# Where nothing is known: more than any GPU so far, so that only a mistake of units is above it.
+# For an unknown GPU: more than any GPU so far, so that only an error in units exceeds it.
 _MOST = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 4096.0, "matrix": 131072.0}
 _MOST_CLOCK_MHZ = 6000.0
 _MOST_DRAM = 64e12
-# One way: NVLink-C2C and NVLink of the next generation. Bits taken for bytes over PCIe stay below
-# that, so that mistake is found only where the architecture is known.
+# One way: NVLink-C2C and NVLink of the next generation. A PCIe rate in bits instead of bytes stays
+# below that, so that error is found only if the architecture is known.
 _MOST_LINK = {"host": 900e9, "peer": 1800e9}
-# By a word of the model's name: GPUs on a package with their CPU, and the rate
-# one way between the two.
+# GPUs on a package with their CPU, by a word of the model's name, and the one-way rate between the
+# two.
 _SUPERCHIPS = {"gh200": 450e9, "gb200": 450e9, "gb300": 450e9}
-_SHARES_MEMORY = ("mi300a",)  # host and device have the same memory: a copy is one inside it
-# In a name these make another product of it, which a sheet without the word does not speak of.
+_SHARES_MEMORY = ("mi300a",)  # host and device share memory: a copy stays inside it
+# Words that make a name another product: a data sheet without the word does not apply to it.
 _VARIANTS = frozenset({"pcie", "nvl", "mig", "laptop", "mobile", "d", "ti", "super"})
-# A core of a CPU: four loads of 64 bytes, four pipes of 64-byte vectors.
+# Per CPU core: four loads of 64 bytes, four pipes of 64-byte vectors.
 _MOST_CORE = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 1024.0, "matrix": 16384.0}
 _MOST_CORE_DRAM = 200e9
 _MOST_CORE_CLOCK_MHZ = 8000.0
@@ -60,7 +60,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """Bounds of one device. Rates of a unit are for a core cycle."""
+    """Upper bounds of one device. Rates are per core cycle and SM/CU (or CPU core)."""
 
     units: int
     clock_mhz: float
@@ -76,7 +76,7 @@ class Hardware:
 
     @classmethod
     def of(cls, info: DeviceInfo) -> Hardware:
-        """The bounds of a device, as far as they are known."""
+        """Return the bounds of a device, as far as they are known."""
         if info.kind not in ("cuda", "hip"):
             return _of_cpu(info)
         table = _tables()["arch"].get(info.arch.rstrip("af") if info.kind == "cuda" else info.arch)
@@ -98,15 +98,16 @@ class Hardware:
         )
 
     def plausible_clock(self, mhz: float) -> bool:
-        """Whether a reading can be the core clock: some drivers report a parked one."""
+        """Return whether a reading can be the core clock: some drivers report that of an idle
+        GPU."""
         return 0.05 * self.clock_mhz < mhz <= 1.05 * self.clock_mhz
 
     def rate(self, level: str) -> Limit:
-        """Bytes a cycle of one unit from `l1`, `shared` or `l2`."""
+        """Return the bytes per cycle of one SM/CU from `l1`, `shared` or `l2`."""
         return Limit(value=self.rates[level], why=self._origin(f"bytes a cycle and unit ({level})"))
 
     def bandwidth(self, level: str) -> Limit:
-        """Bytes a second of all units from `l1`, `shared`, `l2` or `dram`."""
+        """Return the bytes per second of all SMs/CUs from `l1`, `shared`, `l2` or `dram`."""
         if level == "dram":
             return self.dram
         rate = self.rates[level]
@@ -116,12 +117,13 @@ class Hardware:
         )
 
     def link(self, other: str, ways: int = 1) -> Limit:
-        """Bytes a second to or from the `host` or a `peer`; with two ways, to and from."""
+        """Return the bytes per second to or from the `host` or a `peer`; with `ways` 2, both
+        together."""
         one = self.links.get(other, self.dram)  # a CPU is its own host
         return one if ways == 1 else Limit(value=ways * one.value, why=f"{ways} × {one.why}")
 
     def per_cycle(self, unit: str, dtype: str) -> Limit:
-        """Operations a cycle of one unit on the `vector` or `matrix` unit."""
+        """Return the operations per cycle of one SM/CU on its `vector` or `matrix` unit."""
         table = self.vector if unit == "vector" else self.matrix
         most = _MOST if self.kind == "gpu" else _MOST_CORE
         if dtype in table:
@@ -129,7 +131,7 @@ class Hardware:
         return Limit(value=most[unit], why="more than any unit so far")
 
     def flops(self, unit: str, dtype: str) -> Limit:
-        """Operations a second of all units."""
+        """Return the operations per second of all SMs/CUs."""
         rate = self.per_cycle(unit, dtype).value
         return Limit(
             value=self.units * rate * self.clock_mhz * 1e6,
@@ -141,8 +143,8 @@ class Hardware:
 
 
 def find_sheet(info: DeviceInfo) -> Sheet | None:
-    """The vendor's figures for a device, by whole words of its name; None where it is not listed.
-    Of several that fit, the one with the most words."""
+    """Return the vendor's figures for a device, found by whole words of its name; None if it is not
+    listed. If several match, the entry with the most words is used."""
     words = _words(info.model)
     found = None
     for entry in sorted(_tables()["device"], key=lambda entry: len(entry["words"])):
@@ -163,12 +165,12 @@ def find_sheet(info: DeviceInfo) -> Sheet | None:
 
 
 def _words(model: str) -> set[str]:
-    """A100-SXM4-80GB is three words."""
+    """Split a model's name into words: A100-SXM4-80GB has three."""
     return set(re.split(r"[^a-z0-9]+", model.lower()))
 
 
 def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> dict[str, Limit]:
-    """What can go one way between the device and its host, or another one."""
+    """Return the one-way limits between the device and its host, or another device."""
     rates = {name: float((table or {}).get(name, most)) for name, most in _MOST_LINK.items()}
     words = _words(info.model)
     host = next((rate for word, rate in _SUPERCHIPS.items() if word in words), rates["host"])
@@ -184,7 +186,8 @@ def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> di
 
 
 def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:
-    """The bus's rate as the driver reports it or as the data sheet says, whichever is higher."""
+    """Return the memory bandwidth by the driver's bus width and clock or by the data sheet,
+    whichever is higher."""
     found = []
     clock = float(info.attributes.get("memory_clock_khz", "0")) * 1e3
     bits = float(info.attributes.get("bus_bits", "0"))

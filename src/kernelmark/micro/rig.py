@@ -1,4 +1,4 @@
-"""Rig: a device set up for microbenchmarks; kernels, memory and clocks behind one face."""
+"""Rig: common interface of a device to microbenchmarks: kernels, memory and clocks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer, Device
 from kernelmark.micro.hardware import Hardware
 
-CHUNK_BYTES = 4096  # what a warp of micro_window.cu reads at a time
+CHUNK_BYTES = 4096  # read at a time by a warp of micro_window.cu
 MOST_ROUNDS = 2**28
-MOST_LAUNCHES = 250  # in one timing: a full queue would hold the host
-_HOST_S = 0.02  # that a launch and the wait for it may take beside the launch itself
-_LONGEST_S = 0.2  # of a launch that is tried, by the host's clock
-_BATCH_S = 0.02  # launches without a pause while a call is sustained: longer than a reading takes
-_SETTLED = 1 / 3  # of a sustained call, after which power and clock no longer rise or fall much
+MOST_LAUNCHES = 250  # in one timing: a full queue would block the host
+_HOST_S = 0.02  # maximum host time of a launch beyond the kernel's own time
+_LONGEST_S = 0.2  # maximum host time of a trial launch
+_BATCH_S = 0.02  # launches without a pause in `sustain`: longer than a telemetry reading takes
+_SETTLED = 1 / 3  # fraction of a sustained call after which power and clock are nearly constant
 _READ_S = 0.1  # between two readings
-_ENERGY_S = 0.2  # the driver's energy counter moves in steps of up to a tenth of a second
+_ENERGY_S = 0.2  # the driver's energy counter is updated in steps of up to 0.1 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Seconds a launch, and the core clock meanwhile; None where it cannot be read."""
+    """Seconds per launch, and the core clock during it; None if it cannot be read."""
 
     elapsed_s: float
     clock_mhz: float | None = None
@@ -49,7 +49,7 @@ class Samples:
 
     @property
     def typical_s(self) -> float:
-        """The median; the shortest on a device that others may be using as well."""
+        """Return the median; on a device that others may also use, the shortest."""
         return self.median_s if self.exclusive else self.best_s
 
     @property
@@ -65,14 +65,14 @@ class Samples:
         return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
 
     def spread(self) -> float:
-        """Largest distance between two, as a share of the median."""
+        """Return the range of the timings as a fraction of their median."""
         return (max(self.seconds) - min(self.seconds)) / self.median_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
-    """Timings of a call that went on for a while, and what the device said of itself meanwhile;
-    None where that was too short to be read."""
+    """Timings of a call that ran for a while, and the telemetry during it; None if the call was too
+    short for a reading."""
 
     samples: Samples
     seen: Telemetry | None
@@ -83,13 +83,13 @@ class Sustained:
 
     @property
     def throttle(self) -> str | None:
-        """Why the clock was held down; empty where it was not."""
+        """Return the reasons for throttling; empty if there was none."""
         return ", ".join(self.seen.throttle) if self.seen else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A kernel with its arguments, ready to be launched as often as wanted."""
+    """A kernel with its arguments, ready to be launched repeatedly."""
 
     file: str
     kernel: str
@@ -109,21 +109,21 @@ class _Ledger:
 
 
 class Rig(ABC):
-    """What a microbenchmark works with. Everything it allocates is given back by `release`."""
+    """The device interface of a microbenchmark. `release` frees everything that it allocated."""
 
     device: Device
     info: DeviceInfo
     hardware: Hardware
-    lanes: int = 1  # threads that run in step
-    vector_bytes: int = 16  # one load of the widest kind
+    lanes: int = 1  # threads per warp or wavefront
+    vector_bytes: int = 16  # bytes of the widest load
     threads: int = 0  # of a CPU
-    exclusive: bool = True  # nobody else uses it meanwhile
+    exclusive: bool = True  # no other process uses it
 
     def __init__(self) -> None:
         self.ledger = _Ledger()
-        self.notes: list[str] = []  # what every result says of how its kernels were made
-        # Called by `time` while the launches run, or after them where the host is what runs them.
-        self._beside: Callable[[], None] | None = None
+        self.notes: list[str] = []  # about how the kernels were built, for every result
+        # Called by `time` while the launches run; on a CPU, after them.
+        self._during_launches: Callable[[], None] | None = None
 
     # -- kernels
 
@@ -138,42 +138,43 @@ class Rig(ABC):
         shared_bytes: int = 0,
         types: dict[str, str] | None = None,
     ) -> Call:
-        """`kernel` of `file` with arguments packed by its declaration."""
+        """Return a call of `kernel` in `file`, with arguments packed by its declaration."""
 
     @abstractmethod
     def time(self, call: Call, launches: int = 1) -> Timed:
-        """Run it `launches` times in a row and wait."""
+        """Run a call `launches` times in a row and wait."""
 
     def run(self, call: Call) -> None:
-        """Run it once and wait."""
+        """Run a call once and wait."""
         self.time(call)
 
     def prefer_cache(self, call: Call) -> None:
-        """Give the first cache all the memory that it shares with shared memory, where it does."""
+        """Give L1 all of the memory that it shares with shared memory, if they share any."""
 
     @abstractmethod
     def kernels(self, file: str) -> frozenset[str]:
-        """The kernels that `file` has for this device."""
+        """Return the kernels that `file` has for this device."""
 
     @property
     @abstractmethod
     def grid(self) -> int:
-        """Blocks of a full-size block that fill the device once: units, or threads of a CPU."""
+        """Return the number of full-size blocks that fill the device once: SMs/CUs, or threads of a
+        CPU."""
 
     @property
     @abstractmethod
     def block(self) -> int:
-        """Threads of a full-size block."""
+        """Return the threads of a full-size block."""
 
     @property
     def warps(self) -> int:
-        """Warps of a full-size block."""
+        """Return the warps of a full-size block."""
         return self.block // self.lanes
 
     # -- memory
 
     def memory(self, nbytes: int) -> Buffer:
-        """Memory of the device until `release`, never more than three quarters of what is free."""
+        """Allocate device memory until `release`, at most three quarters of the free memory."""
         self.check_free(nbytes)
         made = self.device.allocate(nbytes)
         self.ledger.buffers.append(made)
@@ -185,27 +186,27 @@ class Rig(ABC):
             raise Unsupported(f"{nbytes / 2**30:.1f} GiB are needed and {free:.1f} GiB are free")
 
     def untouched(self, nbytes: int) -> Buffer:
-        """Memory that nobody has written to yet, where that makes a difference."""
+        """Allocate memory that was not written to yet, if that makes a difference."""
         return self.memory(nbytes)
 
     def place(self, array: NDArray[Any]) -> Buffer:
-        """A copy of `array` in the device's memory."""
+        """Return a copy of `array` in the device's memory."""
         buffer = self.memory(max(16, array.nbytes))
         self.device.write(buffer, 0, np.ascontiguousarray(array).view(np.uint8).ravel())
         return buffer
 
     def read(self, buffer: Buffer, kind: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
-        """`count` numbers out of the device's memory."""
+        """Read `count` numbers from the device's memory."""
         nbytes = np.dtype(kind).itemsize * count
         return self.device.read(buffer, offset, nbytes).view(kind)
 
     def zero(self, buffer: Buffer, nbytes: int | None = None) -> None:
-        """Set it to zeros."""
+        """Fill a buffer with zeros."""
         count = buffer.nbytes if nbytes is None else nbytes
         self.device.write(buffer, 0, np.zeros(count, np.uint8))
 
     def release(self, buffers: Iterable[Buffer] | None = None) -> None:
-        """Give back `buffers`, or everything."""
+        """Free `buffers`, or all."""
         for buffer in list(self.ledger.buffers if buffers is None else buffers):
             self.ledger.buffers.remove(buffer)
             self.device.free(buffer)
@@ -215,15 +216,15 @@ class Rig(ABC):
     @property
     @abstractmethod
     def clock_mhz(self) -> float:
-        """The core clock that converts time to cycles if a timing has none of its own."""
+        """Return the core clock that converts time to cycles if a timing has no clock."""
 
     def clock_during(self, samples: Samples) -> float | None:
-        """The core clock while `samples` were taken; None where nobody read it then."""
+        """Return the core clock during `samples`; None if it was not read then."""
         return samples.clock_mhz or self.clock_mhz
 
     @abstractmethod
     def warm_up(self) -> None:
-        """Work until the clock is up."""
+        """Run work until the core clock has ramped up."""
 
     def sample(
         self,
@@ -234,8 +235,8 @@ class Rig(ABC):
         launches: int | None = None,
         after: Callable[[], None] | None = None,
     ) -> Samples:
-        """Timings of `call`, each of as many launches as take `seconds`, after one untimed;
-        `after` is called after each of them."""
+        """Time `call` repeatedly, each time with as many launches as take `seconds`, after one
+        untimed launch; `after` is called after each timing."""
         if launches is None:
             first = self.time(call)
             launches = max(1, math.ceil(seconds / max(first.elapsed_s, 1e-7)))
@@ -249,23 +250,23 @@ class Rig(ABC):
     def calibrated(
         self, make: Callable[[int], Call], first: int, seconds: float
     ) -> tuple[int, Call]:
-        """(rounds, call of that many) so that a launch takes about `seconds`, never fewer than
-        `first`. What it ran for this has warmed the caches."""
+        """Return a number of rounds, at least `first`, and a call of that many, so that a launch
+        takes about `seconds`. The trial launches also warm the caches."""
         rounds = first
         for _ in range(6):
             call = make(rounds)
-            taken, waited = self._taken(call)
+            taken, waited = self._trial_s(call)
             if taken > 0.6 * seconds or rounds >= MOST_ROUNDS:
                 break
-            # A short launch is mostly start-up: it must not decide alone.
+            # A short launch is mostly start-up, so limit the growth per step.
             most = min(64.0, max(2.0, _LONGEST_S / max(waited, 1e-6)))
             rounds = min(MOST_ROUNDS, math.ceil(rounds * min(seconds / max(taken, 1e-7), most)))
         return rounds, make(rounds)
 
-    def _taken(self, call: Call) -> tuple[float, float]:
-        """(seconds of a launch, seconds the host waited for it). Where the host waited far longer,
-        and did so twice, its clock is believed: a wrong one must end as a wrong result, not as a
-        launch that goes on for hours."""
+    def _trial_s(self, call: Call) -> tuple[float, float]:
+        """Return (seconds of a launch, seconds the host waited for it). If the host waited much
+        longer, twice, use its clock: a wrong device clock must lead to a wrong result, not to a
+        launch that takes hours."""
         begin = time.monotonic()
         taken = self.time(call).elapsed_s
         waited = time.monotonic() - begin
@@ -276,7 +277,7 @@ class Rig(ABC):
         return max(taken, waited - _HOST_S), waited
 
     def samples(self, timed: Iterable[Timed]) -> Samples:
-        """Timings put together."""
+        """Combine timings into `Samples`."""
         every = tuple(timed)
         return Samples(
             seconds=tuple(t.elapsed_s for t in every),
@@ -285,16 +286,16 @@ class Rig(ABC):
         )
 
     def typical(self, durations: Iterable[float]) -> float:
-        """The median of durations; the shortest on a device that others may be using as well."""
+        """Return the median of durations; on a device that others may also use, the shortest."""
         return statistics.median(durations) if self.exclusive else min(durations)
 
     @property
     def no_cycles(self) -> str | None:
-        """None, or one sentence on why kernels cannot count core cycles here."""
+        """Return None, or one sentence on why kernels cannot count core cycles on this device."""
         return None
 
     def cycles(self, clocks: Buffer, blocks: int) -> NDArray[np.float64]:
-        """Cycles that each block took, from the pairs that kernels stamp."""
+        """Return the cycles of each block, from the pairs of clock stamps."""
         if self.no_cycles is not None:
             raise Unsupported(self.no_cycles)
         pairs = self.read(clocks, np.uint64, 2 * blocks).reshape(blocks, 2)
@@ -303,24 +304,24 @@ class Rig(ABC):
 
     @property
     def ticks_to_cycles(self) -> float:
-        """Core cycles for one tick of what kernels read as the core clock."""
+        """Return the core cycles per tick of the kernels' core clock."""
         return 1.0
 
     @property
     @abstractmethod
     def wall_tick_s(self) -> float:
-        """Seconds for one tick of what kernels read as the wall clock."""
+        """Return the seconds per tick of the kernels' wall clock."""
 
     def look(self) -> Telemetry:
-        """The device's own readings now, which are kept with the result."""
+        """Read the device's telemetry now and keep it for the result."""
         self.device.watch()
         telemetry = self.device.telemetry()
         self.ledger.trace.append(telemetry)
         return telemetry
 
     def sustain(self, call: Call, seconds: float) -> Sustained:
-        """Timings of `call` over at least `seconds`. The device is read while launches run: a
-        moment later it would be at rest."""
+        """Time `call` over at least `seconds`. Telemetry is read while launches run: directly after
+        them the device would already be idle."""
         launches = 1
         if self.exclusive:
             each = max(self.time(call).elapsed_s, 1e-7)
@@ -330,15 +331,16 @@ class Rig(ABC):
         begin = time.monotonic()
         while (passed := time.monotonic() - begin) < seconds or len(timed) < 3:
             if passed >= _SETTLED * seconds:
-                self._beside = lambda: self._note(readings)
+                self._during_launches = lambda: self._append_reading(readings)
             try:
                 timed.append(self.time(call, launches))
             finally:
-                self._beside = None
+                self._during_launches = None
         return Sustained(samples=self.samples(timed), seen=together(readings))
 
-    def _note(self, readings: list[tuple[float, Telemetry]]) -> None:
-        """A reading with its time, unless it is still the last one."""
+    def _append_reading(self, readings: list[tuple[float, Telemetry]]) -> None:
+        """Append a telemetry reading with its time, unless the last one is too recent or
+        unchanged."""
         if readings and time.monotonic() - readings[-1][0] < _READ_S:
             return
         self.device.watch()
@@ -348,14 +350,14 @@ class Rig(ABC):
             self.ledger.trace.append(seen)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything and close the device."""
         self.release()
         self.device.close()
 
 
 def together(readings: Sequence[tuple[float, Telemetry]]) -> Telemetry | None:
-    """One reading for a stretch of time: the last, with every reason for a lower clock that was
-    seen, and with the power by the energy counter, which misses nothing, where there is one."""
+    """Merge readings over an interval: the last one, with all throttle reasons seen, and with the
+    mean power from the energy counter, if there is one."""
     if not readings:
         return None
     (begin, first), (end, last) = readings[0], readings[-1]

@@ -1,4 +1,4 @@
-"""Measure roofs: the microbenchmarks that they come from, by kind of device."""
+"""Measure roofs: the microbenchmarks that provide them, by kind of device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelmark.core.units import duration_text
 from kernelmark.micro.hardware import Sheet
 from kernelmark.micro.session import Tell, run
 
-# In the order they run, with parameters. A metric says itself which roof it is.
+# In the order they run, with parameters. A metric's `roof` says which roof it provides.
 _Sources = dict[str, dict[str, str]]
 _CPU: _Sources = {"vector": {}, "stream": {"kernels": "read,copy,triad"}}
 _GPU_NAMES = ("incore", "matrix", "cache", "l2_cache", "stream", "small_kernels")
@@ -18,7 +18,7 @@ SOURCES = {"cpu": _CPU, "cuda": _GPU, "hip": _GPU}
 
 
 def measure(device: str, threads: int, tell: Tell) -> list[Result]:
-    """The results that roofs of a device come from; failures are reported."""
+    """Run the microbenchmarks that provide a device's roofs; report failures."""
     sources = SOURCES[device.partition(":")[0]]
     results: list[Result] = []
     # In one worker: starting another takes half as long as a benchmark on a CPU.
@@ -39,7 +39,7 @@ def measure(device: str, threads: int, tell: Tell) -> list[Result]:
 
 
 def sheet_value(roof: Roof, sheet: Sheet | None) -> float | None:
-    """The vendor's figure for the same quantity, for showing beside it."""
+    """Return the vendor's figure for the same quantity, to be shown alongside."""
     if sheet is None:
         return None
     if roof.kind == "flops":

@@ -1,4 +1,5 @@
-"""Microbenchmarks in a process of their own, one after the other; one that is lost is a result."""
+"""Run microbenchmarks one after the other in a separate process; a lost process becomes a
+result."""
 
 from __future__ import annotations
 
@@ -30,19 +31,19 @@ TIMEOUT_S = {"brief": 120.0, "quick": 180.0, "full": 900.0}
 # Opening a rig compiles the code of a CPU's benchmarks.
 _OPEN_TIMEOUT_S = 120.0
 _COMPILE_TIMEOUT_S = 300.0
-# What takes longest to compile.
+# Files that take longest to compile.
 _LONG = ("micro_matrix.cu", "micro_ops.cu", "micro_roofline.cu")
 Tell = Callable[[str], None]
 
 
 def plain_name(text: str) -> str:
-    """The registry's name for what a user types: l2-cache and l2_cache are the same."""
+    """Return the registry's name for what a user types: l2-cache and l2_cache are the same."""
     return text.strip().replace("-", "_")
 
 
 def named(text: str) -> Microbenchmark[Any, Any]:
-    """The benchmark that a user calls so; an unknown name lists those there are, as `kmark micro
-    list` writes them."""
+    """Return the benchmark of this name; for an unknown name, raise an error that lists the known
+    ones as `kmark micro list` does."""
     plain = plain_name(text)
     if plain in registry:
         return registry.get(plain)
@@ -63,8 +64,8 @@ def run(
     timeout_s: float | None = None,
     tell: Tell | None = None,
 ) -> Generator[Result, None, None]:
-    """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs.
-    `parameters` are those of every benchmark, `own_parameters` those of one, by its name."""
+    """Yield each benchmark's result as it ends, also failures. Illegal input raises before any
+    benchmark runs. `parameters` apply to every benchmark, `own_parameters` to one, by its name."""
     if mode not in MODES:
         raise UsageError(Reason("micro-mode-unknown", mode=mode), hint=f"known: {', '.join(MODES)}")
     given = {
@@ -90,8 +91,8 @@ def run(
         for name in names
     ]
     limits = Limits(timeout_s=timeout_s or TIMEOUT_S[mode], compile_timeout_s=_OPEN_TIMEOUT_S)
-    # A benchmark opens the device its own way, and modules must be loaded before they are launched
-    # (see `open_rig`). The driver reads this variable when it is first called.
+    # A benchmark opens the device in the worker, and modules must be loaded before they are
+    # launched (see `open_rig`). The driver reads this variable when it is first called.
     eager = {"CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "EAGER")}
     spec = WorkerSpec(device=info.name, variables=eager, opens_device=False)
     return _run_all(Pool([Slot(kind, info, spec, limits)]), jobs, tell or (lambda text: None))
@@ -158,7 +159,7 @@ class _RunMicro(Job[Result]):
         )
 
     def spoils(self, value: Result) -> bool:
-        # A kernel that faulted spoils its process's context of the GPU for good.
+        # A kernel that faulted invalidates its process's GPU context permanently.
         return value.status is Status.RUNTIME_ERROR and not value.device.startswith("cpu")
 
 
@@ -169,8 +170,8 @@ def kernel_files() -> list[str]:
 
 
 def build_all(info: DeviceInfo) -> int:
-    """Compile the kernel files that are not in the cache, on all cores, and return how many those
-    were. What fails to compile fails again where it is used."""
+    """Compile the kernel files that are not in the cache, on all cores; return their number. A file
+    that fails to compile fails again when it is used."""
     jobs = [_BuildKernel(name=name) for name in kernel_files()]
     with compile_pool(info, len(os.sched_getaffinity(0)), _COMPILE_TIMEOUT_S) as pool:
         return sum(fresh for _, fresh in pool.run_all(jobs, pool.compilers))

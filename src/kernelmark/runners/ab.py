@@ -1,11 +1,11 @@
 """Measure two sides alternately until their difference is known.
 
 A round starts a fresh worker for each side and measures every open pair on both, one side directly
-after the other, pairs in a new random order. Rounds come in twos: which side goes first is drawn
+after the other, pairs in a new random order. Rounds come in twos: the side that goes first is drawn
 for every pair in the first round and reversed in the second (ABBA), so that a drift of the device
-affects both sides equally. At preset looks a pair whose verdict is certain enough is closed. The
-looks share one false-alarm probability (`stats.paired.Looks`), and changes are discoveries among
-all pairs, at a controlled false discovery rate (`stats.suite`).
+affects both sides equally. At preset interim looks, a pair whose verdict is certain enough is
+closed. The looks share one false-alarm probability (`stats.paired.Looks`), and changes are
+discoveries among all pairs, at a controlled false discovery rate (`stats.suite`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernelmark.runners.pool import OnWait, Pool
 from kernelmark.stats.paired import DELTA, Looks, Paired
 from kernelmark.stats.suite import suite_verdicts
 
-# A round is one of many: short, two blocks of memory, no stop rule of its own.
+# A round is one of many, so it is short: two blocks, and no stop rule on precision.
 ROUND = Timing(
     allocations=2, max_allocations=2, min_samples=5, max_s=0.1, warmup_s=0.05, target_rel_ci=1.0
 )
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How certain a verdict must be. `seed` determines every random order."""
+    """The certainty that a verdict needs. `seed` determines every random order."""
 
     looks: Looks = field(default_factory=Looks)
     delta: float = DELTA
@@ -75,7 +75,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A closed pair. `base_s` and `head_s` are seconds per launch, one for each round."""
+    """A closed pair. `base_s` and `head_s` are seconds per launch, one per round."""
 
     pair: Pair
     status: VerdictStatus
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def same_binary(self) -> bool:
-        """Whether both sides ran the same binary, so that any alarm is false."""
+        """Return whether both sides ran the same binary, so that any alarm is false."""
         return bool(self.base.kernel.binary_hash) and (
             self.base.kernel.binary_hash == self.head.kernel.binary_hash
         )
@@ -100,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A pair was measured on both sides: `done` of `total` in this round."""
+    """An event: a pair was measured on both sides, `done` of `total` in this round."""
 
     round: int
     done: int
@@ -114,8 +114,8 @@ OnEvent = Callable[[Event], None]
 
 
 class SideWorker(Protocol):
-    """Measures one side's cases in a round. Both sides' workers start in parallel; nothing is
-    measured before both are ready."""
+    """Measures one side's cases in a round. Both sides' workers start in parallel; measuring starts
+    when both are ready."""
 
     def ready(self) -> None: ...
     def measure(self, case: Case, process: int = 0) -> Result: ...
@@ -128,7 +128,7 @@ Judge = Callable[[Result], Result]  # replaces the status of an impossible resul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A time limit of `seconds` by `clock`, of which `before` are already spent."""
+    """A time limit of `seconds` by `clock`; `before` seconds of it are already spent."""
 
     seconds: float = math.inf
     clock: Callable[[], float] = time.monotonic
@@ -148,14 +148,14 @@ class Budget:
 
 
 class _OpenPair:
-    """A pair that has no verdict yet, with its results and seconds of both sides."""
+    """A pair without a verdict, with its results and seconds on both sides."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.parts: tuple[list[Result], list[Result]] = ([], [])
         self.times: tuple[list[float], list[float]] = ([], [])
         self.head_first = False
-        self.looked = 0  # rounds at its last look
+        self.looked = 0  # rounds at the last look
 
     @property
     def rounds(self) -> int:
@@ -163,7 +163,7 @@ class _OpenPair:
 
     @property
     def looked_times(self) -> tuple[list[float], list[float]]:
-        """Seconds of both sides up to the last look."""
+        """Return the seconds of both sides up to the last look."""
         return self.times[0][: self.looked], self.times[1][: self.looked]
 
     def row(self, status: VerdictStatus, reason: Reason, paired: Paired | None = None) -> Row:
@@ -182,8 +182,8 @@ class _OpenPair:
 class Experiment:
     """Measures pairs round by round; `judge` is applied to every result. Closing the iterator of
     `events` ends the workers; `open_rows` then returns the rows of the pairs still open. If the
-    budget would end before the first look, pairs drawn at random are dropped, so that there is
-    time to look at the others."""
+    budget would end before the first look, pairs drawn at random are dropped, so that the others
+    can reach the look."""
 
     def __init__(
         self,
@@ -202,10 +202,10 @@ class Experiment:
         self._random = random.Random(rule.seed)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield every measured pair, and a row when a pair is closed."""
+        """Yield an event for every measured pair, and a row when a pair is closed."""
         pair_s = 0.0
         for number in range(self._rule.looks.last):
-            # Do not begin a round that cannot end in time.
+            # Do not start a round that cannot end in time.
             if not self._tracks or self._budget.left_s < len(self._tracks) * pair_s:
                 return
             before_s, pairs = self._budget.spent_s, len(self._tracks)
@@ -220,7 +220,8 @@ class Experiment:
                 yield from self._look(number + 1)
 
     def _round(self, number: int) -> Generator[Event, None, bool]:
-        """Measure every open pair on both sides. Return False if the budget ended before."""
+        """Measure every open pair on both sides. Return False if the budget ended during the
+        round."""
         self._draw_first_side(number)
         workers: list[SideWorker] = []
         try:
@@ -254,7 +255,7 @@ class Experiment:
         return True
 
     def _drop_over_budget(self, round_s: float) -> Iterator[Row]:
-        """Drop the pairs for which there is no time until the first look, and yield their rows."""
+        """Drop the pairs that cannot be measured until the first look, and yield their rows."""
         to_come = self._rule.looks.rounds[0] - 2
         need_s, pairs = to_come * round_s, len(self._tracks)
         if need_s <= self._budget.left_s or not self._tracks:
@@ -329,19 +330,20 @@ class Experiment:
 
 
 def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> None:
-    """Fill one side's compile caches on `jobs` host cores. Failures recur when measured."""
+    """Fill one side's compile caches on `jobs` host cores. Failures are ignored: they recur when
+    the case is measured."""
     with side.pool(device, jobs=jobs) as pool:
         for _ in pool.run_all([CompileCase(case=case) for case in cases], pool.compilers):
             pass
 
 
 class _LocalSideWorker:
-    """A fresh worker process, which starts on construction."""
+    """A worker process, started on construction."""
 
     def __init__(self, pool: Pool, threads: int, on_wait: OnWait | None) -> None:
         self._pool = pool
         self._on_wait = on_wait
-        # Any job starts the worker; this one leaves the device alone.
+        # Any job starts the worker; this one does not use the device.
         pool.submit(pool.devices[0], ReadEnvironment(threads=threads))
 
     def ready(self) -> None:
@@ -362,13 +364,14 @@ def local_opener(
     threads: int = 0,
     on_wait: OnWait | None = None,
 ) -> Opener:
-    """Return an opener of fresh workers on this machine; `threads` is for the CPU, `on_wait` gets
-    the process that holds the device."""
+    """Return a function that starts a fresh worker on this machine. `threads` applies to the CPU;
+    `on_wait` is called with the process that holds the device."""
     return lambda side: _LocalSideWorker(sides[side].pool(device, timeout_s), threads, on_wait)
 
 
 def _with_processes(pair: Pair, rule: Rule) -> Pair:
-    """Return the pair with the most processes it is measured in as its timing's `processes`."""
+    """Return the pair with the maximum number of processes it is measured in as `processes` of its
+    timing."""
 
     def planned(case: Case) -> Case:
         timing = dataclasses.replace(case.timing, processes=rule.looks.last)

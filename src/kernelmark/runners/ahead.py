@@ -1,4 +1,4 @@
-"""CompileAhead: cases that host cores compile before a device needs them."""
+"""CompileAhead: compile cases on host cores before a device needs them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kernelmark.core.result import Case, Status, config_key
 from kernelmark.runners.jobs import CompileCase, Compiled, compiles
 from kernelmark.runners.pool import Finished, Pool, Returned
 
-# Results of compiling that are final. Any other failure may come from compiling many at once, so
-# the device's own worker tries the case again.
+# Compile results that are final. Any other failure may come from compiling many kernels at once, so
+# the device's worker compiles the case again.
 FINAL = (Status.COMPILE_ERROR, Status.UNSUPPORTED, Status.TIMEOUT)
 
 Key = tuple[str, str, str]
@@ -24,7 +24,8 @@ def kernel_key(case: Case) -> Key:
 
 
 class CompileAhead:
-    """The compile slots of a pool and their results. Without a slot every case is ready."""
+    """The compile slots of a pool and their results. If the pool has no compile slot, every case is
+    ready."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -36,11 +37,11 @@ class CompileAhead:
         self._returned: list[Case] = []
 
     def result(self, key: Key) -> Compiled | None:
-        """Return the result of compiling a kernel, None before it is done."""
+        """Return the result of compiling a kernel, or None before it is done."""
         return self._results.get(key)
 
     def ready(self, key: Key) -> bool:
-        """Return whether a device need not wait for a kernel to be compiled."""
+        """Return whether a kernel is compiled, or need not be compiled ahead."""
         return key not in self._under_way and not self._must_compile(key)
 
     def _must_compile(self, key: Key) -> bool:
@@ -49,8 +50,8 @@ class CompileAhead:
         return alive and not known and self._compiles(key[1])
 
     def start(self, cases: Iterable[Case]) -> bool:
-        """Submit the next of `cases` that must be compiled to idle slots. Return whether devices
-        may be timed now."""
+        """Submit the next of `cases` that must be compiled to idle slots. Return whether timing on
+        devices is allowed now."""
         if self._exclusive and any(slot.job for slot in self._pool.devices):
             return False
         waiting = (
@@ -63,7 +64,7 @@ class CompileAhead:
         return not (self._exclusive and self._under_way)
 
     def on_outcome(self, outcome: Finished | Returned) -> None:
-        """Record the outcome of a compile job. A returned one is submitted first at the next
+        """Record the outcome of a compile job. A returned job is submitted first at the next
         start."""
         assert isinstance(outcome.job, CompileCase)
         case = outcome.job.case
@@ -75,7 +76,7 @@ class CompileAhead:
 
     def collect_cost_s(self, key: Key) -> float:
         """Return the core seconds of compiling a kernel, and 0 from the second call on: they are
-        booked on one of the cases that share the kernel."""
+        attributed to one of the cases that share the kernel."""
         result = self._results.get(key)
         if result is None:
             return 0.0
@@ -83,7 +84,7 @@ class CompileAhead:
         return result.seconds
 
     def forget(self, problem: str) -> None:
-        """Drop the results of a problem that is finished."""
+        """Drop the results of a finished problem."""
         self._returned = [case for case in self._returned if case.problem.key != problem]
         for key in [key for key in self._results if key[0] == problem]:
             del self._results[key]

@@ -1,8 +1,8 @@
 """Detect whether the process that measures a run is still alive.
 
 A process holds a lock file for each of its runs by flock, which the kernel releases however the
-process ends. A run whose process was killed may stay `running` in the store; a lock file that
-nobody holds shows that it is not.
+process ends. A run whose process was killed may stay `running` in the store; an unlocked lock file
+shows that the process has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from kernelmark.core.result import Run, RunState
 
 @contextlib.contextmanager
 def hold_run_locks(run_ids: Sequence[str]) -> Iterator[None]:
-    """Hold the locks of runs while they are measured; without a writable folder, go on."""
+    """Hold the locks of runs while they are measured; without a writable folder, continue
+    unlocked."""
     locks: list[tuple[int, Path]] = []
     for run_id in run_ids:
         path = _path(run_id)
@@ -34,7 +35,7 @@ def hold_run_locks(run_ids: Sequence[str]) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:
         yield
-        # After an error the file stays: the store may still have the run as `running`.
+        # After an error the file stays: the run may still be `running` in the store.
         for _, path in locks:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -44,8 +45,8 @@ def hold_run_locks(run_ids: Sequence[str]) -> Iterator[None]:
 
 
 def current_state(run: Run) -> RunState:
-    """Return the stored state of a run, but `interrupted` if its process is known to be gone: it
-    ran on this host and left a lock file that nobody holds."""
+    """Return the stored state of a run, but `interrupted` if its process has ended: it ran on this
+    host and left an unlocked lock file."""
     if run.state is not RunState.RUNNING or run.environment.host != platform.node():
         return run.state
     try:
@@ -63,6 +64,7 @@ def current_state(run: Run) -> RunState:
 
 
 def _path(run_id: str) -> Path:
-    """Return the lock file of a run. A home folder may be shared by hosts, so the name has ours."""
+    """Return the lock file of a run. Its name contains the host, since hosts may share a home
+    folder."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"run-{platform.node()}-{run_id}")
     return cache_root() / "locks" / f"{name}.lock"

@@ -17,7 +17,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.runners.targets import find
 
-# Variables that change which code a library runs, or how fast.
+# Prefixes of variables that change which code a library runs, or its speed.
 _PREFIXES = (
     "AITER_",
     "AMD_",
@@ -55,7 +55,7 @@ _NAMES = (
     "MALLOC_ARENA_MAX",
     "PYTHONPATH",
 )
-# The location of kernelmark's files changes no result.
+# The location of kernelmark's files does not affect results.
 _PATHS = ("KERNELMARK_CACHE", "KERNELMARK_STORE")
 _GIT_TIMEOUT_S = 5.0
 _HEAD = "# branch.oid "
@@ -71,9 +71,9 @@ def environment(
 ) -> Environment:
     """Return host, devices, versions, commit and variables of this process.
 
-    With `load`, for workers, each backend reports its libraries, which may import them. Without,
+    With `load`, for workers, each backend reports its libraries, which may import them. Without it,
     the versions are those of the installed distributions, and nothing is imported. The commit is
-    that of `repository`, by default of the working folder.
+    that of `repository`, by default of the working directory.
     """
     commit, dirty = git_state(Path(repository or Path.cwd()))
     return Environment(
@@ -114,7 +114,7 @@ def variables() -> dict[str, str]:
         if name not in _PATHS and (name.startswith(_PREFIXES) or name in _NAMES)
     }
     if path := relevant.pop("PYTHONPATH", ""):
-        # Without the entry that workers find kernelmark by, which the user did not set.
+        # Without the entry through which workers import kernelmark, which the user did not set.
         own = str(Path(backend_package.__file__).parents[2])
         if chosen := os.pathsep.join(entry for entry in path.split(os.pathsep) if entry != own):
             relevant["PYTHONPATH"] = chosen
@@ -122,8 +122,8 @@ def variables() -> dict[str, str]:
 
 
 def overridden_variables(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return the variables that have another value in the workers of these devices: (value here,
-    value there)."""
+    """Return the variables whose value differs in the workers of these devices: (value here, value
+    there)."""
     overridden = {}
     for name in devices:
         kind, info = find(name)

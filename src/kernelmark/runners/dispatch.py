@@ -36,25 +36,25 @@ from kernelmark.runners.jobs import (
 from kernelmark.runners.pool import Finished, Outcome, Phase, Pool, Returned, Slot
 from kernelmark.runners.votes import Doubt, SecondVotes
 
-# Tasks whose forecast takes a millisecond or more. It is due after each compilation too, and a
-# device whose case ends meanwhile waits for it.
+# From this many tasks on, a forecast takes a millisecond or more. It also runs after each
+# compilation, and delays a device whose case ends meanwhile.
 _LONG_QUEUE = 20
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Task:
-    """A case on its way to a result."""
+    """A case that has no result yet."""
 
     case: Case
     kernel: Key
-    begun: float = 0.0  # on the monotonic clock; 0 while it waits
-    parts: list[Result] = field(default_factory=list)  # one for each process
+    begun: float = 0.0  # on the monotonic clock; 0 while queued
+    parts: list[Result] = field(default_factory=list)  # one per process
     phases: set[str] = field(default_factory=set)  # already reported
     doubt: Doubt | None = None  # the failure that another device votes on
 
 
 class Dispatch:
-    """Submits cases to devices and turns the outcomes into events."""
+    """Submits cases to devices and converts the outcomes into events."""
 
     def __init__(self, cases: Sequence[Case], pool: Pool) -> None:
         self.total = len(cases)
@@ -79,7 +79,7 @@ class Dispatch:
         """Yield events until each case has a result.
 
         On a CPU a result is reported before the next case begins: storing and showing it would
-        disturb the timing. A GPU gets its next case first, and does not wait for that."""
+        disturb the timing. A GPU gets its next case before the result is reported."""
         assign_first = self._pool.devices[0].info.kind != "cpu"
         try:
             while True:
@@ -165,7 +165,7 @@ class Dispatch:
             if isinstance(outcome, Finished):
                 self._on_measured(slot, task, outcome.value)
             elif task.parts and not slot.lost:
-                # Keep the results of its other processes, which are of this device.
+                # Keep the results of the case's other processes, which ran on this device.
                 self._begin(slot, task)
             else:
                 self._put_back(task)
@@ -181,13 +181,13 @@ class Dispatch:
         if phase.name == "waiting":
             self._emit(Waiting(device=device, holder=phase.holder))
         elif task is not None and phase.name not in task.phases:
-            # Each block goes through the phases again; reporting them all would load a core that
-            # may be timing.
+            # Each block goes through the phases again. Report a phase once: reporting uses a core
+            # that may be timing.
             task.phases.add(phase.name)
             self._emit(CasePhase(case=task.case, device=device, phase=phase.name))
 
     def _put_back(self, task: Task) -> None:
-        """Put a task at the head of the queue, without the results so far: a case is measured on
+        """Put a task at the head of the queue and drop its results so far: a case is measured on
         one device."""
         task.parts.clear()
         self._queue.appendleft(task)
@@ -235,7 +235,7 @@ class Dispatch:
             self._pool.submit(slot, ReadEnvironment(backends=self._backends, threads=threads))
 
     def _settle(self, task: Task, second: Result | None) -> None:
-        """Finish a case that failed on one device, after the vote of another."""
+        """Finish a case that failed on one device, after the second vote."""
         assert task.doubt is not None
         slot, decision = task.doubt.slot, self._votes.settle(task.doubt, second)
         if decision.lost:
@@ -271,7 +271,7 @@ class Dispatch:
         return Progress(done=self.done, total=self.total, remaining_s=left_s)
 
     def _update_queued_s(self) -> None:
-        """Sum the expected seconds of the queue; of a long one at most once a second."""
+        """Sum the expected seconds of the queue; of a long queue at most once a second."""
         now = time.monotonic()
         if now - self._queued_s_at > 1.0 or len(self._queue) < _LONG_QUEUE:
             self._queued_s = sum(self._forecast.seconds(task.case) for task in self._queue)

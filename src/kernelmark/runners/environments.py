@@ -1,4 +1,4 @@
-"""Sides of a comparison: an interpreter and variables, and the environment of its workers."""
+"""Sides of a comparison: interpreter, variables, and the environment of the workers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kernelmark.runners.pool import Limits, Pool
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# Variables that list folders to load libraries or packages from.
+# Variables that list folders from which libraries or packages are loaded.
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 USUAL_NAMES = ("base", "head")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two environments; `variables` are set on top of this process's. `folder` is its
-    workers' working directory, in which kernel files are found."""
+    """One of two environments; `variables` are set on top of this process's. `folder` is the
+    workers' working directory, where kernel files are searched."""
 
     name: str
     python: str = sys.executable
@@ -52,7 +52,7 @@ class Side:
 def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[Side, Side]:
     """Parse base and head from `NAME[=PYTHON]` and `NAME:VARIABLE=VALUE`.
 
-    Without environments they are `base` and `head` under this interpreter."""
+    The default is `base` and `head` under this interpreter."""
     texts = list(environments) or list(USUAL_NAMES)
     if len(texts) != 2:
         raise UsageError(
@@ -94,7 +94,7 @@ def parse_side(word: str) -> Side:
     path = Path(python).expanduser()
     if path.is_dir():  # a virtual environment's folder
         path = path / "bin" / "python"
-    # Not resolved: an interpreter finds its virtual environment by the link it was started by.
+    # Not resolved: an interpreter finds its virtual environment through the link that started it.
     executable = shutil.which(str(path))
     if executable is None:
         raise UsageError(
@@ -107,13 +107,13 @@ def parse_side(word: str) -> Side:
 def environment_of(
     side: Side, device: str, backends: Iterable[str], timeout_s: float = 120.0
 ) -> Environment:
-    """Read the environment of a worker of this side, with the side's variables and checkouts. Raise
-    UsageError if no worker starts."""
+    """Start a worker of this side and return its environment, with the side's variables and
+    checkouts. Raise UsageError if no worker starts."""
     job = ReadEnvironment(backends=list(backends))
     with side.pool(device, timeout_s) as pool:
         environment = pool.call(job)
         if isinstance(environment, Failure):
-            # The first may have been killed from outside.
+            # Try again: the first worker may have been killed from outside.
             environment = pool.call(job)
     if isinstance(environment, Failure):
         raise UsageError(
@@ -137,7 +137,7 @@ def environment_of(
 
 
 def checkouts(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the commits of the git checkouts among the folders that path variables list."""
+    """Return the commits of the git checkouts among the folders in path variables."""
     commits: dict[str, str] = {}
     for name in _PATHS:
         for entry in filter(None, variables.get(name, "").split(os.pathsep)):

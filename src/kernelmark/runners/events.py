@@ -1,4 +1,4 @@
-"""Events that a runner reports while it works."""
+"""Events that a runner reports during a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelmark.core.result import Case, Result, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Cases done, cases in all, and the seconds still expected."""
+    """Number of cases done, number of all cases, and the expected remaining seconds."""
 
     done: int
     total: int
@@ -55,8 +55,8 @@ class CaseFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
-    """A device's worker cannot be started, or it fails what others can do; its cases go to the
-    others."""
+    """A device was given up: its worker cannot be started, or it fails cases that others can run.
+    Its cases go to the other devices."""
 
     device: str
     reason: str
@@ -98,6 +98,6 @@ Event = (
 
 
 class Runner(Protocol):
-    """Executes cases somewhere. Closing the iterator ends every process it started."""
+    """Executes cases. Closing the iterator ends every process that the runner started."""
 
     def run(self, cases: Iterable[Case]) -> Iterator[Event]: ...

@@ -1,4 +1,4 @@
-"""One case in this process: every way it can end becomes a `Result`."""
+"""Execute one case in this process; every outcome becomes a `Result`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def execute(
     *,
     profile_s: float = profiler.TIMEOUT_S,
 ) -> Result:
-    """Measure `case` on `device`. Every failure of the case becomes a result, none is raised. With
-    timer=profiler or timer=iree-benchmark-module, that program may take `profile_s` seconds."""
+    """Measure `case` on `device`. Every failure of the case becomes a result; none is raised. With
+    timer=profiler or timer=iree-benchmark-module, the external program may take `profile_s`
+    seconds."""
     started, clock = time.time(), time.perf_counter()
     try:
         on_phase("load")
@@ -101,7 +102,7 @@ def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started
 
 
 def _own_timing(timing: Timing) -> Timing:
-    """Return how kernelmark itself launches a case that another program times too."""
+    """Return the timing for kernelmark's own launches of a case that another program also times."""
     if timing.timer is Timer.IREE:
         return tool_timer.checking_timing(timing)
     if timing.timer is not Timer.PROFILER:
@@ -113,7 +114,8 @@ def _own_timing(timing: Timing) -> Timing:
 def _cross_check(
     case: Case, info: DeviceInfo, measurement: Measurement, profile_s: float
 ) -> Measurement:
-    """Add the time of the same case under the vendor's profiler, or a warning if that fails."""
+    """Add the time of the same case under the vendor's profiler, or a warning if profiling
+    fails."""
     profiled = dataclasses.replace(case, timing=_own_timing(case.timing))
     try:
         profile = profiler.profile(profiled, info.name, timeout_s=profile_s)
@@ -131,8 +133,8 @@ def _cross_check(
 
 
 def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, Reason, float, KernelInfo]:
-    """Fill the backend's compile cache without touching the device. Return status, error, seconds
-    and the kernel's info."""
+    """Fill the backend's compile cache without using the device. Return status, error, seconds and
+    the kernel's info."""
     clock = time.perf_counter()
     status, text, kernel = Status.OK, NO_REASON, KernelInfo()
     try:
@@ -158,7 +160,7 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
             )
         )
     rule = backend.supports
-    if not info.memory_bytes:  # an absent GPU, whose runtime need not be installed
+    if not info.memory_bytes:  # an absent GPU, whose runtime may not be installed
         rule = getattr(backend, "refuses", rule)
     reason = backend.available() or rule(case.problem, info)
     if reason is not None:
@@ -174,7 +176,7 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
         return Status.COMPILE_ERROR, _with_hint(error)
     if isinstance(error, OutOfMemory):
         return Status.OUT_OF_MEMORY, _with_hint(error)
-    if is_out_of_memory(error):  # an error of a library
+    if is_out_of_memory(error):  # an out-of-memory error of a library
         return Status.OUT_OF_MEMORY, Reason.of(_one_line(error))
     if isinstance(error, KernelmarkError):
         return Status.RUNTIME_ERROR, _with_hint(error)
@@ -185,10 +187,10 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
 
 
 def _with_hint(error: KernelmarkError) -> Reason:
-    """Return an error's reason with its hint: a result has one reason for both."""
+    """Return an error's reason, extended by its hint: a result has one reason for both."""
     if not error.hint:
         return error.message
-    if log := error.message.fields.get("output"):  # a compiler's, which follows the hint
+    if log := error.message.fields.get("output"):  # a compiler's output, which follows the hint
         return Reason("hinted", cause=error.message.having(output=""), hint=error.hint, output=log)
     # A compiler's log follows the first line.
     head, *rest = error.message.split("\n", 1)
@@ -211,7 +213,7 @@ def failure(
         op = ops.registry.get(case.problem.op)
         flops, nbytes = op.flops(case.problem), op.bytes(case.problem)
     except Exception:
-        pass  # the op or the problem may be the cause of the failure, which `error` has
+        pass  # the op or the problem may have caused the failure, which `error` describes
     return Result(
         case=case,
         device=info.name,
@@ -226,9 +228,8 @@ def failure(
 
 
 def join(parts: Sequence[Result]) -> Result:
-    """Join the results of a case's processes. The first that failed gives the status; the times of
-    the others are kept as data.
-    """
+    """Join the results of a case's processes. The first failed one determines the status; the times
+    of the others are kept as data."""
     if len(parts) == 1:
         return parts[0]
     bad = next((i for i, part in enumerate(parts) if part.status is not Status.OK), None)

@@ -1,9 +1,9 @@
 """Forecast the seconds of cases, from their timing and from earlier observations on this machine.
 
-A case takes its launches, the set-up and checks around them and, for the first case of a backend in
-a process, starting and loading. Each part is forecast by the mean of its latest observations, kept
-in the cache folder from command to command: importing torch takes one second on one machine and
-four on another.
+The time of a case consists of its launches, the set-up and checks around them and, for the first
+case of a backend in a process, starting and loading. Each part is forecast by the mean of its
+latest observations, stored in the cache folder across commands: importing torch takes one second on
+one machine and four on another.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from kernelmark.core.timing import Cache
 from kernelmark.measure.stop import block_seconds
 from kernelmark.runners.plan import work
 
-# Observations that a mean is of, the newest: the load of a machine changes within minutes. The
+# Number of newest observations in a mean: the load of a machine changes within minutes. The
 # smallest and the largest are left out: a first import from a cold disk takes ten times as long.
 _OBSERVATIONS = 5
-# Most names in the file, the latest used ones: a user's own ops make names too.
+# Maximum number of names in the file, most recently used ones: user-defined ops add names too.
 _MAX_NAMES = 2000
-# Without observations. Starting Python and loading numpy take half a second, torch three.
+# Defaults without observations. Starting Python and loading numpy take half a second, torch three.
 _START_S, _LOAD_S, _COMPILE_S = 1.0, 1.5, 2.0
-# Set-up and check of a block, without observations: memory is allocated and freed, and the sets are
-# filled and checked at this rate, by a core of the host or by the GPU itself.
+# Default for set-up and check of a block: memory is allocated and freed, and the argument sets are
+# filled and checked at this rate, by one host core or by the GPU.
 _BLOCK_S = 0.05
 _CPU_FILL_BYTES_S = 1e9
 _GPU_FILL_BYTES_S = 5e10
 # Argument sets exceed the last-level cache by this factor (measure/sets.py).
 _CACHE_FACTOR = 3
 # A rate is extrapolated to problems up to this many times the largest observed: a small problem's
-# time is mostly launch latency, which scaled up to a large one would be hours.
+# time is mostly launch latency, which would scale to hours for a large problem.
 _MAX_EXTRAPOLATION = 10
-# A backend that refused this many cases and measured none will refuse the others too.
+# A backend that refused this many cases and measured none is assumed to refuse the rest too.
 _MAX_REFUSED = 10
 _BEST = "best-rate"
-# A case that uses more of its seconds than this was ended by their cap, or nearly.
+# A case that used more than this fraction of its budget was probably ended by the time cap.
 _CAPPED = 0.9
-# Launches of a case besides the timed ones: the very first, and those of checks.
+# Untimed launches of a case: the first one, and those of checks.
 _UNTIMED = 3
 
 
 class Means:
-    """Means of the newest observations by name, saved at `path`; without one they are of this
+    """Means of the newest observations by name, saved at `path`; without a path they last for this
     process only."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -66,11 +66,11 @@ class Means:
 
     @classmethod
     def of_machine(cls) -> Means:
-        """Return the means that commands on this machine have saved."""
+        """Return the means that earlier commands on this machine have saved."""
         return cls(cache_root() / "seconds.json")
 
     def best_rates(self) -> Means:
-        """Return only the best rates of ops. They hardly change, while those of a backend may drop
+        """Return only the best rates of ops. They hardly change, while a backend's rates may drop
         to a hundredth on a busy machine."""
         rates = Means()
         rates._observed = {n: v for n, v in self._observed.items() if n.endswith(f"/{_BEST}")}
@@ -83,12 +83,12 @@ class Means:
 
     def learn(self, name: str, value: float) -> None:
         if math.isfinite(value) and value >= 0:
-            before = self._observed.pop(name, ())  # so that the latest used names are last
+            before = self._observed.pop(name, ())  # so that recently used names are last
             self._observed[name] = self._learnt[name] = (*before, value)[-_OBSERVATIONS:]
 
     def save(self) -> None:
-        """Save what was learnt, merged with what other processes saved meanwhile. A file that
-        cannot be written is ignored."""
+        """Save the means, merged with what other processes saved meanwhile. A file that cannot be
+        written is ignored."""
         if self._path is None or not self._learnt:
             return
         merged = {**_load(self._path), **self._learnt}
@@ -120,13 +120,13 @@ def _is_valid(value: object) -> bool:
 
 
 class Forecast:
-    """Expected seconds of cases on devices of the model of `info`; `learn` updates them."""
+    """Expected seconds of cases on devices of the same model as `info`; `learn` updates them."""
 
     def __init__(self, info: DeviceInfo | None = None, means: Means | None = None) -> None:
         self.means = Means() if means is None else means
         self._info = info
         self._model = "" if info is None else (info.model or info.kind)
-        self._loaded: set[str] = set()  # backends that a process of this run has loaded
+        self._loaded: set[str] = set()  # backends loaded by a process of this run
         self._refused: dict[str, int] = {}
         self._ran: dict[str, int] = {}
         self._largest: dict[str, float] = {}
@@ -134,13 +134,14 @@ class Forecast:
 
     @classmethod
     def of_machine(cls, info: DeviceInfo) -> Forecast:
-        """Return a forecast by this machine's saved means; without them for scripted times."""
+        """Return a forecast from this machine's saved means, or without them if times are
+        scripted."""
         return cls(info, Means() if info.kind == "fake" else Means.of_machine())
 
     # Learning
 
     def learn(self, result: Result, seconds: float) -> None:
-        """Learn from a finished case, which took `seconds` without compiling ahead."""
+        """Update the means from a finished case that took `seconds` without compiling ahead."""
         case, name = result.case, result.case.backend
         if result.measurement is None:
             self._refused[name] = self._refused.get(name, 0) + (name in self._loaded)
@@ -158,7 +159,7 @@ class Forecast:
             for key in self._around_keys(case):
                 self.means.learn(key, factor)
         else:
-            # Only the first case of a backend also starts a worker and loads its library.
+            # The first case of a backend also starts a worker and loads the library.
             load_s = (seconds - launches) / processes - self._expected_around_s(case)
             self.means.learn(self._key(name, "load"), max(0.0, load_s))
         self._loaded.add(name)
@@ -175,14 +176,14 @@ class Forecast:
                 for key in self._settled_keys(case, what):
                     self.means.learn(key, value)
         if size := self._work(case):
-            # The fastest rate so far, which large problems come closer to than small ones.
+            # The fastest rate so far, which large problems approach more closely than small ones.
             rate = size / result.measurement.median_s
             for key in self._rate_keys(case):
                 self.means.learn(key, max(rate, self.means.get(key) or 0.0))
                 self._largest[key] = max(size, self._largest.get(key, 0.0))
 
     def learn_compiled(self, case: Case, status: Status, seconds: float) -> None:
-        """Learn from compiling a case, which took `seconds` on one core."""
+        """Update the means from compiling a case, which took `seconds` on one core."""
         if status is Status.OK:
             self.means.learn(self._key(case.backend, "compile"), seconds)
 
@@ -197,12 +198,13 @@ class Forecast:
         return self._full_s(case)
 
     def load_s(self, names: Iterable[str]) -> float:
-        """Return the seconds in which a fresh worker starts and loads these backends."""
+        """Return the seconds that a fresh worker takes to start and load these backends."""
         known = [self.means.get(*self._load_keys(name)) for name in sorted(set(names))]
         return sum(_LOAD_S if load_s is None else load_s for load_s in known)
 
     def start_s(self, *commands: str) -> float:
-        """Return the seconds of a command besides its cases, by the first name that is known."""
+        """Return the seconds of a command without its cases, by the first of `commands` with
+        observations."""
         known = self.means.get(*(f"start/{command}" for command in commands))
         return _START_S if known is None else known
 
@@ -212,11 +214,12 @@ class Forecast:
         return _COMPILE_S if known is None else known
 
     def unloaded(self, names: Iterable[str]) -> list[str]:
-        """Return the backends of which no case has finished yet."""
+        """Return the backends without a finished case."""
         return [name for name in names if name not in self._loaded]
 
     def total_s(self, cases: Iterable[Case]) -> float:
-        """Return the seconds of cases in sequence, with loading the backends not loaded yet."""
+        """Return the seconds of cases in sequence, including loading of backends that are not
+        loaded yet."""
         cases = list(cases)
         load_s = self.load_s(self.unloaded(case.backend for case in cases))
         return load_s + sum(self.seconds(case) for case in cases)
@@ -229,7 +232,7 @@ class Forecast:
             largest = self._largest.get(keys[0])
             if largest is None or size <= _MAX_EXTRAPOLATION * largest:
                 launch_s = size / rate
-                # A block has min_samples, or as many as fit into its part of max_s.
+                # A block has min_samples launches, or as many as fit into its part of max_s.
                 part_s = timing.max_s / timing.allocations
                 block_s = max(launch_s, min(timing.min_samples * launch_s, part_s))
                 least_s = timing.allocations * block_s + _UNTIMED * launch_s
@@ -239,9 +242,9 @@ class Forecast:
         return launches_s + timing.processes * self._expected_around_s(case) + reload_s
 
     def _launches_s(self, case: Case) -> float:
-        """Return the seconds of warm-up and timed launches in all processes. Under another cap, or
-        by another backend, they are those of as many blocks as a case like it took to be precise.
-        A larger cap adds none, but makes each longer if that had the least length."""
+        """Return the seconds of warm-up and timed launches in all processes. Without observations
+        under the same time cap and backend, assume the blocks that similar cases needed to become
+        precise: a larger cap adds no blocks, but raises the minimum length of each."""
         same, like = self._budget_keys(case)
         fraction, settled_s = self.means.get(same), self._settled_s(case)
         if fraction is None and settled_s is not None:
@@ -250,7 +253,7 @@ class Forecast:
         return budget_s(case) * (1.0 if fraction is None else fraction)
 
     def _settled_s(self, case: Case) -> float | None:
-        """Return the seconds of launches in which a process reaches the target."""
+        """Return the seconds of launches until a process reaches the target precision."""
         parts = ("warm-up", "blocks", "block")
         known = [self.means.get(*self._settled_keys(case, what)) for what in parts]
         warmup_s, blocks, block_s = known
@@ -262,16 +265,16 @@ class Forecast:
         return warmup_s + blocks * min(max(block_s, least_s), timing.max_s / timing.allocations)
 
     def _settled_keys(self, case: Case, what: str) -> tuple[str, ...]:
-        """Return names of what a process takes to reach the target, the most specific first:
-        seconds of warm-up, blocks, or the seconds of a block."""
+        """Return the names of one quantity needed to reach the target precision, the most specific
+        first: seconds of warm-up, number of blocks, or seconds per block."""
         timing = case.timing
         like = f"{timing.target_rel_ci:g}", str(timing.allocations), f"{timing.warmup_s:g}"
         name = f"settled {what}"
         return self._key(case.backend, *like, name), self._key(*like, name)
 
     def _load_keys(self, name: str) -> tuple[str, ...]:
-        """Return names of the seconds in which a worker starts and loads a backend. A kernel file
-        for a CPU imports numpy at least."""
+        """Return the names of the seconds that a worker takes to start and load a backend. A kernel
+        file for a CPU imports at least numpy."""
         own = self._key(name, "load")
         on_cpu = self._info is None or self._info.kind == "cpu"
         is_own = on_cpu and backends.is_file(name)
@@ -287,13 +290,13 @@ class Forecast:
         return block_s * max(timing.allocations, fraction * timing.max_allocations)
 
     def _block_keys(self, case: Case) -> tuple[str, ...]:
-        """Return names of the fraction of max_allocations that is used, the most specific first.
-        Blocks are added while times are noisy."""
+        """Return the names of the used fraction of max_allocations, the most specific first. Blocks
+        are added while times are noisy."""
         seconds = f"{case.timing.warmup_s + case.timing.max_s:g}"
         return self._key(case.backend, seconds, "blocks"), self._key("blocks")
 
     def _around_keys(self, case: Case) -> tuple[str, ...]:
-        """Return names of the factor on `_block_s`, the most specific first."""
+        """Return the names of the factor on `_block_s`, the most specific first."""
         return (
             self._key(case.backend, case.problem.op, "around"),
             self._key(case.backend, "around"),
@@ -301,7 +304,7 @@ class Forecast:
         )
 
     def _block_s(self, case: Case) -> float:
-        """Return the seconds of a block's set-up and check, without observations."""
+        """Return the default seconds of a block's set-up and check."""
         info, timing = self._info, case.timing
         cache = info.cache_bytes if info is not None and timing.cache is not Cache.HOT else 0
         on_cpu = info is None or info.kind == "cpu"
@@ -309,12 +312,12 @@ class Forecast:
         return _BLOCK_S + filled / (_CPU_FILL_BYTES_S if on_cpu else _GPU_FILL_BYTES_S)
 
     def _budget_keys(self, case: Case) -> tuple[str, ...]:
-        """Return names of the fraction of `budget_s` that is used, the most specific first."""
+        """Return the names of the used fraction of `budget_s`, the most specific first."""
         seconds = f"{case.timing.warmup_s + case.timing.max_s:g}"
         return self._key(case.backend, seconds, "launches"), self._key(case.backend, "launches")
 
     def _rate_keys(self, case: Case) -> tuple[str, str]:
-        """Return the names of the rate of a backend, and of the best rate of all."""
+        """Return the names of the backend's rate and of the best rate of all backends."""
         problem = case.problem
         dtypes = ",".join(dict.fromkeys(problem.dtypes.values()))
         like = problem.op, dtypes, str(case.timing.threads)
@@ -331,7 +334,7 @@ def budget_s(case: Case) -> float:
 
 
 def compile_ahead_s(forecast: Forecast, kernels: Iterable[Case], jobs: int) -> float:
-    """Return the seconds that `jobs` cores take to compile these."""
+    """Return the seconds that `jobs` cores take to compile `kernels`."""
     return sum(forecast.compile_s(case) for case in kernels) / max(1, jobs)
 
 

@@ -1,4 +1,4 @@
-"""Jobs: requests to a worker, and the value of a reply or a failure."""
+"""Jobs: requests to a worker, and the values of their replies or failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a job has no reply. `started` is False if no worker was ready to do it."""
+    """The reason why a job has no reply. `started` is False if no worker was ready for it."""
 
     status: Status
     error: Reason
@@ -33,9 +33,9 @@ class Failure:
 
 
 class Job(ABC, Generic[R]):
-    """One request to a worker. `started` is when it was submitted, in seconds since the epoch."""
+    """One request to a worker. `started` is the submission time in seconds since the epoch."""
 
-    fresh: bool = False  # whether it needs a process that has done nothing else
+    fresh: bool = False  # whether it needs a process that has run no other job
 
     @property
     @abstractmethod
@@ -47,21 +47,21 @@ class Job(ABC, Generic[R]):
 
     @abstractmethod
     def fail(self, info: DeviceInfo, failure: Failure, started: float) -> R:
-        """Return the value that stands for a job without a reply."""
+        """Return the value for a job without a reply."""
 
     def threads_on(self, info: DeviceInfo) -> int:
-        """Return the threads that its worker is started with."""
+        """Return the number of threads that the job's worker is started with."""
         return 0
 
     def spoils(self, value: R) -> bool:
-        """Return whether the worker that gave this value must be replaced."""
+        """Return whether the worker that returned this value must be replaced."""
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasureCase(Job[Result]):
-    """Measure a case. `keep_wrong` keeps a worker whose result is wrong but whose guards around
-    the output are intact."""
+    """Measure a case. With `keep_wrong`, a worker whose result is wrong is kept if the guards
+    around the output are intact."""
 
     case: Case
     process: int = 0
@@ -127,7 +127,7 @@ class CompileCase(Job[Compiled]):
         try:
             kernel = codec.read(reply.get("kernel"), KernelInfo, "kernel")
         except CodecError:
-            kernel = KernelInfo()  # unknown resources reject nothing
+            kernel = KernelInfo()  # unknown resources do not reject a config
         return Compiled(
             status=Status(reply["status"]),
             error=read_reason(reply.get("error")),
@@ -165,14 +165,14 @@ class ReadEnvironment(Job[Environment | Failure]):
 
 
 def threads_of(case: Case, info: DeviceInfo) -> int:
-    """Return the threads that a case's worker is started with; 0 on a GPU, where cases of any
-    thread count share a worker."""
+    """Return the number of threads that a case's worker is started with; 0 on a GPU, where cases of
+    any thread count share a worker."""
     return case.timing.threads if info.kind in ("cpu", "fake") else 0
 
 
 def harmless(result: Result) -> bool:
-    """Return whether the worker can go on after this result. After any other its memory, or its
-    device's context, may be damaged."""
+    """Return whether the worker can continue after this result. Otherwise its memory or its device
+    context may be damaged."""
     return result.status in (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
 
 

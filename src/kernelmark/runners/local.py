@@ -1,4 +1,4 @@
-"""LocalRunner: cases on the devices of this machine, one worker a device."""
+"""LocalRunner: run cases on the devices of this machine, one worker per device."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from kernelmark.runners.targets import check_threads, expand
 
 
 class LocalRunner:
-    """Runs cases on `devices` (cpu, cuda:0, cuda:0-7, fake:1 …), which share them.
+    """Runs cases on `devices` (cpu, cuda:0, cuda:0-7, fake:1 …), which share the cases.
 
-    Compiling goes ahead on `jobs` host cores (0: not ahead) while a GPU is timed. On the CPU it
-    would disturb the timing: there everything is compiled first. Timing is exclusive on a device,
-    also among several runs. `python` is another interpreter for the workers, `variables` are set
-    in their environment, `folder` is where they work, `memory_bytes` caps a worker's address space,
-    `workers` starts them.
+    While a GPU is timed, kernels are compiled ahead on `jobs` host cores (0: not ahead). On the CPU
+    compiling would disturb the timing, so everything is compiled first. Timing is exclusive on a
+    device, also across runs. `python` is another interpreter for the workers, `variables` are set
+    in their environment, `folder` is their working directory, `memory_bytes` caps a worker's
+    address space, `workers` starts them.
 
     A case that crashes, hangs or exhausts memory ends its worker and becomes a result; the next
-    case has a new worker. A device on which no worker starts three times in a row is given up.
+    case gets a new worker. A device on which workers fail to start three times in a row is given
+    up.
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class LocalRunner:
         self._workers = workers
 
     def _default_jobs(self) -> int:
-        """Return every core; while GPUs are timed, one less for each."""
+        """Return the number of cores, minus one for each GPU that is timed."""
         cores = len(os.sched_getaffinity(0))
         return cores if self.infos[0].kind == "cpu" else max(1, cores - len(self.infos))
 
     def pool(self, jobs: int = 0) -> Pool:
-        """Return a slot for each device and `jobs` slots that compile. Nothing starts yet."""
+        """Return a pool with a slot for each device and `jobs` compile slots. No worker is started
+        yet."""
         compilers = [self._slot(self.infos[0], opens_device=False) for _ in range(jobs)]
         return Pool([self._slot(info) for info in self.infos], compilers, self._workers)
 
@@ -112,14 +114,14 @@ class LocalRunner:
         for info in self.infos:
             if others := describe_others(info):
                 yield Note(text=f"{info.name} is in use by {others}: times may be disturbed")
-        # A single compilation cannot run ahead of anything.
+        # A single compilation cannot run ahead of any timing.
         to_compile = sum(compiles(case.backend) for case in unique)
         with self.pool(self.jobs if to_compile > 1 else 0) as pool:
             yield from Dispatch(order(unique, len(self.infos)), pool).events()
 
 
 def compile_pool(info: DeviceInfo, jobs: int, timeout_s: float) -> Pool:
-    """Return slots that compile for an architecture, whether a device of it is here or not."""
+    """Return a pool of slots that compile for an architecture, with or without a device of it."""
     spec = WorkerSpec(device=info.arch, opens_device=False)
     kind, limits = device_kinds.registry.get(info.kind), Limits(compile_timeout_s=timeout_s)
     return Pool([], [Slot(kind, info, spec, limits) for _ in range(jobs)])

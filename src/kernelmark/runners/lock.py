@@ -1,9 +1,9 @@
-"""One timing at a time on a device, across every kernelmark process and user of this machine.
+"""Exclusive timing on a device, across all kernelmark processes and users of this machine.
 
-One lock file per device in /tmp, locked by flock, which the kernel releases however its holder
-dies. The files are empty and only ever opened for reading, so that a user who replaces one by a
-link or another kind of file can at most stop others from waiting. On the CPU, compiling disturbs
-timing, so compilations hold a shared lock.
+Each device has one lock file in /tmp, locked by flock, which the kernel releases however its holder
+ends. The files are empty and only opened for reading, so that a user who replaces one by a link or
+another kind of file can at most stop others from waiting. On the CPU, compiling disturbs timing, so
+compilations hold a shared lock.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.printable import printable
 
-OnWait = Callable[[str], None]  # called once, with who holds the lock
-# Not $TMPDIR: users with different ones would not share a lock.
+OnWait = Callable[[str], None]  # called once, with a description of the lock's holder
+# Not $TMPDIR: users with different values would not share a lock.
 _FOLDER = "/tmp"
 _COMMAND_CHARACTERS = 60
 _WORKER = "kernelmark.runners.worker"
 
 
 def lock_path(info: DeviceInfo) -> Path:
-    """Return the lock file of a device. $KERNELMARK_LOCKS replaces /tmp, by a folder that
-    containers share."""
+    """Return the lock file of a device. $KERNELMARK_LOCKS replaces /tmp by a folder that containers
+    share."""
     identity = info.uuid or f"{_machine()}-{info.name}"
     name = re.sub(r"[^A-Za-z0-9._-]", "_", identity)
     return Path(os.environ.get("KERNELMARK_LOCKS") or _FOLDER) / f"kernelmark-{name}.lock"
@@ -37,7 +37,7 @@ def lock_path(info: DeviceInfo) -> Path:
 
 @contextlib.contextmanager
 def hold_lock(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Iterator[None]:
-    """Hold the device's lock; go on without it where no lock file can be opened."""
+    """Hold the device's lock; continue without it if no lock file can be opened."""
     handle = _acquire(lock_path(info), fcntl.LOCK_SH if shared else fcntl.LOCK_EX, on_wait)
     try:
         yield
@@ -68,8 +68,8 @@ def _acquire(path: Path, mode: int, on_wait: OnWait) -> int | None:
 
 
 def _open(path: Path) -> int | None:
-    """Open the file for reading only, so that a file that another user put there is not changed.
-    An existing one is opened without O_CREAT, which Linux refuses for other users' files in /tmp
+    """Open the file for reading only, so that a file created by another user is not changed. An
+    existing file is opened without O_CREAT, which Linux refuses for other users' files in /tmp
     (fs.protected_regular)."""
     read_only = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would block
     for flags in (read_only, read_only | os.O_CREAT | os.O_EXCL, read_only):
@@ -95,8 +95,8 @@ def _is_same_file(path: Path, handle: int) -> bool:
 def describe_others(info: DeviceInfo) -> str:
     """Describe the programs that use a GPU without waiting for its lock; "" if there are none.
 
-    NVML lists them by PID, which is all that is known of a process in another container. Workers of
-    kernelmark do wait, and are left out."""
+    NVML lists their PIDs, which is all that is visible of a process in another container. Workers
+    of kernelmark do wait for the lock, and are left out."""
     if info.kind != "cuda" or not info.uuid:
         return ""
     from kernelmark.gpu.telemetry import compute_processes
@@ -107,10 +107,9 @@ def describe_others(info: DeviceInfo) -> str:
 
 
 def describe_holder(handle: int) -> str:
-    """Describe who holds the lock of an open file: `process 123 of ann (kmark run -s demo)`.
+    """Describe the holder of an open file's lock: `process 123 of ann (kmark run -s demo)`.
 
-    The kernel's list of locks leaves out processes of other PID namespaces, such as those of other
-    containers."""
+    The kernel's list of locks omits processes of other PID namespaces, such as other containers."""
     holders = [text for pid in _holders(handle) if (text := _describe(pid))]
     return " and ".join(holders) or "another process"
 
@@ -123,7 +122,7 @@ def _holders(handle: int) -> list[int]:
     inode = os.fstat(handle).st_ino
     pids = []
     for words in map(str.split, lines):
-        # 1: FLOCK ADVISORY WRITE 303 fe:00:2932917 0 EOF; a waiter's line has -> in second place.
+        # 1: FLOCK ADVISORY WRITE 303 fe:00:2932917 0 EOF; in a waiter's line the second word is ->.
         if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
             pids.append(int(words[4]))
     return [pid for pid in dict.fromkeys(pids) if pid > 0 and pid != os.getpid()]
@@ -142,11 +141,11 @@ def _describe(pid: int) -> str:
         user = pwd.getpwuid(owner).pw_name
     except KeyError:
         user = f"user {owner}"
-    # Without the interpreter: /usr/bin/python /usr/bin/kmark run -s demo.
+    # Omit the interpreter: /usr/bin/python /usr/bin/kmark run -s demo.
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         words = words[1:]
     text = " ".join([Path(words[0]).name, *words[1:]]) if words else ""
-    text = re.sub(r"://[^@\s]*@", "://…@", text)  # the password of a store
+    text = re.sub(r"://[^@\s]*@", "://…@", text)  # hide the password of a store URL
     if len(text) > _COMMAND_CHARACTERS:
         text = text[: _COMMAND_CHARACTERS - 1] + "…"
     command = f" ({printable(text)})" if text else ""
@@ -163,7 +162,7 @@ def _command(pid: int) -> list[str]:
 
 
 def _machine() -> str:
-    """Return a name that is unique to this machine and shared by its containers."""
+    """Return a name that is unique to this machine and the same in all its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     except OSError:

@@ -1,4 +1,4 @@
-"""The size of cases, and the order in which they are run."""
+"""The size of cases, and the order in which they run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case
 
-# FLOPs that CPUs and GPUs do in the time of moving a byte, to within an order of magnitude. Only
-# the order of cases depends on it, never a number that is shown.
+# FLOPs that CPUs and GPUs do in the time of moving one byte, to within an order of magnitude.
+# Affects only the order of cases, never a reported number.
 _FLOPS_PER_BYTE = 10
 
 
 def work(case: Case) -> float | None:
-    """Return the size of a case: its FLOPs, or those of moving its bytes if more; None if
-    unknown."""
+    """Return the size of a case in FLOPs, counting each byte moved as _FLOPS_PER_BYTE if that is
+    more; None if unknown."""
     try:
         op = ops.registry.get(case.problem.op)
         flops, nbytes = op.flops(case.problem), op.bytes(case.problem)
@@ -25,8 +25,8 @@ def work(case: Case) -> float | None:
 
 
 def order(cases: Sequence[Case], devices: int) -> list[Case]:
-    """Order cases longest first where several devices share them, so that the devices finish
-    together. Cases of equal thread count stay together: another count needs another worker."""
+    """Order cases longest first if several devices share them, so that the devices finish at about
+    the same time. Cases of equal thread count stay adjacent: another count needs another worker."""
     groups: dict[int, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.timing.threads, []).append(case)

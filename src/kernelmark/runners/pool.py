@@ -1,7 +1,7 @@
-"""Pool: worker slots, the jobs on them, their time limits, and what happens when workers are lost.
+"""Pool: worker slots, their jobs, time limits, and the handling of lost workers.
 
-The one place that starts workers and handles their loss. Commands decide which job goes to which
-slot and what its outcome means; they never see a worker. Workers are processes of this machine
+Only this module starts workers and handles their loss. Commands decide which job goes to which slot
+and what its outcome means; they have no access to workers. Workers are processes of this machine
 (`process.LocalWorkers`) or come from another implementation of `Workers`.
 """
 
@@ -25,17 +25,17 @@ from kernelmark.runners.process import LocalWorkers, Loss, WorkerSpec
 from kernelmark.runners.protocol import Message
 
 R = TypeVar("R")
-OnWait = Callable[[str], object]  # gets the process that holds the device
+OnWait = Callable[[str], object]  # called with the process that holds the device
 
-# A device on which this many workers in a row do not start is given up.
+# A device on which this many workers in a row fail to start is given up.
 START_ATTEMPTS = 3
 _IDS = itertools.count(1)
-# A worker itself ends a profiler that takes too long, and then still has to send its result.
+# A worker ends a profiler that takes too long, and then still has to send its result.
 _PROFILER_GRACE_S = 30.0
 
 
 class Worker(Protocol):
-    """A started worker. It does one request at a time; no method blocks for long."""
+    """A started worker. It handles one request at a time; no method blocks for long."""
 
     @property
     def spec(self) -> WorkerSpec: ...
@@ -51,7 +51,7 @@ class Worker(Protocol):
 
 
 class Workers(Protocol):
-    """Starts workers, and waits for any of several. `start` raises OSError if it cannot."""
+    """Starts workers, and waits for messages of several. `start` raises OSError on failure."""
 
     def start(self, spec: WorkerSpec) -> Worker: ...
     def wait(
@@ -62,15 +62,15 @@ class Workers(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Time limits in seconds: for compiling and loading libraries, for all other phases together,
-    and for a worker to become ready. Waiting for a device has no limit. A profiler may take as
-    long as the other phases, in addition to them."""
+    and for a worker to become ready. Waiting for a device has no limit. A profiler may take as long
+    as the other phases, in addition to them."""
 
     timeout_s: float = 300.0
     compile_timeout_s: float = 600.0
     start_timeout_s: float = 120.0
 
     def of(self, phase: str) -> tuple[str, float | None]:
-        """Return the account that a phase is booked on, and its limit."""
+        """Return the name of the limit that applies to a phase, and its seconds."""
         if phase == "start":
             return phase, self.start_timeout_s
         if phase == "waiting":
@@ -83,21 +83,21 @@ class Limits:
 
 
 class Slot:
-    """A worker slot: on a device or, without opening it, for one of its compilers."""
+    """A worker slot: on a device, or for a compiler that does not open the device."""
 
     def __init__(
         self, kind: DeviceKind, info: DeviceInfo, spec: WorkerSpec, limits: Limits | None = None
     ) -> None:
         self.info = info
         self.spec = spec
-        self.lost = NO_REASON  # why no worker is started any more
+        self.lost = NO_REASON  # why no more workers are started
         self.job: Job[Any] | None = None  # until its outcome has been polled
         self.worker: Worker | None = None
         self._kind = kind
         self._limits = limits or Limits()
         self._failed_starts = 0
-        self._id = 0  # of the request that has no reply yet
-        self._started = 0.0  # when the job was submitted, in seconds since the epoch
+        self._id = 0  # of the request without a reply
+        self._started = 0.0  # submission time of the job, in seconds since the epoch
         self._phase = "start"
         self._since = 0.0
         self._used_s: dict[str, float] = {}
@@ -115,8 +115,8 @@ class Slot:
 
     def _own_variables(self, threads: int) -> dict[str, str]:
         own = self._kind.worker_variables(self.info.index, threads)
-        # A library may read any of several variables. If the user set one, ours must not override
-        # it through another.
+        # A library may read any of several variables. If the user set one of them, the worker's
+        # defaults must not override it through another.
         return {} if own.keys() & self.spec.variables.keys() else own
 
     def _spec_for(self, job: Job[Any]) -> WorkerSpec:
@@ -131,7 +131,7 @@ class Slot:
 
     @property
     def deadline(self) -> float | None:
-        """When the job runs out of time, on the monotonic clock."""
+        """Return the monotonic time at which the job runs out of time."""
         account, limit = self._limits.of(self._phase)
         if not self._id or limit is None:
             return None
@@ -144,7 +144,7 @@ class Slot:
             self.worker = None
 
     def close(self) -> None:
-        """Let an idle worker end by itself, end a busy one."""
+        """Let an idle worker exit; kill a busy one."""
         if self.worker is not None and not self._id:
             self.worker.stop()
         self.job, self._id = None, 0
@@ -153,7 +153,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A job entered a phase; `holder` is the process that it waits for in phase `waiting`."""
+    """A job entered a phase; in phase `waiting`, `holder` is the process that holds the device."""
 
     slot: Slot
     job: Job[Any]
@@ -163,7 +163,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A job is done; `value` is that of its reply or its failure."""
+    """A job is done; `value` comes from its reply or its failure."""
 
     slot: Slot
     job: Job[Any]
@@ -172,8 +172,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """No worker could be started for a job: it is to be submitted again, here or elsewhere.
-    `lost` is the reason why its slot has just been given up, if it has."""
+    """No worker could be started for a job: it must be submitted again, to this or another slot.
+    `lost` is the reason if the slot has just been given up."""
 
     slot: Slot
     job: Job[Any]
@@ -181,7 +181,7 @@ class Returned:
 
     @property
     def loss(self) -> DeviceLost | Note | None:
-        """The event to report if the slot has been given up."""
+        """Return the event to report if the slot has been given up."""
         if not self.lost:
             return None
         if self.slot.spec.opens_device:
@@ -193,8 +193,8 @@ Outcome = Phase | Finished | Returned
 
 
 class Pool:
-    """Slots that time on devices, and slots that compile. A worker starts with the first job of
-    its slot. Closing the pool, or leaving its `with` block, ends all of them."""
+    """Slots that time on devices, and slots that compile. A slot's first job starts its worker.
+    Closing the pool, or leaving its `with` block, ends all workers."""
 
     def __init__(
         self,
@@ -216,16 +216,16 @@ class Pool:
 
     @property
     def measuring(self) -> bool:
-        """Whether a device has a job whose outcome was not polled yet."""
+        """Return whether a device has a job whose outcome was not polled yet."""
         return any(slot.job for slot in self.devices)
 
     def submit(self, slot: Slot, job: Job[Any]) -> None:
-        """Start a job on an idle slot. A lost slot returns it."""
+        """Start a job on an idle slot. If the slot is lost, the job's outcome is `Returned`."""
         if slot.lost:
             self._outcomes.append(Returned(slot=slot, job=job))
             return
         spec, worker = slot._spec_for(job), slot.worker
-        # A worker that died while it was idle must not become this job's crash.
+        # A worker that died while idle must not count as this job's crash.
         if worker is not None and (job.fresh or worker.spec != spec or not worker.alive):
             slot.retire()
         slot.job, slot._id, slot._used_s = job, next(_IDS), {}
@@ -241,7 +241,7 @@ class Pool:
         slot.worker.send({**job.request, "id": slot._id, "profile_s": slot._limits.timeout_s})
 
     def poll(self) -> Outcome | None:
-        """Wait for the next outcome. Return None at once if there is no job to wait for."""
+        """Wait for the next outcome. Return None immediately if no job is running."""
         while not self._outcomes and any(slot._id for slot in self._slots):
             self._wait()
         outcome = self._outcomes.popleft() if self._outcomes else None
@@ -252,8 +252,8 @@ class Pool:
     def run_all(
         self, jobs: Iterable[Job[R]], slots: Sequence[Slot], on_wait: OnWait | None = None
     ) -> Iterator[tuple[Job[R], R]]:
-        """Run `jobs` on any of `slots`, and yield each with its value. Jobs that are left when all
-        slots are lost are dropped."""
+        """Run `jobs` on any of `slots`, and yield each job with its value. When all slots are lost,
+        the remaining jobs are dropped."""
         waiting = deque(jobs)
         while True:
             for slot in slots:
@@ -288,7 +288,7 @@ class Pool:
             slot.close()
 
     def _wait(self) -> None:
-        """Wait for messages, losses or the next deadline, and handle them."""
+        """Wait for messages, lost workers or the next deadline, and handle them."""
         by_worker = {id(slot.worker): slot for slot in self._slots if slot.worker is not None}
         deadlines = [d for slot in by_worker.values() if (d := slot.deadline) is not None]
         timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None

@@ -1,33 +1,34 @@
 """Detect results that are faster than their device can be.
 
-A result is `impossible` if its median, which it would rank by, is shorter than the least time that
-measured roofs allow, by more than a margin. (Not the slow end of its interval: a kernel that works
-only in some launches can make that as wide as it likes.) No honest result may be refused, so every
-other doubt counts in favour of the result:
+A result is `impossible` if its median, by which it would be ranked, is shorter than the least time
+that measured roofs allow, by more than a margin. (The slow end of its interval is not used: a
+kernel that does its work only in some launches can make that arbitrarily wide.) No honest result
+may be refused, so every doubt counts in favour of the result:
 
-- Only work that no right kernel can avoid counts (`Op.least_flops`, `least_bytes`).
-- Only a roof of the same device, model and number of threads counts, and only a steady one of a
-  microbenchmark, not of a program that stood in for one.
-- FLOPs are held to the fastest unit that could have done them. A matrix unit computes in more
-  precision than its inputs have if operands are split (3 × TF32 or f16 for f32), so f32 and f64 are
-  held to the roof of 16-bit inputs. Without that roof, or on a CPU whose matrix unit has none,
-  FLOPs are not judged.
-- Bytes are held to DRAM for cold data alone, and only where the argument sets together are
+- Only work that no correct kernel can avoid counts (`Op.least_flops`, `least_bytes`).
+- Only a roof of the same device, model and number of threads counts, and only a steady one from a
+  microbenchmark, not from a substitute program.
+- FLOPs are compared with the fastest execution unit that could have done them. A matrix unit can
+  compute in higher precision than its inputs if operands are split (3 × TF32 or f16 for f32), so
+  f32 and f64 are compared with the roof of 16-bit inputs. Without that roof, or on a CPU whose
+  matrix unit has no roof, FLOPs are not judged.
+- Bytes are compared with DRAM only for cold data, and only if all argument sets together are
   `CACHE_FACTOR` times the last-level cache.
-- Below `LEAST_S` nothing is judged: a launch alone takes longer, and what is left is the noise of
+- Below `LEAST_S` nothing is judged: a launch alone takes longer, and the rest is the noise of
   subtracting two times.
 
-The margins, over 543 results of cuBLASLt, torch, Triton and IREE on an H200 (benchmarks/results):
-no GEMM, attention or convolution is above 0.85 of its compute roof or 0.98 of DRAM.
+The margins are based on 543 results of cuBLASLt, torch, Triton and IREE on an H200
+(benchmarks/results): no GEMM, attention or convolution exceeds 0.85 of its compute roof or 0.98 of
+DRAM.
 
-- GPU, compute: 1.5. Roofs are short bursts and repeat within 1.1 %; what may be above is a higher
-  clock (bf16 bursts run at 1.78 GHz and at 1.64 under the power cap, and 1.98 is the highest: at
-  most 1.2 ×) or Strassen's algorithm (1.31 × with two levels).
-- GPU, memory: 2. Of a rotation over three times the cache at most a third stays there: 1.5 × DRAM
-  even if hits were free. The rest is for a cache that is larger than the driver says.
-- CPU: twice as much, 3 and 4. The host of a virtual machine may leave its guest half of a core
-  (the other hardware thread of it) or half of the bandwidth for the seconds in which roofs are
-  measured, and passes agree all the same.
+- GPU, compute: 1.5. Roofs are short bursts and repeat within 1.1 %. A result may exceed them by a
+  higher clock (bf16 bursts run at 1.78 GHz, at 1.64 under the power cap, and 1.98 is the maximum:
+  at most 1.2 ×) or by Strassen's algorithm (1.31 × with two levels).
+- GPU, memory: 2. When rotating over three times the cache, at most a third stays in the cache: 1.5
+  × DRAM even if hits were free. The rest allows for a cache larger than the driver reports.
+- CPU: twice as much, 3 and 4. While roofs are measured, the host of a virtual machine may leave its
+  guest only half of a core (one hardware thread) or half of the bandwidth, and passes still
+  agree.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from kernelmark.core.timing import Cache
 
 Bound = Literal["compute", "memory"]
 
-# How many times faster than a roof a result may be.
+# Maximum ratio of a result's rate to a roof.
 MARGINS: dict[Bound, float] = {"compute": 1.5, "memory": 2.0}
-CPU_FACTOR = 2.0  # on the margins, where other guests of a host are not seen
+CPU_FACTOR = 2.0  # factor on the margins: load by other guests of a host is invisible
 LEAST_S = 1e-6
-_SPLIT_BITS = 16  # inputs of more bits can be computed in parts of so many
-# CPU features of matrix instructions, which no roof is measured of.
+_SPLIT_BITS = 16  # wider inputs can be split into parts of this many bits
+# CPU features of matrix instructions for which no roof is measured.
 _CPU_MATRIX = frozenset({"amx_tile", "sme", "bf16", "svebf16"})
 
 
@@ -68,7 +69,7 @@ class Excess:
 
 
 def flag_impossible(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Result:
-    """Return `result`, with status `impossible` and a reason if it is ok and faster than its device
+    """Return `result`, with status `impossible` and a reason if it is ok but faster than its device
     can be. The measurement is kept as data."""
     over = excess(result, roofs, info) if result.status is Status.OK else None
     if over is None:
@@ -77,7 +78,7 @@ def flag_impossible(result: Result, roofs: Sequence[Roof], info: DeviceInfo | No
 
 
 def excess(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Excess | None:
-    """Return the largest excess of a result over a roof, None if there is none."""
+    """Return the largest excess of a result over a roof, or None."""
     if result.measurement is None or info is None:
         return None
     fitting = [roof for roof in roofs if _counts(roof, result, info)]
@@ -115,16 +116,17 @@ def _least_work(result: Result) -> tuple[int, int]:
 
 
 def _compute_roof(result: Result, roofs: Iterable[Roof], info: DeviceInfo) -> Roof | None:
-    """Return the roof of the fastest unit that could have computed the problem, None if one of
-    the candidates has no roof."""
+    """Return the roof of the fastest execution unit that could have computed the problem; None if
+    one of the candidates has no roof."""
     names = result.case.problem.dtypes.values()
     known = [r for r in roofs if r.kind == "flops" and r.name in DTYPES]
     if info.kind == "cpu":
         isa = set(info.attributes.get("isa", "").split())
-        first = next(iter(names), "")  # what the multiplications read
+        first = next(iter(names), "")  # the type of the multiplications' inputs
         fitting = [roof for roof in known if roof.name == first]
         return _highest(fitting) if fitting and not isa & _CPU_MATRIX else None
-    # The narrowest of all: an 8-bit weight may be multiplied in 8 bits whatever the other is.
+    # The narrowest of all: an 8-bit weight may be multiplied in 8 bits whatever the other operand
+    # is.
     bits = min([_SPLIT_BITS, *(DTYPES[name].bits for name in names if name in DTYPES)])
     if not any(r.unit == "matrix" and DTYPES[r.name].bits == bits for r in known):
         return None

@@ -1,6 +1,7 @@
-"""LocalWorkers: workers as processes of this machine, and every way one can be lost.
+"""LocalWorkers: workers as processes of this machine, and the detection of their loss.
 
-On Linux a worker is killed when the thread that started it ends: start it where it is used.
+On Linux a worker is killed when the thread that started it ends, so start it in the thread that
+uses it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, d
 from kernelmark.runners.stacks import parse_stderr
 
 TAIL_BYTES = 4096
-# A reply of a million samples has 20 MB, but a kernel can write to the pipe too, endlessly.
+# A reply of a million samples has 20 MB, but a kernel can also write to the pipe, endlessly.
 _MAX_LINE_BYTES = 1 << 26
-# The largest pipe: this reads all that a worker that has ended left there.
+# The maximum pipe size: one read gets everything that an ended worker left in the pipe.
 _MAX_READ_BYTES = 1 << 20
-# The C++ runtime names the exception that ended a process only here, in its last line.
+# The C++ runtime prints the exception that ended a process only here, in its last line.
 _BAD_ALLOC = b"std::bad_alloc"
 
 
@@ -45,7 +46,7 @@ class WorkerSpec:
     python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=FrozenDict)
     memory_bytes: int = 0
-    folder: str = ""  # its working directory; this process's by default
+    folder: str = ""  # the working directory; this process's by default
     opens_device: bool = True  # False for a worker that only compiles
 
     @property
@@ -58,9 +59,9 @@ class WorkerSpec:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the worker, with a PYTHONPATH folder that holds only this kernelmark: its
-        site-packages would bring this interpreter's libraries into another one."""
-        # Workers share the parent's cache folder, even a temporary one of this process.
+        """Return the worker's variables. PYTHONPATH gets a folder that contains only this
+        kernelmark: its site-packages would bring this interpreter's libraries into another one."""
+        # Workers share the parent's cache folder, even if it is a temporary one of this process.
         variables = {
             **os.environ,
             "KERNELMARK_CACHE": str(cache_root().absolute()),
@@ -98,7 +99,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C does not reach it, and its group can be killed
+            start_new_session=True,  # Ctrl-C does not reach it, and its process group can be killed
         )
         self.pid = self._process.pid
         self.out, self.err = self._descriptors()
@@ -118,8 +119,8 @@ class WorkerProcess:
         self._nonce = secrets.token_hex(16)
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(encode({**message, "nonce": self._nonce}))
-        # After writing: the device waits for the request, and no request fills the memory sooner
-        # than this is read.
+        # After writing: the device waits for the request, and a request cannot exhaust memory
+        # before this is read.
         self._oom_kills = oom_kills()
 
     @property
@@ -129,12 +130,12 @@ class WorkerProcess:
         # A killed process is a zombie, and cannot be waited for, until its threads have ended.
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_bytes()
-        except OSError:  # no such files on this system
+        except OSError:  # no /proc on this system
             return True
         return stat.rpartition(b")")[2].split(None, 1)[0] not in b"ZX"
 
     def messages(self) -> list[Message | Loss]:
-        """Return the messages since the last call. Nothing follows a `Loss`."""
+        """Return the messages since the last call. A `Loss` is always the last one."""
         if self.lost is not None:
             return []
         self._read_errors()
@@ -211,7 +212,7 @@ class WorkerProcess:
         return status, self.with_tail(reason)
 
     def dump_stacks(self) -> None:
-        """Have a hanging worker write its Python stacks to standard error."""
+        """Make a hanging worker write its Python stacks to standard error."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         time.sleep(0.1)
@@ -230,7 +231,7 @@ class WorkerProcess:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
 
     def stop(self) -> None:
-        """Let it end by itself, and kill it after two seconds."""
+        """Let the worker exit, and kill it after two seconds."""
         if self._process.poll() is None and self.lost is None:
             self.send({"kind": "stop"})
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -238,9 +239,9 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it and everything it started."""
+        """Kill the worker and everything it started."""
         if self._killed:
-            return  # its PID may be another process's by now
+            return  # its PID may have been reused
         self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -249,7 +250,7 @@ class WorkerProcess:
             self._process.wait(timeout=5.0)
 
     def close(self) -> None:
-        """Kill it and close the pipes."""
+        """Kill the worker and close the pipes."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -278,8 +279,8 @@ class LocalWorkers:
 
 
 def _read_ready(descriptor: int) -> tuple[bytes, bool]:
-    """Return the bytes available now, and whether the other end is closed. At most _MAX_READ_BYTES,
-    so that endless output cannot hold up the time limits."""
+    """Return the bytes available now, and whether the other end is closed. Reads at most
+    _MAX_READ_BYTES, so that endless output cannot delay the time limits."""
     data = b""
     while len(data) < _MAX_READ_BYTES:
         try:

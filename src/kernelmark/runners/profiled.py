@@ -1,11 +1,11 @@
-"""The process that a vendor's profiler watches: the launches of cases, and nothing else.
+"""The process that runs under a vendor's profiler: it only launches cases.
 
     ncu --profile-from-start off … python -m kernelmark.runners.profiled --device cuda:0 CASES
 
-CASES holds a case a line. The argument sets, their rotation and the warm-up are those of a
-measurement. For each case a line says how many kernels one launch starts, so that the profiler's
-list can be cut into launches. rocprofv3 lists every kernel of the process: there an empty kernel
-stands before and after each launch that counts.
+CASES has one case per line. The argument sets, their rotation and the warm-up are those of a
+measurement. For each case the process prints the kernels per launch, so that the profiler's list
+can be split into launches. rocprofv3 lists every kernel of the process: for it, an empty kernel
+marks the start and the end of each counted launch.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
 
 
 def _mark(device: GpuDevice, symbol: str) -> None:
-    """Mark a window's start or end: by a driver call, or for rocprofv3 by an empty kernel."""
+    """Mark the start or end of a window: by a driver call, or for rocprofv3 by an empty kernel."""
     if device.info.kind == "hip":
         device.start(MARK_KERNEL, 1, 1)
         device.synchronize()

@@ -1,7 +1,7 @@
 """Cross-check with the vendor's profiler: time the same case under ncu or rocprofv3.
 
 A profiler runs each launch alone, so its clock may be higher than that of back-to-back launches:
-compare in cycles, which ncu reports too. Clocks are not locked. rocprofv3 is run three times, and
+compare cycles, which ncu also reports. Clocks are not locked. rocprofv3 is run three times, and
 times that differ by more than 5 % are reported as unstable, as in aiter's regression tests.
 """
 
@@ -32,7 +32,7 @@ CYCLES = "sm__cycles_elapsed.max"
 DRAM_READ = "dram__bytes_read.sum"
 TIMEOUT_S = 300.0
 ROCPROF_RUNS = 3
-STABLE = 0.05  # largest difference between runs, as a fraction of their mean
+STABLE = 0.05  # maximum difference between runs, as a fraction of their mean
 _KERNEL = "Kernel Name"
 _SECONDS = {"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9}
 _SECONDS |= {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -43,8 +43,8 @@ _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 class Profile:
     """Seconds of one launch under a profiler, summed over its kernels: the median over launches, or
     the mean of the medians of several runs. `between_s` is the shortest and longest launch: some
-    kernels take a third longer now and then. `spread` is the largest difference between runs over
-    their mean."""
+    kernels occasionally take a third longer. `spread` is the largest difference between runs,
+    divided by their mean."""
 
     seconds: float
     between_s: tuple[float, float]
@@ -95,8 +95,8 @@ def profile_all(
     metrics: Sequence[str] = (TIME, CYCLES),
     timeout_s: float = TIMEOUT_S,
 ) -> list[Profile]:
-    """Profile all cases in one process: starting the profiler takes longest. rocprofv3 is started
-    three times."""
+    """Profile all cases in one process, since starting the profiler takes most of the time.
+    rocprofv3 is run three times."""
     from kernelmark.core import codec
 
     tool = find(device)
@@ -137,8 +137,8 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
 
 
 def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
-    """Read the trace that rocprofv3 wrote into `folder`, a CSV file or, by default since ROCm 7, a
-    rocpd database. It is cut into launches by the mark kernels."""
+    """Parse the trace that rocprofv3 wrote into `folder`: a CSV file or, by default since ROCm 7, a
+    rocpd database. The mark kernels separate the launches."""
     from kernelmark.workloads.importers.rocprof import timeline
 
     files = sorted((*folder.rglob("*kernel_trace.csv"), *folder.rglob("*.db")))
@@ -162,8 +162,8 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
 
 
 def _traced(windows: Sequence[Sequence[tuple[str, float]]]) -> Profile:
-    """Return the profile of one run. A launch is the sum of its kernels, such as a split-K kernel
-    and its reduction."""
+    """Return the profile of one run. A launch's time is the sum over its kernels, such as a split-K
+    kernel and its reduction."""
     totals = sorted(sum(seconds for _, seconds in window) for window in windows)
     kernels = tuple(kernel for kernel, _ in windows[0])
     between = (totals[0], totals[-1])
@@ -182,8 +182,8 @@ def _averaged(runs: Sequence[Profile]) -> Profile:
 
 
 def parse(text: str, launches: int) -> list[Profile]:
-    """Parse ncu's raw CSV: a row of names, a row of units, then a row per kernel. It is cut into
-    cases by the marks."""
+    """Parse ncu's raw CSV: a row of names, a row of units, then a row per kernel. The marks
+    separate the cases."""
     lines = text.splitlines()
     counts = [int(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
     rows = list(csv.reader(io.StringIO("\n".join(x for x in lines if x.startswith('"')))))

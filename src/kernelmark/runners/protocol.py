@@ -1,11 +1,11 @@
-"""Messages between parent and worker: one JSON object a line, with a `kind`.
+"""Messages between parent and worker: one JSON object per line, with a `kind`.
 
-To the worker: `measure`, `compile`, `environment`, `call` (which names a function of another
-package, `module:function`), `stop`. From the worker: `ready` or `failed`, then for each request any
-number of `phase` and one `reply`. A request also carries `profile_s`, how long a profiler may take.
-A message about a request carries its `id` and its `nonce`: a kernel shares the worker's process,
-and what it writes to the pipe must not pass for a result. A phase carries `at`, the system-wide
-monotonic clock, so that a parent that was busy elsewhere still books time on the right phase.
+To the worker: `measure`, `compile`, `environment`, `call` (of a function of another package,
+`module:function`), `stop`. From the worker: `ready` or `failed`, then for each request any number
+of `phase` and one `reply`. A request also has `profile_s`, the time limit of a profiler. A message
+about a request has its `id` and its `nonce`: a kernel runs in the worker's process, and what it
+writes to the pipe must not be accepted as a result. A phase has `at`, the system-wide monotonic
+clock, so that a parent that was busy still attributes time to the right phase.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from kernelmark.core.errors import CodecError
 from kernelmark.core.reason import Reason
 
 PROTOCOL = 2
-OUT_OF_MEMORY_EXIT = 112  # exit code of a worker without memory for a message
-# Prefix of the line in which a profiled process reports how many kernels a launch starts.
+OUT_OF_MEMORY_EXIT = 112  # exit code of a worker that has no memory left for a message
+# Prefix of the line in which a profiled process reports the kernels per launch.
 MARK = "kernelmark-profiled: "
-MARK_KERNEL = "nothing"  # empty kernel of device.cu, around the launches in a trace
+MARK_KERNEL = "nothing"  # empty kernel of device.cu, before and after the launches in a trace
 Message = dict[str, Any]
-# Made once: json.dumps makes an encoder for each message, which takes longer than encoding a phase.
+# Created once: json.dumps creates an encoder per message, which takes longer than encoding a phase.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as one line."""
+    """Return a message encoded as one line."""
     return _ENCODER.encode(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Return the message on a line."""
+    """Parse the message on a line."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

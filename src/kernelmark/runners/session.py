@@ -1,4 +1,4 @@
-"""Run cases and store each result as it comes, so that no finished case is lost."""
+"""Run cases and store each result immediately, so that no finished case is lost."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ def run_cases(
     refuse_config: bool = False,
     roofs: Sequence[Roof] = (),
 ) -> ResultSet:
-    """Run `cases`, storing each result before the next begins on its device.
+    """Run `cases`, storing each result before the next case begins on its device.
 
     Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the workers and returns the results so far, in state
-    `interrupted`. A second one, or an error, raises; the state is stored in either case. With
+    `interrupted`. A second signal, or an error, raises; the state is stored in either case. With
     `resume`, `run` is already stored, and cases with a result are not measured again. That includes
-    failures, which would most likely recur; `retry_failed` measures those again. With
+    failures, which would most likely recur; `retry_failed` measures them again. With
     `refuse_config`, a config whose names no case accepts raises UsageError and leaves no run in the
-    store. A result that `roofs` show to be faster than its device can be is stored as `impossible`.
+    store. A result that `roofs` show to be faster than its device can be is stored as
+    `impossible`.
     """
     kept: list[Result] = []
     if resume and store is not None:
         stored = list(store.results(run.id))
-        run = _going_on(run, stored)
+        run = _resumed(run, stored)
         kept = [result for result in stored if not (retry_failed and result.status.failed)]
     done = {result.case.id for result in kept}
     # A runner that refuses the cases raises here, before the run is stored.
@@ -76,20 +77,20 @@ def run_cases(
                 if store is not None:
                     store.delete_run(run.id)
                 raise
-            # A store that refuses the run may have another one of the same id.
+            # If the store refused the run, it may contain another run with the same id.
             if session.begun or not isinstance(error, KernelmarkError):
                 with suppress(KernelmarkError):  # the error may come from the store itself
                     session.finish(RunState.INTERRUPTED)
             raise
-    # In the order of `cases`: several devices run the longest first.
+    # In the order of `cases`: several devices run the longest cases first.
     ranks = {name: rank for rank, name in enumerate(dict.fromkeys(case.id for case in cases))}
     results = sorted([*kept, *session.results], key=lambda r: ranks.get(r.case.id, len(ranks)))
     return ResultSet(run=run, results=tuple(results))
 
 
-def _going_on(run: Run, results: Sequence[Result]) -> Run:
-    """Return the run as resumed now, after a pause since its end. One that was killed ended with
-    its last result, or where it was resumed before, which `finished` holds until it ends again."""
+def _resumed(run: Run, results: Sequence[Result]) -> Run:
+    """Return the run as resumed now, with the pause since its end added. A killed run has no stored
+    end: it ended with its last result or when it was last resumed, which `finished` holds."""
     now = time.time()
     ends = [result.started + result.cost.get("total", 0.0) for result in results]
     paused_s = now - max([run.started, run.finished or 0.0, *ends])
@@ -97,7 +98,7 @@ def _going_on(run: Run, results: Sequence[Result]) -> Run:
 
 
 def unknown_config_error(reason: Reason) -> UsageError:
-    """Return the error of a run of which no case accepts the names of its config."""
+    """Return the error for a run in which no case accepts the names of its config."""
     close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
     meant = f"did you mean {close[0]}? " if close else ""
     return UsageError(reason, hint=f"{meant}nothing was measured or stored")
@@ -122,8 +123,8 @@ def _refuse_unknown_config(events: Iterator[Event], configured: int) -> Iterator
 
 
 class _Session:
-    """The state of a run in progress. `configured` counts the cases of which at least one must
-    accept the names of its config; 0 for no such check."""
+    """The state of a run in progress. `configured` is the number of cases of which at least one
+    must accept the names of its config; 0 disables the check."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class _Session:
 
     def _store_result(self, result: Result) -> None:
         if self._store is not None:
-            # A retried result also replaces the failure on another device.
+            # A retried result also replaces a failure on another device.
             self._store.add_results(self.run.id, [result], alone=self._retrying)
         self.results.append(result)
 

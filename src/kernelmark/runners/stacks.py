@@ -1,6 +1,6 @@
-"""Parse what a lost worker wrote to standard error: its last message, and the frame it ended in.
+"""Parse a lost worker's standard error: its last message, and the frame it ended in.
 
-The text is that of Python's faulthandler and of libraries.
+The text comes from Python's faulthandler and from libraries.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+) in (.+)')
-# Frames of every worker, whatever the kernel: kernelmark's and Python's own.
+# Frames that occur in every worker, independent of the kernel: kernelmark's and Python's own.
 _USUAL_FRAME = re.compile(
     r"/kernelmark/(backends|core|devices|gpu|kernels|measure|numerics|ops|runners|stats)/"
     r"|<frozen |/python3\.\d+/(?!site-packages/|dist-packages/)"
@@ -19,8 +19,9 @@ _DUMP = ("Fatal Python error", "Current thread", "Thread 0x", "Extension modules
 
 
 def parse_stderr(output: str) -> dict[str, str]:
-    """Return the fields of a worker's loss: the whole `output`, the last line `said` that is not
-    part of a stack dump, and the innermost `frame` of code outside kernelmark and Python."""
+    """Return the fields that describe a worker's loss: the whole `output`, the last line `said`
+    that is not part of a stack dump, and the innermost `frame` of code outside kernelmark and
+    Python."""
     lines = output.splitlines()
     unindented = [line.strip() for line in lines if line.strip() and not line[0].isspace()]
     messages = [line for line in unindented if not line.startswith(_DUMP)]

@@ -15,7 +15,7 @@ from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
-# Vendors and architectures, which are no devices, by how they begin.
+# Prefixes of vendors and architectures, which are not device names, with the name to suggest.
 _MEANT = {
     "gpu": "cuda:0 or hip:0",
     **dict.fromkeys(("nvidia", "sm_"), "cuda:0"),
@@ -41,7 +41,7 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
 
 
 def check_threads(info: DeviceInfo, threads: int) -> None:
-    """Refuse more threads than the CPU has cores for."""
+    """Raise an error if the CPU has fewer cores than `threads`."""
     if info.kind == "cpu" and threads > info.units:
         raise UsageError(
             Reason("too-many-threads", threads=threads, cores=info.units),
@@ -52,8 +52,8 @@ def check_threads(info: DeviceInfo, threads: int) -> None:
 def expand(names: Sequence[str]) -> list[DeviceInfo]:
     """Return every device of `names` once, in order.
 
-    They share a run's cases, so they must be of one kind and architecture. `all` is every GPU of
-    one vendor, or the CPU if there is no GPU.
+    The devices share a run's cases, so they must be of one kind and architecture. `all` is every
+    GPU of one vendor, or the CPU if there is no GPU.
     """
     by_name: dict[str, DeviceInfo] = {}
     for name in names:

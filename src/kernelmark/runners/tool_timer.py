@@ -2,7 +2,7 @@
 
 Each block is one process of the program, and each of its repetitions is a sample. The program calls
 the function repeatedly on one argument set, so caches are hot. The time of a call includes its
-launches and the wait for their end.
+launches and the wait for their completion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernelmark.measure.advice import (
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
 
-# Estimated time until a process of the program starts to measure.
+# Estimated start-up time of the program until it measures.
 _START_S = 0.1
 _MOST_WARMUP_S = 0.1
 
@@ -49,7 +49,7 @@ def check_case(case: Case, backend: Backend) -> None:
 
 
 def checking_timing(timing: Timing) -> Timing:
-    """Return the shortest timing for the launches of kernelmark's own that check the output."""
+    """Return the shortest timing, for kernelmark's own launches that check the output."""
     return dataclasses.replace(
         timing, timer=Timer.AUTO, allocations=1, max_allocations=1, max_s=0.05, warmup_s=0.0
     )
@@ -84,12 +84,12 @@ def measure_with_tool(
                     process=process,
                     allocation=len(blocks),
                     samples_s=found.samples_s,
-                    # Most of the machine's load is the program itself, not other work.
+                    # Most of the machine's load is the program itself, not other processes.
                     telemetry=dataclasses.replace(device.telemetry(), load=None),
                 )
             )
-            # The program decides how long it runs. Even if it exceeds the time limit, the
-            # minimum number of blocks is measured.
+            # The program decides how long it runs. Even if it exceeds the time limit, the minimum
+            # number of blocks is measured.
             if len(blocks) >= timing.allocations:
                 stop = stop_reason(blocks, timing=timing, timed_s=timed_s, next_s=block_s)
     interval = interval_of(blocks, timing)
@@ -115,7 +115,8 @@ def measure_with_tool(
 
 
 def _write_inputs(case: Case, device: Device, folder: Path) -> tuple[list[Path], int]:
-    """Write the tensors of one argument set; return the files in order and their total bytes."""
+    """Write the tensors of one argument set to files; return the files in order and their total
+    bytes."""
     tensors = ops.registry.get(case.problem.op).tensors(case.problem)
     buffer, sets = make_arena(device, tensors, 1, np.random.default_rng(case.timing.seed))
     try:

@@ -1,8 +1,8 @@
-"""Second votes: decide between several devices whether a failure is the case's or the device's.
+"""Second votes: use another device to decide whether a failure is caused by the case or the device.
 
-A case that fails on one device is tried once on another before it counts as failed, and the first
-device gets no new case meanwhile. A device that fails twice in a row where others succeed is given
-up: a broken device fails quickly, and would get more cases than the healthy ones.
+A case that fails on one device is tried once on another before it counts as failed; meanwhile the
+first device gets no new case. A device that fails twice in a row where others succeed is given up:
+a broken device fails quickly, and would get more cases than the healthy ones.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.jobs import harmless
 from kernelmark.runners.pool import Slot
 
-# Cases in a row that a device failed and another did not, until it is given up.
+# A device is given up after failing this many cases in a row that another device could run.
 MOST_STRIKES = 2
-# After this many confirmed failures of a backend its further failures are not put to a vote, unless
-# a device fails as many cases in a row.
+# After this many confirmed failures of a backend, its further failures are not put to a vote,
+# unless a device fails as many cases in a row.
 _CONFIRMED = 3
 
 
@@ -33,7 +33,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The result that counts, and a note about the first device, or the reason to give it up."""
+    """The result that counts, and a note about the first device or the reason to give it up."""
 
     result: Result
     note: str = ""
@@ -41,17 +41,17 @@ class Decision:
 
 
 class SecondVotes:
-    """The devices whose failures are put to a vote, and how the votes went so far."""
+    """The devices whose failures are put to a vote, and the outcomes of earlier votes."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
         self._doubted: set[Slot] = set()
         self._strikes: Counter[Slot] = Counter()
-        self._streaks: Counter[Slot] = Counter()  # failures in a row, whatever the cause
+        self._streaks: Counter[Slot] = Counter()  # consecutive failures, whatever the cause
         self._confirmed: Counter[str] = Counter()  # failures on two devices, by backend
 
     def doubt(self, slot: Slot, case: Case, result: Result) -> Doubt | None:
-        """Return the doubt to put to another device, None where the result counts as it is."""
+        """Return the failure to put to a vote, or None if the result counts without one."""
         if harmless(result):
             self._streaks[slot] = 0
             if result.status is Status.OK:
@@ -66,16 +66,16 @@ class SecondVotes:
         return Doubt(slot=slot, result=result)
 
     def has_others(self, slot: Slot) -> bool:
-        """Return whether there is a device left besides it."""
+        """Return whether any other device is left."""
         return any(not other.lost and other is not slot for other in self._slots)
 
     def may_take(self, slot: Slot, doubt: Doubt | None) -> bool:
-        """Return whether the slot may run a case: a doubted slot only votes on the failures of
-        others, and no slot votes on its own."""
+        """Return whether the slot may run a case: a slot with a doubtful failure only votes on the
+        failures of others, and no slot votes on its own."""
         return slot not in self._doubted if doubt is None else doubt.slot is not slot
 
     def settle(self, doubt: Doubt, second: Result | None) -> Decision:
-        """Decide what counts, after another device's result or without one."""
+        """Decide which result counts, given another device's result or None."""
         slot, first = doubt.slot, doubt.result
         self._doubted.discard(slot)
         if second is None:

@@ -29,14 +29,14 @@ from kernelmark.core.result import Case, Status
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
 
 _PR_SET_PDEATHSIG = 1
-# References are compared on a background thread. By default Python lets that run for 5 ms before
-# the thread that enqueues the next block gets its turn; that is half a block.
+# References are compared on a background thread. By default Python lets it run for 5 ms, half a
+# block, before switching to the thread that enqueues the next block.
 _SWITCH_S = 2e-4
 
 
 class Server:
-    """Serves requests one after the other on one device. `opened` is the device, or an object that
-    a called function opened in its place; it stays open until the process ends."""
+    """Serves requests one at a time on one device. `opened` is the device, or an object that a
+    called function opened instead; it stays open until the process ends."""
 
     def __init__(self, *, device: str, threads: int, out: BinaryIO) -> None:
         self.device = device
@@ -48,7 +48,8 @@ class Server:
         self._loaded: set[str] = set()
 
     def open(self, *, touch: bool) -> None:
-        """Find the device, and open it if `touch`. Without, `device` may be an architecture."""
+        """Find the device, and open it if `touch`. Without `touch`, `device` may be an
+        architecture."""
         from kernelmark.runners.targets import find
 
         if not touch and self.device.startswith(("sm_", "gfx")):
@@ -57,7 +58,7 @@ class Server:
             self.info = absent(self.device)
             return
         kind, info = find(self.device)
-        # Keep the parent's name: a worker that sees a single GPU would call it index 0.
+        # Keep the parent's name: in a worker that sees a single GPU, its index is 0.
         self.info = dataclasses.replace(info, name=self.device)
         if touch:
             self.opened = opened = kind.open(info.index, self.threads)
@@ -110,7 +111,7 @@ class Server:
         self.send("reply", result=codec.to_document(result))
         self.opened.release_freed()  # while the parent reads the result and sends the next case
         if case.backend not in self._loaded:
-            # A collection that scans the objects of a large library takes a tenth of a second.
+            # Otherwise each collection scans the objects of a large library, which takes 0.1 s.
             self._loaded.add(case.backend)
             gc.freeze()
         if result.status is not Status.OK:
@@ -135,7 +136,7 @@ class Server:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until standard input ends or `stop` comes."""
+    """Serve requests until standard input ends or `stop` is received."""
     parser = argparse.ArgumentParser(prog="kernelmark.runners.worker", description=__doc__)
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, default=0)
@@ -162,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
         except KernelmarkError as error:
             server.send("failed", protocol=PROTOCOL, error=_error_text(error))
             return 1
-        except MemoryError:  # a message would need memory too
+        except MemoryError:  # sending a message would need memory too
             return OUT_OF_MEMORY_EXIT
     return 0
 
@@ -195,7 +196,7 @@ def _own_stdout() -> BinaryIO:
 
 
 def _live_with(parent: int) -> None:
-    """Ignore Ctrl-C, which the parent handles, die with the parent, and dump stacks on SIGUSR1."""
+    """Ignore Ctrl-C, which the parent handles; exit with the parent; dump stacks on SIGUSR1."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
@@ -203,10 +204,10 @@ def _live_with(parent: int) -> None:
     faulthandler.register(signal.SIGUSR1)
     if parent and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
     if parent:
-        guard_own_group()  # children of kernels and compilers die with the parent too
+        guard_own_group()  # children of kernels and compilers exit with the parent too
 
 
 def _limit_memory(nbytes: int) -> None:
@@ -217,8 +218,8 @@ def _limit_memory(nbytes: int) -> None:
 
 
 if __name__ == "__main__":
-    # Leaving by os._exit skips the destructors of libraries, which hang or crash more often than
-    # they free anything the kernel would not.
+    # os._exit skips the destructors of libraries, which may hang or crash and free nothing that
+    # process exit does not.
     code = 1
     try:
         code = main()

@@ -1,4 +1,4 @@
-"""IREE: MLIR made per problem, compiled by the real compiler, run by the real runtime."""
+"""IREE: generate MLIR per problem, compile it with iree-compile, run it with IREE's runtime."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _PACKAGES = {"iree.compiler": "iree-base-compiler", "iree.runtime": "iree-base-r
 
 
 class Iree(Backend):
-    """llvm-cpu code on the cores of the device, or a GPU's code on IREE's own queue."""
+    """IREE's llvm-cpu code on the device's cores, or GPU code on IREE's own queue."""
 
     name = "iree"
     summary = f"IREE's compiler and runtime (llvm-cpu, cuda, rocm); on hip {ON_AMD}"
     device_kinds = ("cpu", "cuda", "hip")
-    # On a GPU, support depends on IREE's runtime finding the device.
+    # On a GPU, support depends on whether IREE's runtime finds the device.
     supports_examples = FrozenDict(
         {
             "cpu": (
@@ -60,7 +60,7 @@ class Iree(Backend):
     def available(self) -> str | None:
         missing = [pip for module, pip in _PACKAGES.items() if not present(module)]
         if missing == ["iree-base-compiler"] and holds(PACK_PREFIX):
-            missing = []  # what a pack holds was compiled elsewhere
+            missing = []  # modules in a bundle were compiled elsewhere
         if missing:
             return f"iree: {' and '.join(missing)} not installed; {_INSTALL}"
         import iree.runtime as rt
@@ -95,7 +95,7 @@ class Iree(Backend):
         return reason
 
     def refuses(self, problem: Problem, info: DeviceInfo) -> str | None:
-        """Return why such a device cannot run the problem, present or not; None if it can."""
+        """Return why such a device, present or not, cannot run the problem; None if it can."""
         reason: str | None = wrong_device(self.name, self.device_kinds, info)
         reason = reason or _ungrouped(problem)
         reason = reason or unknown_op(self.name, mlir.registry.names(), problem)
@@ -105,7 +105,7 @@ class Iree(Backend):
         if goal is None:
             return _no_target(info)
         reason = mlir.registry.get(problem.op).refuses(problem)
-        # Which dtypes a GPU has is the compiler's to decide: its diagnostic becomes the reason.
+        # The compiler decides which dtypes a GPU supports: its diagnostic becomes the reason.
         return reason or (None if goal.gpu else _emulated(problem))
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
@@ -139,7 +139,7 @@ class Iree(Backend):
         start = time.perf_counter()
         opened = queue.open_device(goal.driver, device.info.uuid, device.info.index)
         program = queue.load(opened, built.binary)
-        # The driver translates what IREE's compiler leaves to it.
+        # The driver translates the code that IREE's compiler leaves to it (PTX).
         made = dataclasses.replace(made, compile_s=made.compile_s + time.perf_counter() - start)
         return queue.QueueKernel(program, specs, sets, made, ready=device.synchronize)
 
@@ -161,7 +161,7 @@ class Iree(Backend):
         binary = files[0].with_name("module.vmfb")
         binary.write_bytes(built.binary)
         threads = getattr(device, "threads", device.info.units)
-        if threads == 1 and not goal.gpu:  # as `HostKernel` runs it
+        if threads == 1 and not goal.gpu:  # same as `HostKernel`
             goal, threads = dataclasses.replace(goal, driver="local-sync"), 0
         specs = ops.registry.get(problem.op).tensors(problem)
         types = [mlir.base.argument_type(spec)[len("tensor<") : -1] for spec in specs]
@@ -185,11 +185,11 @@ class Iree(Backend):
 
 
 def _ungrouped(problem: Problem) -> Reason | None:
-    """Why moe cannot be written as what it is, or None.
+    """Return why moe cannot be expressed as grouped GEMMs, or None.
 
-    IREE 3.13 has no op for GEMMs whose sizes are data: the host would have to read how many tokens
-    each expert has. What remains are all experts for all tokens, or a copy of the weights for each
-    token."""
+    IREE 3.13 has no op for GEMMs whose sizes are data: the host would have to read the token count
+    of each expert. The alternatives compute all experts for all tokens, or copy the weights for
+    each token."""
     if problem.op != "moe":
         return None
     experts, top_k = problem.dims["e"], problem.dims["top_k"]
@@ -197,11 +197,11 @@ def _ungrouped(problem: Problem) -> Reason | None:
 
 
 def _emulated(problem: Problem) -> str | None:
-    """Why a dtype has no arithmetic of its own on CPUs, or None.
+    """Return why a dtype has no native arithmetic on CPUs, or None.
 
-    bf16 is not refused: where the CPU lacks bf16 instructions, elements are widened to f32 by a
-    shift, exactly, and summed in f32, which is what acc=f32 over bf16 means. 8-bit floats are
-    taken apart bit by bit, many times slower than either the sums or any hardware with them.
+    bf16 is not refused: without bf16 instructions, elements are upcast to f32 by a shift, exactly,
+    and summed in f32, which is what acc=f32 over bf16 means. 8-bit floats are decoded bit by bit,
+    many times slower than the sums or any hardware support.
     """
     for name, dtype_name in problem.dtypes.items():
         if dtype(dtype_name).kind == "float" and dtype(dtype_name).bits < 16:
@@ -228,7 +228,7 @@ def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Buil
 
 def _info(choice: Choice, built: Build) -> KernelInfo:
     kernels = kernel_resources(built.binary)
-    # A problem may take several kernels: the largest need of any of them is what limits occupancy.
+    # A problem may use several kernels: the largest use of each resource limits occupancy.
     used: dict[str, int] = {"binary_bytes": len(built.binary)}
     for kernel in kernels.values():
         for name, amount in kernel.items():

@@ -1,6 +1,7 @@
 """Lowerings for AMD's matrix instructions: `mma` is the instruction, `tile` a workgroup's part of
-the result and its step along k in elements, `subgroups` how many share it, the rest options of the
-pipeline. What cannot fit into shared memory or registers is not compiled."""
+the result and its step along k in elements, `subgroups` how many subgroups share it; the rest are
+options of the pipeline. Lowerings that cannot fit into shared memory or registers are not
+compiled."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from kernelmark.core.result import Config, ConfigValue
 
 
 class _Arch(NamedTuple):
-    """What bounds a lowering. `mma` are the dense instructions that IREE 3.13 lists for the target
+    """Limits of a lowering. `mma` are the dense instructions that IREE 3.13 lists for the target
     (`iree-compile --compile-to=executable-sources`, attribute iree_gpu.target), without their
-    `family`. Of a lane's registers of 4 bytes a result may fill `result_registers`, half of them:
-    operands, those that are prefetched and addresses need the rest."""
+    `family`. A result may fill `result_registers`, half of a lane's 4-byte registers: operands,
+    prefetched operands and addresses need the rest."""
 
     mma: str
     lds_bytes: int = 65536
@@ -57,7 +58,7 @@ _ARCHS: Mapping[str, _Arch] = {
     ),
 }
 _MAX_THREADS = 1024
-# Rows in shared memory are padded by this against bank conflicts (IREE's GPUReduceBankConflicts).
+# Padding of rows in shared memory against bank conflicts (IREE's GPUReduceBankConflicts).
 _PAD_BYTES = 8
 _LOAD_BYTES = 16
 _SUBGROUPS = Reason("lowering-subgroups")
@@ -69,7 +70,7 @@ _OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
     "transpose_grid": (False, True),
     "waves_per_eu": (0, 1, 2, 4),
 }
-FREE = ("pipeline", "stages", "transpose_grid", "waves_per_eu")  # no rule looks at them
+FREE = ("pipeline", "stages", "transpose_grid", "waves_per_eu")  # not used by any rule
 
 
 class Mma(NamedTuple):
@@ -115,7 +116,7 @@ class AmdTiles:
         return {"mma": tuple(mma), **tiles, **subgroups, **pipelines, **_OPTIONS}
 
     def _tiles(self, root: Root) -> Mapping[str, tuple[tuple[int, ...], int]]:
-        """The sizes that a tile may have, and that of the dim which it must divide."""
+        """Return the sizes that a tile may have, and the size of the dim that it must divide."""
         if root.kind == "attention":
             keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
             return {
@@ -142,7 +143,7 @@ class AmdTiles:
         )
 
     def seeds(self, root: Root) -> Sequence[Config]:
-        """As IREE itself often chooses."""
+        """Return configs that IREE itself often chooses."""
         return [self._start(root)]
 
     def _start(self, root: Root) -> Config:
@@ -177,7 +178,7 @@ class AmdTiles:
         pad = _PAD_BYTES if config["pad_lds"] else 0
         if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > self._limits.lds_bytes:
             return _SHARED_MEMORY
-        # Tiles are copied by whole loads, of which each thread does as many as any other.
+        # Tiles are copied by whole loads, the same number in each thread.
         whole = waves * self._limits.wave * _LOAD_BYTES
         if any(side * t["tile_k"] * width % whole for side in (rows, t["tile_n"])):
             return "the threads do not divide the copy to shared memory"
@@ -202,7 +203,7 @@ class AmdTiles:
         none = [0 for _ in lead]
         parts = t["tile_n"] // mma.n // t["subgroups_n"]
         if root.kind == "convolution":
-            # IREE makes a GEMM of it: the loops of r, s and c become one.
+            # IREE converts it to a GEMM: the loops of r, s and c become one.
             tile = [1, t["tile_p"], t["tile_q"], t["tile_n"], 0]
             steps = [0, 0, 0, 0, t["tile_k"] // mma.k]
             shared = [1, t["tile_p"] // t["subgroups_m"], t["tile_q"] // mma.m, parts, 0]
@@ -236,9 +237,9 @@ class AmdTiles:
         wanted = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
         if root.kind == "attention":
             # The result of the first GEMM stays in registers and is an operand of the second, which
-            # has to read it in that layout. Shapes with square results and the k of f16 do.
-            # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's in that order.
-            # WMMA of gfx11 passes it through shared memory, as IREE itself does.
+            # has to read it in that layout. Shapes with square results and the k of f16 allow that.
+            # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's operand in that
+            # order. WMMA of gfx11 passes it through shared memory, as IREE itself does.
             fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
             wanted = [n for n in wanted if _parse_mma(n)[1:4] in fits]
         return [name for name in wanted if _parse_mma(name).result == result]
@@ -263,7 +264,7 @@ _F8 = "f8E4M3FNUZ"
 _OCP_F8 = "f8E4M3FN"
 _ATTENTION_SHAPES = {
     _F8: ((16, 16, 32), (32, 32, 16)),
-    # Not in registers but through shared memory, as IREE itself does: any shape fits.
+    # Through shared memory instead of registers, as IREE itself does: any shape fits.
     _OCP_F8: ((16, 16, 128), (32, 32, 64), (16, 16, 32), (32, 32, 16)),
 }
 _OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
@@ -271,7 +272,7 @@ _OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
 
 def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     waves = int(config["subgroups_m"])
-    lead = len((*root.sizes["batch"], *root.sizes["m"])) - 1  # the loops before that of rows
+    lead = len((*root.sizes["batch"], *root.sizes["m"])) - 1  # index of the row loop
     ones, none = [1] * lead, [0] * lead
     counts = [*ones, waves, 1, 1, 1]
     m, n, k1, k2 = range(lead, lead + 4)
@@ -292,7 +293,7 @@ def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
     if mma.operand == _OCP_F8.upper() or limits.family != "MFMA":
         first = second = f"#iree_gpu.mma_layout<{config['mma']}>"
     elif mma.operand == "F16":
-        # Twice the k by two instructions: the operands are then read 8 elements at a time.
+        # Two instructions for twice the k: the operands are then read 8 elements at a time.
         first = virtual(2 * mma.k)
     elif mma.operand == _F8.upper():
         second = virtual(mma.k)
@@ -337,7 +338,7 @@ def _waves(config: Config) -> str:
 
 
 def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The values that divide a dim: the copies of operands are not masked."""
+    """Return the values that divide a dim: copies of operands are not masked."""
     found = tuple(value for value in values if size % value == 0)
     if not found:
         dim = tile.removeprefix("tile_")
@@ -346,5 +347,5 @@ def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _bytes(root: Root) -> int:
-    """The bytes of an element of the operands."""
+    """Return the bytes per element of the operands."""
     return root.bits(next(name for name in _OPERANDS if name in root.types)) // 8

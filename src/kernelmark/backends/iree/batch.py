@@ -1,6 +1,6 @@
-"""A second function beside the op's own: the same op on many argument sets, in one invocation.
+"""A second function next to the op's own: the same op on many argument sets, in one invocation.
 
-What an invocation costs on the host, and the wait for its end, are shared by so many launches.
+The host cost of an invocation, and the wait for its end, are then shared by many launches.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ BATCH = 16
 
 
 def with_batch(source: str, tensors: Sequence[TensorSpec]) -> str:
-    """`source` with a function that takes the tensors of `BATCH` sets, one set after the other.
+    """Return `source` with a function that takes the tensors of `BATCH` sets, one set after the
+    other.
 
-    Outputs are tied to their arguments as the op's own function ties its one."""
+    Outputs are tied to their arguments, as in the op's own function."""
     types = [argument_type(spec) for spec in tensors]
     arguments, calls, results = [], [], []
     for index in range(BATCH):

@@ -1,12 +1,12 @@
-"""From a config to compiler flags and a form of MLIR, and the space that can be tuned.
+"""Map a config to compiler flags and a form of MLIR; define the space that can be tuned.
 
 Config names: `data_tiling` packs the operands of GEMMs into tiles first, and `ukernels` computes
 packed ones with IREE's microkernels; `im2col` writes a convolution as a GEMM of its patches;
-`dynamic` names the dims that the compiler is not to know (`all`, or `m,n`), as in a model that is
-compiled once for many sizes; `peel` and `reassociate` are for the dispatches of an attention on a
-CPU that no spec matches, above all its softmax; the others are those of `lowering`, given all
-together. They are applied by a tuning spec, which excludes data tiling and dynamic dims. On a CPU,
-all of them 0 leave the tiles to the compiler: a spec then only marks operands to be packed.
+`dynamic` lists the dims that are unknown to the compiler (`all`, or `m,n`), as in a model that is
+compiled once for many sizes; `peel` and `reassociate` apply to the dispatches of a CPU attention
+that no spec matches, mainly its softmax; the others are those of `lowering`, given all together.
+They are applied by a tuning spec, which excludes data tiling and dynamic dims. On a CPU, all of
+them 0 leave the tiles to the compiler: a spec then only marks operands to be packed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kernelmark.kernels.mlir._sizes import dynamic_dims, with_dynamic
 from kernelmark.kernels.mlir.base import Form
 from kernelmark.ops.conv import output_size
 
-# Packing pays where each packed element is used about this often: on a Neoverse N1, f32 GEMMs
-# gain from about 100 rows and columns on (2 × at 512³) and lose below.
+# Packing pays off if each packed element is used about this often: on a Neoverse N1, f32 GEMMs gain
+# from about 100 rows and columns on (2 × at 512³) and lose below.
 _REUSE = 96
-# Vectors along a dim that they do not divide are followed by a loop over the rest, instead of
-# scalar code for all of it (softmax over 200 elements on AVX-512: 5 times faster), and sums are
-# vectorised, which changes their order (over 256 elements: 1.4 times faster).
+# peel: vectors along a dim that they do not divide are followed by a loop over the rest, instead of
+# scalar code for the whole dim (softmax over 200 elements on AVX-512: 5 times faster). reassociate:
+# sums are vectorised, which changes their order (over 256 elements: 1.4 times faster).
 _SOFTMAX = {
     "peel": "--iree-llvmcpu-vector-pproc-strategy=peel",
     "reassociate": "--iree-llvmcpu-reassociate-fp-reductions=true",
@@ -55,7 +55,7 @@ _PACKED_OPS = ("gemm", "batched_gemm", "conv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to hand to the compiler for one problem and config."""
+    """The compiler's input for one problem and config."""
 
     form: Form
     flags: tuple[str, ...]
@@ -64,14 +64,15 @@ class Choice:
 
     @property
     def spec(self) -> str:
-        """The tuning spec to compile with; empty leaves all to the compiler. A form of im2col has
-        no named convolution that could be rewritten."""
+        """Return the tuning spec to compile with; "" leaves everything to the compiler. The im2col
+        form has no named convolution that could be rewritten."""
         plain = [dataclasses.replace(entry, rewrite=None) for entry in self.entries]
         return EMPTY.with_entries(plain).text if plain else ""
 
 
 def choose(problem: Problem, config: Config, target: Target) -> Choice:
-    """The config's choice with defaults filled in; an impossible config is `Unsupported`."""
+    """Return the config's choice with defaults filled in; raise Unsupported for an impossible
+    config."""
     form = form_of(problem, config, target)
     tunable = _lowerings(problem, form, target, seeded=False)
     names = () if tunable is None else tuple(tunable.parameters)
@@ -110,8 +111,8 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
 
 
 def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Reason | None:
-    """Why these are no tiles, or not all that are `left` to the compiler; a CPU also takes sizes
-    that the space does not list."""
+    """Return why `tiles` cannot be used, or None. With `left` the compiler chooses tiles, so the
+    space's rule does not apply. A CPU also accepts sizes that the space does not list."""
     for name, values in tunable.parameters.items():
         if name not in tiles:
             return Reason("lowering-refused", cause=Reason("lowering-missing", name=name))
@@ -128,7 +129,7 @@ def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Rea
 
 
 def source(problem: Problem, choice: Choice) -> str:
-    """The module to compile; one for a GPU also works on many argument sets at once."""
+    """Return the module to compile; for a GPU it also has the batch function."""
     problem = with_dynamic(problem, choice.form.dynamic)
     tensors = ops.registry.get(problem.op).tensors(problem)
     text = mlir.registry.get(problem.op).text(problem, tensors, choice.form)
@@ -138,8 +139,9 @@ def source(problem: Problem, choice: Choice) -> str:
 def unapplied(
     problem: Problem, choice: Choice, spec: str, flags: Sequence[str] | None = None
 ) -> list[Entry]:
-    """Entries of a choice that no dispatch shows when the problem is compiled with `spec`, which
-    has its own `flags` if it is for more than this problem. A convolution is then the named op."""
+    """Return the entries of a choice that no dispatch uses when the problem is compiled with
+    `spec`. A spec for more than this problem has its own `flags`, and convolutions are then named
+    ops."""
     if flags is not None:
         named = dataclasses.replace(choice.form, im2col=False)
         choice = dataclasses.replace(choice, form=named, flags=tuple(flags))
@@ -149,7 +151,7 @@ def unapplied(
 
 
 def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
-    """The config names beside those of a lowering."""
+    """Return the config names other than those of a lowering."""
     always: tuple[str, ...] = ("data_tiling", "dynamic")
     if problem.op == "attention" and not target.gpu:
         return (*always, *_SOFTMAX)
@@ -159,26 +161,26 @@ def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
 
 
 def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
-    """The flags of a choice that a module with its spec has to be compiled with."""
+    """Return the flags of a choice that are needed to compile a module with its spec."""
     return tuple(flag for flag in choice.flags if flag not in target.flags)
 
 
 def depends(problem: Problem, config: Config) -> dict[str, bool]:
-    """The flags that decide how a config of a CPU's space is compiled, beyond its spec, by their
-    name in the config. Tiles of a spec are the same with and without microkernels."""
+    """Return the flags, other than the spec, that determine how a config of a CPU's space is
+    compiled, by config name. The tiles of a spec are the same with and without microkernels."""
     names = ["ukernels"] if config.get("data_tiling") else []
     names += _SOFTMAX if problem.op == "attention" else []
     return {name: bool(config[name]) for name in names if name in config}
 
 
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
-    """The form that a config leaves or asks for."""
+    """Return the MLIR form that a config requests, or the default."""
     im2col = get_flag("iree", config, "im2col", default=_has_columns(problem) and not target.gpu)
     return Form(gpu=target.gpu, im2col=im2col, dynamic=_dynamic(problem, config))
 
 
 def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
-    """The dims that a config leaves unknown to the compiler, in the problem's order."""
+    """Return the dims that a config makes unknown to the compiler, in the problem's order."""
     given = config.get("dynamic", False)
     if given is False:
         return ()
@@ -201,13 +203,14 @@ def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
 
 
 def _has_columns(problem: Problem) -> bool:
-    """Whether im2col applies; on a Neoverse N1 it is as fast as IREE's own form (1×1, nhwc) or
-    faster, 3 to 15 times for filters of 3×3 and 7×7."""
+    """Return whether im2col applies; on a Neoverse N1 it is as fast as IREE's own form (1×1, nhwc)
+    or faster, 3 to 15 times for filters of 3×3 and 7×7."""
     return problem.op == "conv" and problem.dims["groups"] == 1
 
 
 def default_data_tiling(problem: Problem, target: Target) -> bool:
-    """Whether packing pays: measured where sums are as wide as the inputs, or are integers."""
+    """Return whether packing pays off: measured for accumulators as wide as the inputs and for
+    integers."""
     if target.gpu or problem.op not in _PACKED_OPS:
         return False
     inputs = problem.dtypes["x" if problem.op == "conv" else "a"]
@@ -226,7 +229,8 @@ def _rows_and_columns(problem: Problem) -> tuple[int, int]:
 
 
 def _exactness(problem: Problem) -> tuple[str, ...]:
-    """Flags without which IREE would compute in another type than the problem says."""
+    """Return the flags without which IREE would compute in another type than the problem
+    specifies."""
     flags = ["--iree-input-demote-f64-to-f32=false"]
     if problem.dtypes.get("acc") == "f16":
         flags.append("--iree-llvmcpu-skip-intermediate-roundings=false")
@@ -234,11 +238,11 @@ def _exactness(problem: Problem) -> tuple[str, ...]:
 
 
 def space(problem: Problem, target: Target) -> Space | None:
-    """The lowering configs of the problem in its default form; None where it has none."""
+    """Return the lowering configs of the problem in its default form; None if there are none."""
     found = _lowerings(problem, form_of(problem, {}, target), target)
     if found is None:
         return None
-    # Most of them without choice, so that a reference can be IREE's own default.
+    # Most flags have a single value, so that a reference can be IREE's own default.
     values: dict[str, tuple[ConfigValue, ...]] = {"data_tiling": (False,)}
     packs = not target.gpu and problem.op in _PACKED_OPS
     if packs:
@@ -258,9 +262,9 @@ def space(problem: Problem, target: Target) -> Space | None:
 
 
 def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> Space:
-    """The space with a point that leaves the tiles to the compiler and packs the operands, for the
-    microkernels: always both, since they are flags of a whole module and its winners have to agree
-    on them. For a convolution, im2col alone is one more point."""
+    """Return the space with a point that leaves the tiles to the compiler and packs the operands,
+    for the microkernels. Both flags are always set together: they apply to a whole module, so the
+    winners of its ops have to agree on them. For a convolution, im2col alone is another point."""
     names = tuple(tiles.parameters)
     nothing = {**made.default, **dict.fromkeys(names, 0)}
     left = [FrozenDict({**nothing, "data_tiling": True, "ukernels": True})]
@@ -278,7 +282,7 @@ def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> 
 
     # On a Neoverse N1 the microkernels beat every tile for most GEMMs from 100³ on (256³ with B
     # along k: 1.04 ms, tiles 1.25, default 1.33). On AVX-512 they were not measured and come last.
-    place = 0 if target.vector_bytes <= _SHORT_BYTES else len(made.seeds)
+    position = 0 if target.vector_bytes <= _SHORT_BYTES else len(made.seeds)
     return dataclasses.replace(
         made,
         parameters={
@@ -286,7 +290,7 @@ def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> 
             for name, values in made.parameters.items()
         },
         forbids=forbids,
-        seeds=(*made.seeds[:place], *left, *made.seeds[place:]),
+        seeds=(*made.seeds[:position], *left, *made.seeds[position:]),
         parts=(
             {**tiles.parameters, "data_tiling": (False,), "ukernels": (False,)},
             *({name: (value,) for name, value in one.items()} for one in left),

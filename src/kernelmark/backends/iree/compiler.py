@@ -1,7 +1,7 @@
-"""From MLIR to a binary: from a pack, else a disk cache, else the real compiler.
+"""Compile MLIR to a binary: from a bundle, else a disk cache, else iree-compile.
 
-It runs in a process of its own, since a compiler that aborts must not take the worker along; and
-any number of workers may compile at once.
+The compiler runs in a separate process, so that a compiler that aborts does not end the worker; any
+number of workers may compile at once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
 
-# In a pack, modules lie in folders of this beginning, with a note on who made them.
+# Prefix of a bundle's folders with modules, and the file that records the compiler.
 PACK_PREFIX = "iree-"
 PACK_NOTE = "compiler.txt"
-CONFIGS = ".configs"  # ends the name of what holds the configs of a module's kernels
+CONFIGS = ".configs"  # suffix of the cache entry with the configs of a module's kernels
 
 # Seconds for one run of the compiler. iree-compile has hung idle for 16 minutes on a module that it
 # compiles in seconds, and the cause is not known. A kernel takes about 4 s on one core (GEMM and
@@ -48,14 +48,14 @@ _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
 _DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: ", re.MULTILINE)
-_IN_FILE = re.compile(r"^(.+?):([1-9]\d*):\d+: error: ", re.MULTILINE)  # 0: nowhere in it
+_IN_FILE = re.compile(r"^(.+?):([1-9]\d*):\d+: error: ", re.MULTILINE)  # line 0 means no position
 _ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A compiled module, the seconds it took to get, and whether it came from a cache. `configs`
-    are those that the compiler chose for its kernels, on one line each."""
+    """A compiled module, the seconds to get it, and whether it came from a cache. `configs` are
+    those that the compiler chose for its kernels, one line each."""
 
     binary: bytes
     seconds: float
@@ -67,18 +67,18 @@ class Build:
         return hashlib.sha256(self.binary).hexdigest()
 
 
-# The last few, so that a cache folder that cannot be written costs one compilation a case and
-# not one a block.
+# The latest modules, so that a read-only cache folder costs one compilation per case and not one
+# per block.
 _recent: OrderedDict[str, tuple[bytes, Mapping[str, str]]] = OrderedDict()
 
 
 def build(
     source: str, flags: tuple[str, ...], identity: str, pack_name: str = "", spec: str = ""
 ) -> Build:
-    """The module for `source`, compiled with the tuning spec `spec` if there is one; `identity` is
-    what the flags do not say of the target machine.
+    """Return the module for `source`, compiled with the tuning spec `spec` if given; `identity`
+    describes the target machine beyond the flags.
 
-    Packs are looked at first, in their folder `pack_name`: a machine with a GPU and no compiler
+    Bundles are searched first, in their folder `pack_name`: a machine with a GPU and no compiler
     needs nothing else."""
     start = time.perf_counter()
     key = pack_key(source, (*flags, spec) if spec else flags)
@@ -97,7 +97,7 @@ def build(
 
 
 def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = "") -> Build:
-    """What the compiler that is installed here makes of `source`, now or on an earlier day."""
+    """Return `source` compiled by the installed compiler, from the cache if possible."""
     start = time.perf_counter()
     key = digest(source, "\n".join(flags), compiler_identity(), identity, *([spec] if spec else []))
     found = _recent.get(key) or _from_cache(key)
@@ -112,7 +112,7 @@ def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = 
 
 
 def _from_cache(key: str) -> tuple[bytes, Mapping[str, str]] | None:
-    """A module with its configs; it has none if an older version compiled it."""
+    """Return a module with its configs; without configs if an older kernelmark compiled it."""
     cache = _cache(cache_root())
     binary = cache.get(key)
     return None if binary is None else (binary, _read_configs(cache.get(key + CONFIGS)))
@@ -125,13 +125,13 @@ def _compile(
         binary = run_compiler(source, flags, spec, dumps=Path(made))
         configs = {name: config_text(one) for name, one in load_configs(Path(made)).items()}
     cache = _cache(cache_root())
-    cache.put(key + CONFIGS, configs_json(configs))  # first: a module found has its configs
+    cache.put(key + CONFIGS, configs_json(configs))  # first: a cached module has its configs
     cache.put(key, binary)
     return binary, configs
 
 
 def configs_json(configs: Mapping[str, str]) -> bytes:
-    """Format the configs of a module for a file."""
+    """Format the configs of a module as JSON."""
     return json.dumps(dict(configs)).encode()
 
 
@@ -140,17 +140,17 @@ def _read_configs(data: bytes | None) -> Mapping[str, str]:
 
 
 def pack_key(source: str, flags: tuple[str, ...]) -> str:
-    """The name of a module in a pack: no compiler is needed to know it."""
+    """Return the name of a module in a bundle, which does not depend on a compiler."""
     return digest(source, "\n".join(flags))
 
 
 def compiler_present() -> bool:
-    """Whether the compiler is installed."""
+    """Return whether the compiler is installed."""
     return present("iree.compiler")
 
 
 def present(module: str) -> bool:
-    """Whether a module could be imported."""
+    """Return whether a module can be imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the parent package `iree` itself is absent
@@ -158,7 +158,7 @@ def present(module: str) -> bool:
 
 
 def packed_by() -> str | None:
-    """The version of the compiler that filled the first pack with modules, or None."""
+    """Return the version of the compiler that filled the first bundle with modules, or None."""
     for folder in pack.safe_folders():
         for note in sorted(folder.glob(f"{PACK_PREFIX}*/{PACK_NOTE}")):
             with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ def packed_by() -> str | None:
 
 
 def compiler_version() -> str:
-    """The compiler's version and commit."""
+    """Return the compiler's version and commit."""
     from iree.compiler.version import REVISIONS, VERSION
 
     commit = REVISIONS.get("IREE", "")[:12]
@@ -181,7 +181,8 @@ def _cache(root: Path) -> DiskCache:
 
 @functools.cache
 def compiler_identity() -> str:
-    """Version, commit and file of the compiler: a rebuilt one must not find the old one's code."""
+    """Return version, commit and file of the compiler: a rebuilt compiler must not reuse cached
+    code."""
     from iree.compiler import version
 
     program = Path(tool("iree-compile"))
@@ -194,7 +195,7 @@ def _files(program: Path) -> list[Path]:
 
 
 def tool(name: str) -> str:
-    """The path of one of the compiler's programs."""
+    """Return the path of one of the compiler's programs."""
     from iree.compiler.tools.binaries import find_tool
 
     return str(find_tool(name))
@@ -220,8 +221,7 @@ def run_limited(
 
 
 def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
-    """The flags that hand over a spec in a file: a second one if it has a part for
-    preprocessing."""
+    """Return the flags that pass a spec in a file: two if it has a part for preprocessing."""
     found = (f"{SPEC_FLAG}={path}",)
     return (*found, f"{PREPROCESSING_FLAG}={path}") if f"@{MAIN}(" in spec else found
 
@@ -229,7 +229,8 @@ def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
 def run_compiler(
     source: str, flags: tuple[str, ...], spec: str = "", dumps: Path | None = None
 ) -> bytes:
-    """What iree-compile writes to its output; the configs of kernels go into the folder `dumps`."""
+    """Return the output of iree-compile; the configs of kernels are written into the folder
+    `dumps`."""
     if spec:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
             file.write(spec)
@@ -240,8 +241,8 @@ def run_compiler(
         if dumps is None:
             done = run_limited(command, input=source.encode())
         else:
-            # The module keeps the names of dumped files as debug information: relative ones give
-            # it the same hash whatever the folder.
+            # The module contains the names of dumped files as debug information: relative names
+            # give the same hash in any folder.
             done = run_dumping(command, ".", (dump_flag("."),), input=source.encode(), cwd=dumps)
     except OSError as error:
         raise CompileError(
@@ -267,8 +268,8 @@ def run_dumping(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run iree-compile with `flags` that dump kernels into `folder`.
 
-    Errors then have lines of the dumped files, which nobody keeps: after such an error it runs once
-    more without the flags, for the line of the module."""
+    Errors then refer to lines of the dumped files, which are not kept: after such an error the
+    command is repeated without the flags, to get the line in the module."""
     done = run_limited([*command, *flags], input=input, cwd=cwd, limit_s=limit_s)
     dumped = re.compile(rf"^{re.escape(folder)}/[^:\n]+:\d+:\d+: error: ", re.MULTILINE)
     if done.returncode > 0 and dumped.search(done.stderr.decode(errors="replace")):
@@ -281,8 +282,8 @@ def explain(code: int, log: str, source: str) -> Reason:
     """Return a reason with the first error, its line and the beginning of the log.
 
     The first error causes the others, but often has no line; then the first line of any error is
-    named: one of `source`, which the compiler reads from its input, before one of a file. An empty
-    `source` is kernelmark's own, whose lines mean nothing to the user."""
+    used: a line of `source`, which the compiler reads from its input, before a line of a file. An
+    empty `source` means a module of kernelmark, whose lines mean nothing to the user."""
     located, first = _DIAGNOSTIC.search(log), _ANY_ERROR.search(log)
     in_file = None if located else _IN_FILE.search(log)
     error = first[1].rstrip(": ") if first else ""
@@ -306,7 +307,7 @@ def explain(code: int, log: str, source: str) -> Reason:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, SIGSEGV for example."""
+    """Return the name of a signal, SIGSEGV for example."""
     try:
         return signal.Signals(number).name
     except ValueError:

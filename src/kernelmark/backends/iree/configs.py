@@ -21,7 +21,7 @@ def dump_flag(folder: str | Path) -> str:
 
 
 def load_configs(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Return the configs of all kernels that the compiler dumped into `folder`."""
+    """Parse the configs of all kernels that the compiler dumped into `folder`."""
     return {
         name: config
         for path in sorted(folder.glob(f"{DUMP_PREFIX}*.mlir"))
@@ -30,7 +30,7 @@ def load_configs(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def parse_configs(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the translation info and the lowering configs of each kernel in a dump."""
+    """Parse the translation info and the lowering configs of each kernel in a dump."""
     found = list(_FUNCTION.finditer(text))
     configs = {}
     for at, match in enumerate(found):

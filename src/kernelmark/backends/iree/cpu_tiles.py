@@ -1,5 +1,5 @@
-"""Tiles of a GEMM on a CPU: `tile` is a workgroup's part of the result, `cache` a part of that
-(0: no such level), `vector` what is computed in registers at once."""
+"""Tiles of a GEMM on a CPU: `tile` is a workgroup's part of the result, `cache` a part of that (0:
+no such level), `vector` the part that is computed in registers at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CACHE: Mapping[str, tuple[int, ...]] = {
 }
 _VECTOR_M = (1, 2, 4, 6, 8, 10, 12, 14, 16)
 _VECTOR_K = (1, 4, 8, 16)
-# Of one GEMM among several: what is combined has to stay enumerable.
+# For one of several GEMMs: the product of their spaces must stay enumerable.
 _FEW: Mapping[str, tuple[int, ...]] = {
     "tile_m": (64, 256),
     "tile_n": (64, 256),
@@ -31,10 +31,11 @@ _FEW: Mapping[str, tuple[int, ...]] = {
     "vector_k": (1, 4, 16),
 }
 _VECTOR = ("vector_m", "vector_n", "vector_k")
-# The compiler refuses a vector of so many registers' bytes, and a contraction of vectors whose
-# multiplications would fill one. With a cache tile along k it keeps that tile of the result in one.
+# The compiler refuses a vector larger than this many registers, and a contraction of vectors with
+# more multiplications than that. With a cache tile along k it keeps that tile of the result in one
+# vector.
 _VECTOR_REGISTERS = 512
-# All of a vector's multiplications are unrolled: more of them take the compiler many seconds.
+# All multiplications of a vector are unrolled: more than this take the compiler many seconds.
 _UNROLLED = 4096
 
 # Register tiles as rows × registers along n × steps along k, with their speed relative to the best
@@ -62,7 +63,7 @@ _SHORT_ALONG_K = (
 )
 _SHORT_BYTES = 16
 _SHORT_CACHE = {"cache_m": 32, "cache_n": 32, "cache_k": 64}
-# What an element of the result costs outside of full vectors, which peeled loops compute one by one
+# Relative cost of a result element outside of full vectors: peeled loops compute it one by one
 # along n and in shorter tiles along m and k.
 _TAIL = {"m": 2.0, "n": 8.0, "k": 2.0}
 _SEEDS = 8
@@ -99,9 +100,9 @@ class CpuTiles:
         return dict(listed)
 
     def seeds(self, root: Root) -> Sequence[Config]:
-        """The register tiles that a model of their tails ranks first, in two sizes of workgroups:
-        the largest, which reads least, and one that leaves something to other threads. With short
-        registers also the first one in cache tiles."""
+        """Return the register tiles that a model of their tails ranks first, in two workgroup
+        sizes: the largest, which reads least, and one that leaves work to other threads. With short
+        registers, also the first tile with cache tiles."""
         values = self.values(root)
         large = {name: _large(_ints(values[name]), _size(root, name)) for name in _TILES}
         small = {name: _closest(values[name], to) for name, to in (("tile_m", 64), ("tile_n", 128))}
@@ -124,13 +125,13 @@ class CpuTiles:
     def _ranked(
         self, root: Root, values: Mapping[str, tuple[ConfigValue, ...]], tiles: Mapping[str, int]
     ) -> list[tuple[int, ...]]:
-        """Register tiles of the space, the fastest within `tiles` first."""
+        """Return the register tiles of the space, the fastest within `tiles` first."""
         lanes = self._lanes(root)
         costs: dict[tuple[int, ...], float] = {}
         known = {False: (_BY_ROWS, _ALONG_K), True: (_SHORT_BY_ROWS, _SHORT_ALONG_K)}
         tables = known[self.vector_bytes <= _SHORT_BYTES]
         for rows, by, steps, speed in tables[_along_k(root)]:
-            # Sums, a row of B and one element of A.
+            # Registers for the sums, a row of B and one element of A.
             if rows * by + by + 1 > self.registers:
                 continue
             wanted = (rows, by * lanes, steps)
@@ -163,7 +164,7 @@ class CpuTiles:
             return _undivided(t["cache_k"], t["vector_k"])
         width, largest = root.bits("output_type") // 8, _VECTOR_REGISTERS * self.vector_bytes
         vector = t["vector_m"] * t["vector_n"]
-        # Twice the register file spills all of the result at every step.
+        # Above twice the register file, the whole result spills at every step.
         if vector * width > 2 * self.registers * self.vector_bytes:
             return "vector_m × vector_n exceeds the registers"
         if vector * t["vector_k"] > _UNROLLED:
@@ -194,11 +195,11 @@ class CpuTiles:
         )
 
     def _lanes(self, root: Root) -> int:
-        """Elements of the result in a register."""
+        """Return the elements of the result per register."""
         return max(1, 8 * self.vector_bytes // root.bits("output_type"))
 
 
-# Cached: every combination of a space is checked, and only a few differ in what is refused.
+# Cached: every combination of a space is checked, and few differ in these values.
 @functools.cache
 def _unnested(dim: str, tile: int, cache: int, vector: int) -> Reason:
     return Reason("lowering-nesting", dim=dim, tile=tile, cache=cache, vector=vector)
@@ -210,7 +211,7 @@ def _undivided(cache_k: int, vector_k: int) -> Reason:
 
 
 def _along_k(root: Root) -> bool:
-    """Whether B is read along k, and so transposed in registers."""
+    """Return whether B is read along k, and so transposed in registers."""
     return root.reads[1].endswith("j, k")
 
 
@@ -219,18 +220,18 @@ def _size(root: Root, name: str) -> int:
 
 
 def _clipped(values: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Values up to the first that covers the dim: one beyond is the same as any other."""
+    """Return the values up to the first that covers the dim: larger ones are equivalent."""
     enough = next((i for i, value in enumerate(values) if value >= size), len(values))
     return values[: enough + 1]
 
 
 def _even_tile(size: int) -> tuple[int, ...]:
-    """The largest tile in multiples of 16 that divides a dim into several: no tails in any."""
+    """Return the largest multiple of 16 that divides a dim into several tiles without a tail."""
     return tuple(t for t in range(256, 31, -16) if t < size and size % t == 0)[:1]
 
 
 def _large(values: Sequence[int], size: int) -> int:
-    """The tile that covers a dim; of a longer one, the largest that divides it evenly."""
+    """Return the tile that covers a dim; for a longer dim, the largest that divides it evenly."""
     covering = [one for one in values if one >= size]
     even = [one for one in values if size % one == 0 and one > 64]
     return min(covering) if covering else max(even or values)

@@ -1,4 +1,4 @@
-"""The lowering configs of a problem: its root ops, the space of their tiles, the spec's entries."""
+"""Lowering configs of a problem: its root ops, the space of their tiles, the spec's entries."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _NCHW_LOOPS = "n, f, p, q, c, r, s"
 
 
 class Tiles(Protocol):
-    """The lowerings of one kind of device."""
+    """The lowerings for one kind of device."""
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
-        """Parameters with their values; raise Unsupported if there is nothing to try."""
+        """Return the parameters with their values; raise Unsupported if there is nothing to try."""
 
     def seeds(self, root: Root) -> Sequence[Config]:
-        """Combinations to begin with, one that is rarely bad first; their sizes need not be among
-        the values."""
+        """Return combinations to begin with, first one that is rarely bad; their sizes need not be
+        among the values."""
 
     def forbids(self, root: Root, config: Config) -> str | None:
-        """Why a combination cannot be compiled or cannot be good, or None."""
+        """Return why a combination cannot be compiled or cannot be fast, or None."""
 
     def lowering(self, root: Root, config: Config) -> Lowering:
-        """IREE's attributes for a combination."""
+        """Return IREE's attributes for a combination."""
 
 
 def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) -> Space:
-    """What can be tried; raise Unsupported if there is nothing. Without seeds it has no default
-    either, and is made in half the time: checking a config needs none."""
+    """Return the configs that can be tried; raise Unsupported if there are none. Without seeds the
+    space has no default, and is built in half the time: enough to check a config."""
     tiles, found = _tiles(target), roots(problem, form)
     listed = {root.prefix: tiles.values(root) for root in found}
     parameters = {p + name: v for p, one in listed.items() for name, v in one.items()}
@@ -51,7 +51,7 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
 
     def forbids(config: Config) -> str | None:
         for root in found:
-            # A listed space has few combinations of what the rule looks at in each root.
+            # A listed space has few combinations of the names that the rule uses in each root.
             key = (root.prefix, *(config.get(name, "") for name in names[root.prefix]))
             if key not in known:
                 known[key] = tiles.forbids(root, _own(config, root))
@@ -73,7 +73,8 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
 def _seeds(
     tiles: Tiles, found: Sequence[Root], listed: Mapping[str, Mapping[str, tuple[ConfigValue, ...]]]
 ) -> list[Config]:
-    """The first seeds of all roots together, then the second; a shorter list repeats its last."""
+    """Return the first seeds of all roots combined, then the second ones, and so on; a shorter list
+    repeats its last seed."""
     each = {root.prefix: tiles.seeds(root) for root in found}
     count = max(map(len, each.values())) if all(each.values()) else 0
     made = [
@@ -92,8 +93,8 @@ def _seeds(
 def entries(
     problem: Problem, form: Form, target: Target, config: Config, *, packed: bool = False
 ) -> tuple[Entry, ...]:
-    """The spec's entries for a config of the space; an empty one leaves the tiles to the compiler,
-    with `packed` operands or not."""
+    """Return the spec's entries for a config of the space; an empty config leaves the tiles to the
+    compiler, with or without `packed` operands."""
     tiles, rewrite = _tiles(target), _rewrite(problem, form)
     return tuple(
         Entry(
@@ -108,7 +109,7 @@ def entries(
 
 
 def _rewrite(problem: Problem, form: Form) -> Rewrite | None:
-    """How the named convolution of a model becomes the GEMM that was tuned."""
+    """Return how the named convolution of a model is rewritten as the tuned GEMM."""
     if problem.op != "conv" or form.gpu or not form.im2col:
         return None
     root = _named_conv(problem)
@@ -125,7 +126,7 @@ def _tiles(target: Target) -> Tiles:
 
 
 def _own(config: Config, root: Root) -> dict[str, ConfigValue]:
-    """The part of a config that is for this root, without its prefix."""
+    """Return the part of a config that applies to this root, without its prefix."""
     begin = root.prefix
     return {name[len(begin) :]: v for name, v in config.items() if name.startswith(begin)}
 
@@ -136,13 +137,14 @@ def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue
     return min(values, key=lambda one: abs(int(one) - value))
 
 
-# -- root ops, as IREE has them when it applies a spec
+# -- root ops, in IREE's form when it applies a spec
 
 
 def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
-    """The ops that decide a problem's time; raise Unsupported if IREE's form of them is not known.
+    """Return the ops that dominate a problem's time; raise Unsupported if IREE's form of them is
+    not known.
 
-    A loop of one iteration is folded away by IREE, and with it the op as it is matched here."""
+    IREE folds away a loop of one iteration, and then the matcher's op no longer exists."""
     if problem.op in ("gemm", "batched_gemm"):
         found = _gemm_roots(problem)
     elif problem.op == "conv":
@@ -168,7 +170,7 @@ def _gemm_roots(problem: Problem) -> tuple[Root, ...]:
 
 
 def _im2col_roots(problem: Problem) -> tuple[Root, ...]:
-    """The GEMM of a convolution's patches and filters."""
+    """Return the GEMM of a convolution's patches and filters."""
     d = problem.dims
     spots, terms = math.prod(output_size(problem)), d["c"] * d["r"] * d["s"]
     x, acc = _type(problem, "x"), _type(problem, "acc")
@@ -180,7 +182,7 @@ def _im2col_roots(problem: Problem) -> tuple[Root, ...]:
 
 
 def _two_gemm_roots(problem: Problem) -> tuple[Root, ...]:
-    """Both GEMMs of an attention that is not one op of IREE."""
+    """Return both GEMMs of an attention that is not a single IREE op."""
     d = problem.dims
     heads = d["batch"] * d["heads_kv"]
     rows = d["seq_q"] * d["heads_q"] // d["heads_kv"]
@@ -202,7 +204,7 @@ def _contraction(
     tb: bool = False,
     prefix: str = "",
 ) -> Root:
-    """Sizes of batch (0: none), m, n and k."""
+    """Return the root op of a GEMM; `sizes` are batch (0: none), m, n and k."""
     batch, m, n, k = sizes
     lead = "b, " if batch else ""
     reads = (lead + ("k, i" if ta else "i, k"), lead + ("j, k" if tb else "k, j"), f"{lead}i, j")
@@ -217,8 +219,8 @@ def _contraction(
 
 
 def _conv_roots(problem: Problem) -> tuple[Root, ...]:
-    """A convolution of nhwc. IREE makes a GEMM of one with a 1 × 1 filter: that of im2col, unless
-    it has strides or padding."""
+    """Return the root of an nhwc convolution. With a 1 × 1 filter IREE converts it to the GEMM of
+    im2col, unless it has strides or padding."""
     d, layout = problem.dims, problem.options["layout"]
     if d["groups"] > 1:
         raise Unsupported(Reason("lowering-groups"))
@@ -232,7 +234,7 @@ def _conv_roots(problem: Problem) -> tuple[Root, ...]:
 
 
 def _named_conv(problem: Problem) -> Root:
-    """The named op of a convolution without groups."""
+    """Return the named op of a convolution without groups."""
     d = problem.dims
     row = _tap("p", "r", d["stride_h"], d["dilation_h"])
     column = _tap("q", "s", d["stride_w"], d["dilation_w"])
@@ -264,13 +266,13 @@ def _tap(out: str, filter_loop: str, stride: int, dilation: int) -> str:
 
 
 def _attention_roots(problem: Problem) -> tuple[Root, ...]:
-    """The attention op. Loops: those of the batch, of rows (m), n, the dim of Q and K (c), and
-    positions of K and V (d)."""
+    """Return the attention op. Its loops: batch, rows (m), n, the dim of Q and K (c), and positions
+    of K and V (d)."""
     d = problem.dims
     if problem.dtypes["acc"] != "f32":
         raise Unsupported(Reason("lowering-acc", acc=problem.dtypes["acc"]))
     batch, rows, q, kv = _attention_loops(problem)
-    # IREE stores the truth values of a mask as bytes.
+    # IREE stores the booleans of a mask as bytes.
     mask = {"mask_type": "i8"} if problem.options["causal"] else {}
     sums = [*batch, *rows]
     reads = [[*q, "c"], [*kv, "c"], [*kv, "n"], [], *([[*rows, "d"]] * len(mask))]
@@ -298,11 +300,11 @@ def _attention_roots(problem: Problem) -> tuple[Root, ...]:
 def _attention_loops(
     problem: Problem,
 ) -> tuple[dict[str, int], dict[str, int], list[str], list[str]]:
-    """The loops of the batch and of rows with their sizes, and how Q and K are read by them.
+    """Return the batch and row loops with their sizes, and the loops that index Q and K.
 
-    IREE folds the transposes of bshd into the reads. If Q's heads share those of K, it does not,
-    and transposes Q before; but if K has a single head, Q's become a loop of their own. A loop of
-    one iteration over the batch is folded away."""
+    IREE folds the transposes of bshd into the reads. If several heads of Q share one of K, it does
+    not, and transposes Q first; but if K has a single head, Q's heads become a separate loop. A
+    batch loop of one iteration is folded away."""
     d = problem.dims
     batch, heads, group = d["batch"], d["heads_kv"], d["heads_q"] // d["heads_kv"]
     lead = {"b": batch} if batch > 1 else {}

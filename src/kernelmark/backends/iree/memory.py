@@ -1,11 +1,12 @@
-"""Device memory that is not IREE's, as IREE's buffers: by DLPack, the one way Python has."""
+"""Import device memory that IREE did not allocate as IREE buffers: by DLPack, the only way in
+Python."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-_UNSIGNED = 1  # DLPack's number for unsigned integers
+_UNSIGNED = 1  # DLPack's code for unsigned integers
 _NAME = b"dltensor"
 
 
@@ -33,8 +34,8 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-# One for all, and for ever: IREE copies what it says at once, but looks for its deleter whenever
-# one of its threads lets go of the buffer, which may be long after the kernel is closed.
+# One for all imports, never freed: IREE copies the fields immediately, but calls the deleter when
+# one of its threads releases the buffer, which may be long after the kernel is closed.
 _shape = (ctypes.c_int64 * 1)()
 _managed = _Managed()
 _managed.tensor.dims = 1
@@ -47,7 +48,8 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 def import_memory(device: Any, address: int, nbytes: int) -> Any:
-    """`nbytes` at `address` of the device as a HalBuffer; the memory must outlive its use."""
+    """Return a HalBuffer of `nbytes` at `address` of the device; the memory must outlive its
+    use."""
     _managed.tensor.data = address
     _shape[0] = nbytes
     capsule = _new_capsule(ctypes.addressof(_managed), _NAME, None)

@@ -3,8 +3,8 @@
     python -m kernelmark.backends.iree.pack -o PACK --arch sm_90 'gemm m=4096 n=4096 k=4096 a=bf16'
     (copy PACK there) KERNELMARK_PACK=PACK kmark run -d cuda:0 -b iree …
 
-@FILE stands for the problems in FILE, one a line; blank lines and what follows a # are left out. A
-pack may lie beside kernelmark's own kernels.
+@FILE stands for the problems in FILE, one per line; blank lines and text after a # are ignored. The
+same folder may also contain kernelmark's own precompiled kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kernelmark.gpu.rtc import vendor_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """One problem for one architecture: its bytes in the pack, or why it is not there."""
+    """One problem for one architecture: its bytes in the bundle, or why it was not compiled."""
 
     problem: Problem
     arch: str
@@ -51,15 +51,16 @@ class Packed:
 def fill(
     folder: Path, problems: Sequence[Problem], archs: Sequence[str], config: Config | None = None
 ) -> Iterator[Packed]:
-    """Each problem for each architecture, into the pack in `folder`.
+    """Compile each problem for each architecture into the bundle in `folder`, and yield the
+    outcome.
 
-    An architecture that is none at all is a usage error before anything is compiled."""
+    An unknown architecture is a usage error before anything is compiled."""
     if not compiler_present():
         raise UsageError(Reason("iree-compiler-missing"), hint='pip install "kernelmark[iree]"')
     kinds = {arch: vendor_of(arch) for arch in archs}
     for arch, kind in kinds.items():
         if kind == "cuda":
-            absent(arch)  # IREE takes any number, and builds for the newest that it knows
+            absent(arch)  # IREE accepts any number, and builds for the newest it supports
     return (
         _one(
             folder, problem, DeviceInfo(name=f"{kind}:0", kind=kind, model=arch, arch=arch), config
@@ -74,7 +75,7 @@ def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
     try:
         if reason := backend.refuses(problem, info):
             raise Unsupported(reason)
-        assert goal is not None  # or there was a reason
+        assert goal is not None  # otherwise there was a reason
         choice = choices.choose(problem, config or {}, goal)
         source = choices.source(problem, choice)
         built = compile_now(source, choice.flags, goal.identity)
@@ -89,7 +90,7 @@ def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
 
 
 def _problems(word: str) -> list[Problem]:
-    """The problem that is written out, or those of the file after an @."""
+    """Parse a problem, or those of the file after an @."""
     if not word.startswith("@"):
         return [ops.parse(word)]
     file = Path(word[1:]).expanduser()
@@ -112,7 +113,7 @@ def _problems(word: str) -> list[Problem]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fill a pack and say of each problem what became of it."""
+    """Fill a bundle and print the outcome of each problem."""
     parser = argparse.ArgumentParser(
         prog="python -m kernelmark.backends.iree.pack",
         description=__doc__,

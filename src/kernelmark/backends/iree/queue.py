@@ -1,7 +1,7 @@
-"""Running a compiled module on a GPU: our memory, IREE's own queue.
+"""Run a compiled module on a GPU, with our memory and IREE's own queue.
 
-IREE's drivers use the device's primary context, as we do, so that our addresses are good there;
-but they enqueue on a stream of their own, which no graph of ours captures and no gate holds. So
+IREE's drivers use the device's primary context, as we do, so that our addresses are valid there;
+but they enqueue on their own stream, which our graphs cannot capture and our gate cannot block. So
 launches are asynchronous invocations, up to `BATCH` of them in one, timed by the host's clock.
 """
 
@@ -29,17 +29,17 @@ from kernelmark.gpu.library import find_library, path_of
 from kernelmark.gpu.table import HIP
 from kernelmark.kernels.mlir.base import FUNCTION
 
-# Loaded modules that are kept: the blocks of a measurement load the same one, and the driver
-# translates its code anew each time.
+# Loaded modules that are kept: the blocks of a measurement load the same one, and the driver would
+# translate its code again each time.
 _KEPT = 2
-# A launch longer than this hides what its own invocation costs.
+# A launch longer than this hides the host cost of its invocation.
 _LONG_S = 1e-3
 _REASON = re.compile(r"\b[A-Z_]{4,}; (.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A loaded module: `one` works on one argument set, `many` on `BATCH` of them."""
+    """A loaded module: `one` processes one argument set, `many` processes `BATCH` of them."""
 
     device: Any
     invoke: Callable[[Any, Any, Any], None]
@@ -49,7 +49,7 @@ class Program:
 
 @functools.lru_cache(maxsize=_KEPT)
 def load(device: Any, binary: bytes) -> Program:
-    """The module on a HAL device; the driver's compiler may take its time here."""
+    """Load a module on a HAL device; the driver may compile here."""
     import iree.runtime as rt
 
     try:
@@ -68,8 +68,8 @@ def load(device: Any, binary: bytes) -> Program:
 class QueueKernel(Kernel):
     """A program with the views of each set's tensors.
 
-    `ready` waits until the arguments may be touched. A queue that runs one invocation after the
-    other needs no more; for one that does not, `chained` makes each wait for the last.
+    `ready` waits until the arguments may be used. That is enough if the queue runs one invocation
+    after the other; otherwise `chained` makes each wait for the previous one.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class QueueKernel(Kernel):
         self._fence = rt.HalFence.create_at
         self._timeline: Any = program.device.create_semaphore(0)
         self._launch_s = 0.0
-        self._last = 0  # the timeline's value when all that was enqueued is done
+        self._last = 0  # the timeline's value when all enqueued work is done
         self._results: Any = rt.VmVariantList(BATCH)
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        """Runs after what is on the device's stream now, and is done on return."""
+        """Run after all work on the device's stream, and wait until done."""
         self._ready()
         self._run(self._invocations((set_index,)))
 
     def replay_s(self, order: Sequence[int]) -> float:
-        """Seconds on the host's clock for these launches, back to back."""
+        """Return the host seconds of these launches, back to back."""
         self._ready()
         invocations = self._invocations(order)
         collecting = gc.isenabled()
@@ -120,18 +120,19 @@ class QueueKernel(Kernel):
         return elapsed_s
 
     def even_launches(self, launches: int) -> int:
-        """Whole batches; or a few long launches, which stay fewer than a batch when doubled."""
+        """Round up to whole batches; keep a few long launches whose double is still less than a
+        batch."""
         if 2 * launches < BATCH and self._launch_s > _LONG_S:
             return launches
         return -(-launches // BATCH) * BATCH
 
     def close(self) -> None:
-        # The memory behind the views is about to be freed; nothing is enqueued any more.
+        # The memory of the views is about to be freed; no more work is enqueued.
         self._views.clear()
         self._results = self._timeline = None
 
     def _invocations(self, order: Sequence[int]) -> list[tuple[Any, Any]]:
-        """(function, arguments) for each: whole batches, then one by one."""
+        """Return (function, arguments) of each invocation: whole batches, then single sets."""
         whole = len(order) - len(order) % BATCH
         groups = [order[at : at + BATCH] for at in range(0, whole, BATCH)]
         groups += [order[at : at + 1] for at in range(whole, len(order))]
@@ -139,7 +140,7 @@ class QueueKernel(Kernel):
         for group in groups:
             function = self._program.many if len(group) == BATCH else self._program.one
             values = [view for index in group for view in self._views[index]]
-            # A fence at a value that the timeline has reached already holds nothing up.
+            # A fence at a value that the timeline has already reached does not block.
             start = self._fence(self._timeline, self._last if self._chained else 0)
             self._last += 1
             end = self._fence(self._timeline, self._last)
@@ -147,13 +148,13 @@ class QueueKernel(Kernel):
         return made
 
     def _run(self, invocations: Sequence[tuple[Any, Any]]) -> None:
-        """Enqueue all, then wait for the last."""
+        """Enqueue all invocations, then wait for the last one."""
         invoke, results = self._program.invoke, self._results
         reached, last = self._timeline.query, self._last
         try:
             for function, arguments in invocations:
                 invoke(function, arguments, results)
-            # Asking again and again, because a wait wakes up late and by an uncertain time.
+            # Poll, because a blocking wait wakes up late, by a varying time.
             while reached() < last:
                 time.sleep(0)
         except (RuntimeError, ValueError) as error:
@@ -165,7 +166,7 @@ class QueueKernel(Kernel):
 
 @functools.cache
 def absent(driver: str) -> str | None:
-    """Why IREE's runtime has no device of this driver here, in one sentence, or None."""
+    """Return why IREE's runtime has no device of this driver here, or None."""
     try:
         found = _driver(driver).query_available_devices()
     except (RuntimeError, ValueError) as error:
@@ -175,7 +176,7 @@ def absent(driver: str) -> str | None:
 
 @functools.cache
 def open_device(driver: str, uuid: str, index: int) -> Any:
-    """IREE's device for a GPU that has this uuid, or this number where IREE tells no uuid."""
+    """Return IREE's device with this uuid, or with this index if IREE reports no uuid."""
     found = _driver(driver).query_available_devices()
     same = [one for one in found if uuid and uuid in str(one["path"]).replace("-", "").lower()]
     chosen = same[0] if same else found[index]
@@ -192,9 +193,9 @@ def _driver(name: str) -> Any:
 
 
 def hip_runtime() -> Path | None:
-    """Return the file of the HIP runtime that the device uses. IREE computes in the device's
-    memory, which another copy of the runtime does not know, and would look for the name
-    libamdhip64.so in the loader's path only."""
+    """Return the HIP runtime library that the device uses. IREE must use the same copy, since
+    another one does not know the device's memory; by itself IREE would only search the loader's
+    path for libamdhip64.so."""
     library = find_library(HIP)
     return None if library is None else path_of(library, "hipInit")
 

@@ -1,7 +1,7 @@
-"""Running a compiled module on our own memory: nothing is copied, in or out.
+"""Run a compiled module on our own memory, without copies in or out.
 
-Host memory is imported as HAL buffers and the output argument is the result's storage, so that
-the kernel writes between our guard bytes.
+Host memory is imported as HAL buffers and the output argument is the result's storage, so that the
+kernel writes between our guard bytes.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ELEMENTS = {
     "f8e4m3fnuz": "FLOAT_8_E4M3_FNUZ",
     "f8e5m2fnuz": "FLOAT_8_E5M2_FNUZ",
     "f8e8m0": "FLOAT_8_E8M0_FNU",
-    "f4e2m1": "INT_8",  # two in a byte
+    "f4e2m1": "INT_8",  # two per byte
     "i8": "INT_8",
     "i32": "INT_32",
 }
-# What compiled code assumes of every argument; importing does not check it.
+# Alignment that compiled code assumes for every argument; importing does not check it.
 _ALIGNMENT = 64
-# Above, the task system silently uses fewer than asked for.
+# Above this, the task system silently uses fewer workers than requested.
 _MAX_WORKERS = 256
 
 
 class HostKernel(Kernel):
-    """A module's function with one argument list for each set, the tensors as in `specs`."""
+    """A module's function with one argument list per set, the tensors in the order of `specs`."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class HostKernel(Kernel):
 
     def close(self) -> None:
         # The lists hold the caller's memory and the context holds the device with its pool of
-        # intermediate results: nothing is given back before they are gone.
+        # intermediate results: memory is freed only when both are gone.
         self._arguments.clear()
         self._results = self._function = self._invoke = None
 
 
 def reraise(error: Exception) -> NoReturn:
-    """Raise an error of the runtime as ours."""
+    """Raise an error of the runtime as one of kernelmark's."""
     text = " ".join(str(error).split())
     # IREE's Python binding raises a RuntimeError for this status; only the text has its name.
     if "RESOURCE_EXHAUSTED" in text:
@@ -85,7 +85,7 @@ def reraise(error: Exception) -> NoReturn:
 
 
 def argument_list(values: Sequence[Any]) -> Any:
-    """Values as the list that an invocation takes."""
+    """Return values as the list that an invocation takes."""
     import iree.runtime as rt
 
     arguments = rt.VmVariantList(len(values))
@@ -95,7 +95,7 @@ def argument_list(values: Sequence[Any]) -> Any:
 
 
 class Binder:
-    """Makes the buffer views of a set, quickly: a small problem has thousands of sets."""
+    """Creates the buffer views of a set, quickly: a small problem has thousands of sets."""
 
     def __init__(self, specs: Sequence[TensorSpec], wrap: Callable[[Tensor], Any]) -> None:
         import iree.runtime as rt
@@ -108,7 +108,7 @@ class Binder:
         ]
 
     def __call__(self, tensors: ArgumentSet) -> list[Any]:
-        """The tensors' own memory, in the order of the function's arguments."""
+        """Return views of the tensors' memory, in the order of the function's arguments."""
         views = []
         for name, shape, element in self._specs:
             tensor = tensors[name]
@@ -119,7 +119,7 @@ class Binder:
 
 
 def _host_memory(device: Any) -> Callable[[Tensor], Any]:
-    """Makes buffers of tensors in host memory."""
+    """Return a function that imports tensors in host memory as buffers."""
     import iree.runtime as rt
 
     import_memory = device.allocator.import_host_allocation
@@ -136,17 +136,18 @@ def _host_memory(device: Any) -> Callable[[Tensor], Any]:
 
 @functools.cache
 def instance() -> Any:
-    """The one VM of this process."""
+    """Return the VM instance of this process."""
     import iree.runtime as rt
 
     return rt.VmInstance()
 
 
 def _open(threads: int) -> Any:
-    """A new HAL device with so many workers: none for one thread, where the caller does the work.
+    """Return a new HAL device with `threads` workers: none for one thread, where the caller does
+    the work.
 
-    The workers are not pinned by IREE: they inherit this process's affinity, which the device
-    has set to its cores.
+    IREE does not pin the workers: they inherit this process's affinity, which the device has set to
+    its cores.
     """
     import iree.runtime as rt
     from iree.runtime import _binding
@@ -160,5 +161,5 @@ def _open(threads: int) -> Any:
             hint=f"use threads={_MAX_WORKERS} or less",
         )
     rt.flags.parse_flags(f"--task_topology_group_count={threads}")
-    # A driver of our own: the cached one keeps the count that it was first made with.
+    # A new driver: the cached one keeps the count that it was created with.
     return _binding.create_hal_driver("local-task").create_default_device()

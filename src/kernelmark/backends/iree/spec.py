@@ -1,13 +1,13 @@
 """Tuning specs: the root op of a dispatch, its lowering, and the transform module that applies it.
 
 A spec is a transform-dialect module that `iree-compile --iree-codegen-tuning-spec-path` runs on
-every dispatch before it chooses a lowering itself. It holds one matcher per root op and one entry
+every dispatch before it chooses a lowering itself. It has one matcher per root op and one entry
 point, `@__kernel_config`, with a single `foreach_match` over the pairs `@matcher -> @action`; the
-first matcher that fits decides. IREE 3.13 applies specs on llvm-cpu and on GPUs alike.
+first matcher that matches decides. IREE 3.13 applies specs on llvm-cpu and on GPUs.
 
-A second entry point of the same file, `@__transform_main`, does what has to happen before
-dispatches are formed: it replaces named convolutions by GEMMs, and marks the GEMMs whose operands
-are to be packed. `--iree-preprocessing-transform-spec-filename` runs it.
+A second entry point of the same file, `@__transform_main`, runs before dispatches are formed: it
+replaces named convolutions by GEMMs, and marks the GEMMs whose operands are to be packed.
+`--iree-preprocessing-transform-spec-filename` runs it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _MASKED_OPERANDS: Mapping[str, str] = {
 }
 _ACTIONS = {0: "keep_default", 1: "apply_config", 2: "apply_attention_config"}
 _PACK = "pack_operands"
-# With data tiling on, IREE packs the operands of the ops with this attribute; of all GEMMs of a
-# function if neither the function nor any op in it has the attribute.
+# With data tiling on, IREE packs the operands of the ops with this attribute; if neither the
+# function nor any op in it has the attribute, those of all GEMMs of the function.
 _HINT = "iree.opt.data_tiling"
 _NOTE = "// kernelmark "
 _SEQUENCE = re.compile(
@@ -66,12 +66,12 @@ _PAIR = re.compile(r"@([\w$.-]+)\s*->\s*@([\w$.-]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """The op of a dispatch that a lowering belongs to, as a spec recognises it.
+    """The op of a dispatch that a lowering applies to, as a spec matches it.
 
     `types` and `maps` are attributes of the matcher; `sizes` are the loop sizes that it must
-    return. `loops` are named, and each of `reads` has those that an operand is indexed by, both
+    return. `loops` are the loop names, and each of `reads` the loops that index an operand, both
     separated by commas. An attention with a `mask_type` is matched as a whole op. `prefix` begins
-    the config names of this root where a problem has several."""
+    the config names of this root if a problem has several."""
 
     kind: str
     types: Mapping[str, str]
@@ -95,12 +95,12 @@ class Root:
 
     @property
     def name(self) -> str:
-        """Name of the matcher, a digest of its text: equal root ops have equal names."""
+        """Return the name of the matcher, a digest of its text: equal root ops have equal names."""
         return f"kernelmark_{hashlib.sha256(self.match.encode()).hexdigest()[:16]}"
 
     @property
     def match(self) -> str:
-        """Body of the matcher."""
+        """Return the body of the matcher."""
         if "mask_type" in self.types:
             return self._masked
         name, results = _MATCHERS[self.kind]
@@ -116,7 +116,7 @@ class Root:
 
     @property
     def _masked(self) -> str:
-        """Body of the matcher of a masked attention, which compares the whole op."""
+        """Return the body of the matcher of a masked attention, which compares the whole op."""
         counts = (size for name in _MATCHERS["attention"][1] for size in self.sizes[name])
         size = dict(zip(self.loops.split(", "), counts, strict=True))
 
@@ -151,9 +151,9 @@ class Root:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """How a root op is compiled, as IREE prints it: attributes without their defaults, keys of
-    dictionaries in alphabetical order. `parts` holds the two GEMMs of an attention. Without a
-    config the compiler chooses the tiles; `packed` operands are laid out in those tiles first."""
+    """How a root op is compiled, in IREE's printed form: attributes without their defaults, keys of
+    dictionaries in alphabetical order. `parts` are the two GEMMs of an attention. Without a config
+    the compiler chooses the tiles; `packed` operands are first laid out in those tiles."""
 
     config: str = ""
     translation: str = ""
@@ -169,15 +169,15 @@ class Lowering:
 
     @property
     def constants(self) -> tuple[tuple[str, str], ...]:
-        """Parameters that the matcher passes to the action, by name."""
+        """Return the parameters that the matcher passes to the action, by name."""
         found = (("info", self.info if self.config else ""), ("parts", self.parts))
         return tuple((name, value) for name, value in found if value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """A named op, and the function that computes the same by the root op of an entry. The function
-    has the name `function_name(root)`."""
+    """A named op, and the function that computes the same with the root op of an entry. The
+    function is named `function_name(root)`."""
 
     root: Root
     function: str
@@ -202,8 +202,8 @@ class Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """A spec's named sequences by name, each with the comment lines above it, and the pairs of its
-    entry points: `pairs` of the dispatches', `rewrites` and `packs` of the preprocessing. `head`
-    is the text before them."""
+    entry points: `pairs` for dispatches, `rewrites` and `packs` for the preprocessing. `head` is
+    the text before them."""
 
     head: str
     sequences: Mapping[str, str]
@@ -246,7 +246,7 @@ class Spec:
 
     @property
     def preprocesses(self) -> bool:
-        """Whether the spec has an entry point for preprocessing."""
+        """Return whether the spec has an entry point for preprocessing."""
         return bool(self.rewrites or self.packs)
 
     @property
@@ -266,7 +266,7 @@ class Spec:
 
     @property
     def notes(self) -> Mapping[str, Mapping[str, object]]:
-        """The notes of kernelmark's own matchers, by name."""
+        """Return the notes of kernelmark's own matchers, by name."""
         found = {}
         for name, text in self.sequences.items():
             first = text.lstrip().partition("\n")[0]
@@ -286,7 +286,7 @@ EMPTY = Spec(
 
 
 def parse_spec(text: str) -> Spec:
-    """Parse any spec with the default entry point, also one that kernelmark did not write."""
+    """Parse any spec with the default entry point, including one not written by kernelmark."""
     if "iree_codegen.tuning_spec_with_default_entrypoint" not in text:
         raise UsageError(
             "not a tuning spec with a default entry point",
@@ -350,8 +350,8 @@ def _chunks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _end(text: str, at: int) -> int:
-    """Return where the body of the op that begins before `at` ends: after the first closing brace
-    on the top level that a line end follows."""
+    """Return the end of the body of the op that begins before `at`: after the first top-level
+    closing brace that is followed by a line end."""
     depth = 0
     for place in range(at, len(text)):
         depth += (text[place] == "{") - (text[place] == "}")

@@ -1,4 +1,4 @@
-"""Target: what IREE compiles for, and the driver that runs the result."""
+"""Target: the device that IREE compiles for, and the driver that runs the result."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kernelmark.core.errors import UsageError
 from kernelmark.devices._cores import describe
 from kernelmark.gpu.objects import resources
 
-# What IREE's CUDA target accepts. A newer GPU runs the newest that it understands: IREE emits PTX,
-# which the driver translates.
+# Architectures that IREE's CUDA target accepts. A newer GPU runs the newest of them: IREE emits
+# PTX, which the driver translates.
 _CUDA = (60, 80, 86, 89)
-# The caller hands over fences and does not wait; launches of a batch follow one another, each with
-# its own intermediate results, instead of going through their steps side by side.
+# The caller passes fences and does not wait; launches of a batch run one after the other, each with
+# its own intermediate results, instead of interleaving their steps.
 _GPU_FLAGS = (
     "--iree-execution-model=async-external",
     "--iree-stream-partitioning-favor=min-peak-memory",
 )
 _GFX = re.compile(r"gfx\d+[0-9a-f]*")
 _ELF = re.compile(rb"\x7fELF\x02\x01")
-# How PTX names a kernel of a module, and the number of its threads.
+# A kernel entry in PTX, and its number of threads.
 _PTX_ENTRY = re.compile(rb"\.visible \.entry ([\w$]+)\([^)]*\)\s*(?:\.maxntid ([\d, ]+))?")
 _HOST_LINES = ("flags", "features", "model name", "cpu implementer", "cpu part", "cpu variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`identity` tells apart machines for which equal flags give different code; `pack` is the
-    folder in a pack. `registers` of `vector_bytes` each are a CPU core's."""
+    """A compilation target. `identity` distinguishes machines for which equal flags give different
+    code; `pack` is the folder in a bundle. A CPU core has `registers` of `vector_bytes` each."""
 
     name: str
     driver: str
@@ -47,12 +47,12 @@ class Target:
 
     @property
     def device_flags(self) -> tuple[str, ...]:
-        """The flags that choose the device, without those for launches on our own fences."""
+        """Return the flags that select the device, without those for launches with our fences."""
         return tuple(flag for flag in self.flags if flag not in _GPU_FLAGS)
 
 
 def target(info: DeviceInfo) -> Target | None:
-    """The target for a device, or None where IREE has none."""
+    """Return the target for a device, or None if IREE has none."""
     if info.kind == "cpu":
         return _cpu()
     if info.kind == "cuda":
@@ -63,7 +63,8 @@ def target(info: DeviceInfo) -> Target | None:
 
 
 def target_named(name: str) -> Target | None:
-    """The target called cpu, gfx942, sm_80, vulkan or vulkan:rdna3; None where IREE has none."""
+    """Return the target called cpu, gfx942, sm_80, vulkan or vulkan:rdna3; None if IREE has
+    none."""
     kind, colon, model = name.partition(":")
     kind = {"gfx": "hip", "sm_": "cuda"}.get(name[:3], kind)
     if (colon and (kind != "vulkan" or not model)) or (kind == "hip" and not _GFX.fullmatch(name)):
@@ -80,16 +81,18 @@ def target_named(name: str) -> Target | None:
 
 
 def kernel_resources(binary: bytes) -> dict[str, dict[str, int]]:
-    """Return what each GPU kernel of a compiled module uses: registers, spills, shared bytes.
+    """Return the resources of each GPU kernel of a compiled module: registers, spills, shared
+    bytes.
 
-    AMD code objects lie in the module as they are. For NVIDIA it holds PTX, whose registers the
-    driver assigns and whose shared memory is sized at launch: only the threads are known."""
+    The module contains AMD code objects unchanged. For NVIDIA it contains PTX, whose registers are
+    assigned by the driver and whose shared memory is sized at launch: only the threads are
+    known."""
     found: dict[str, dict[str, int]] = {}
     for match in _ELF.finditer(binary):
         try:
             found |= resources(binary[match.start() :])
         except UsageError:
-            continue  # a CPU's code, or the magic number inside other data
+            continue  # CPU code, or the magic number inside other data
     for entry in _PTX_ENTRY.finditer(binary):
         threads = [int(size) for size in entry[2].split(b",")] if entry[2] else []
         name = entry[1].decode()
@@ -116,9 +119,10 @@ def _cpu() -> Target:
 
 
 def vector_unit(isa: Sequence[str]) -> tuple[int, int]:
-    """The bytes of a vector register and the number of them, by a CPU's instruction sets.
+    """Return the bytes of a vector register and the number of registers, by a CPU's instruction
+    sets.
 
-    SVE is not asked for by `host` code of fixed vectors, which then has 128 bits."""
+    `host` code with fixed-width vectors does not use SVE, and then has 128 bits."""
     if "avx512f" in isa:
         return 64, 32
     if "avx" in isa:
@@ -152,7 +156,8 @@ def _hip(arch: str) -> Target:
 
 
 def _host_identity() -> str:
-    """A hash of what the kernel says of the first core: `host` code is good for its like only."""
+    """Return a hash of the kernel's description of the first core: `host` code is only valid for
+    equal cores."""
     try:
         first = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0]
     except OSError:

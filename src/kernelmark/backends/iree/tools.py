@@ -21,7 +21,8 @@ _LOG_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTime:
-    """The time of a kernel in one call of the function, summed over its calls, and their number."""
+    """The time of a kernel per call of the function, summed over its dispatches, and their
+    number."""
 
     seconds: float
     calls: float

@@ -1,7 +1,7 @@
 """attention with NumPy: softmax(scale·Q·Kᵀ)·V, slab by slab.
 
-Scores and softmax are in the dtype of sums; probabilities are rounded to the inputs' dtype for
-the second GEMM, as fused kernels do.
+Scores and softmax are in the accumulator's dtype; probabilities are rounded to the inputs' dtype
+for the second GEMM, as in fused kernels.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kernelmark.backends.numpy.matmuls import MATMULS, Array, Plan, Step, types,
 from kernelmark.core.problem import Problem
 from kernelmark.ops.attention import scale
 
-# Scores are worked on in slabs of about this size: larger ones leave the caches between steps.
+# Scores are processed in slabs of about this size: larger ones leave the caches between steps.
 SLAB_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """Scores, one number a row of them, the rounded probabilities and the causal mask."""
+    """Scores, one number per row of scores, the rounded probabilities and the causal mask."""
 
     scores: Array
     rows: Array
@@ -36,7 +36,7 @@ class Workspace:
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """All slabs of each argument set, in one workspace."""
+    """Plan all slabs of each argument set, in one shared workspace."""
     dims = problem.dims
     space = _workspace(problem, arrays[0]["q"].dtype, free_bytes)
     batches, heads = space.scores.shape[:2]
@@ -60,7 +60,7 @@ def _workspace(problem: Problem, narrow: np.dtype[Any], free_bytes: int) -> Work
     heads = min(dims["heads_kv"], max(1, SLAB_BYTES // head_bytes))
     fit = SLAB_BYTES // (head_bytes * heads) if heads == dims["heads_kv"] else 1
     shape = (min(dims["batch"], max(1, fit)), heads, group, dims["seq_q"], dims["seq_kv"])
-    # Scores, the rounded copy and the mask are at most as large each: room for all is asked for.
+    # The rounded copy and the mask are at most as large as the scores: check memory for all three.
     scores = workspace(shape, wide, free_bytes // 3)
     return Workspace(
         scores=scores,
@@ -71,7 +71,8 @@ def _workspace(problem: Problem, narrow: np.dtype[Any], free_bytes: int) -> Work
 
 
 def _causal_mask(problem: Problem, wide: np.dtype[Any]) -> Array | None:
-    """0 where a query sees a key, -inf elsewhere; the last query sees every key."""
+    """Return 0 where a query attends to a key, -inf elsewhere; the last query attends to every
+    key."""
     seq_q, seq_kv = problem.dims["seq_q"], problem.dims["seq_kv"]
     if not problem.options["causal"] or seq_q == 1:
         return None
@@ -81,7 +82,7 @@ def _causal_mask(problem: Problem, wide: np.dtype[Any]) -> Array | None:
 
 
 def _by_head(x: Array, problem: Problem) -> Array:
-    """A view (batch, heads_kv, query heads of one key head or 1, seq, dim) of any layout."""
+    """Return a view (batch, heads_kv, query heads per key head or 1, seq, dim) of any layout."""
     heads_first = x.transpose(0, 2, 1, 3) if problem.options["layout"] == "bshd" else x
     batch, heads, seq, dim = heads_first.shape
     each = heads // problem.dims["heads_kv"]

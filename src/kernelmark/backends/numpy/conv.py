@@ -1,7 +1,7 @@
-"""conv with NumPy: one GEMM an image, over columns gathered into a workspace.
+"""conv with NumPy: one GEMM per image, over columns gathered into a workspace.
 
 Padding costs nothing in a launch: the workspace is zeroed once and only taps inside the image are
-copied. A 1×1 filter with stride 1 and no padding needs no columns at all.
+copied. A 1×1 filter with stride 1 and no padding needs no columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Slices = tuple[slice, slice]  # outputs that a filter tap contributes to, inputs
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """Images one after the other, all groups of an image in one GEMM."""
+    """Plan images one after the other, with all groups of an image in one GEMM."""
     nchw = problem.options["layout"] == "nchw"
     image_steps = _nchw_steps if nchw else _nhwc_steps
     columns: Array | None = None
@@ -53,7 +53,7 @@ def _columns(problem: Problem, x: Array, y: Array, free_bytes: int) -> Array:
 def _nchw_steps(
     problem: Problem, x: Array, weights: Array, y: Array, columns: Array | None
 ) -> list[Step]:
-    """Filters (groups, k, taps) times columns (groups, taps, pixels)."""
+    """Return the steps of filters (groups, k, taps) times columns (groups, taps, pixels)."""
     groups = problem.dims["groups"]
     source = x.reshape(groups, -1, *x.shape[1:])
     steps: list[Step] = []
@@ -72,10 +72,10 @@ def _nchw_steps(
 def _nhwc_steps(
     problem: Problem, x: Array, weights: Array, y: Array, columns: Array | None
 ) -> list[Step]:
-    """Columns (groups, pixels, taps) times filters (groups, taps, k)."""
+    """Return the steps of columns (groups, pixels, taps) times filters (groups, taps, k)."""
     groups = problem.dims["groups"]
     height, width, channels = x.shape
-    # Groups lie side by side inside a pixel: moved to the front as a view.
+    # Groups are adjacent within a pixel: view them as the leading dimension.
     source = x.reshape(height, width, groups, channels // groups).transpose(2, 0, 1, 3)
     pixels = y.shape[0] * y.shape[1]
     matrix = x.reshape(height * width, groups, -1).swapaxes(0, 1)
@@ -91,7 +91,7 @@ def _nhwc_steps(
 
 
 def _taps(problem: Problem, axis: str, taps: str, outputs: int) -> list[Slices]:
-    """For each filter tap along an axis: the outputs whose input lies inside the image."""
+    """Return, for each filter tap along an axis, the outputs whose input lies inside the image."""
     dims = problem.dims
     size, stride, pad = dims[axis], dims[f"stride_{axis}"], dims[f"pad_{axis}"]
     found: list[Slices] = []

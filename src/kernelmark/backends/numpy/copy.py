@@ -11,6 +11,6 @@ from kernelmark.core.problem import Problem
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """One call a set, on one thread: NumPy has no other copy."""
+    """Plan one call per set, on one thread: NumPy has no parallel copy."""
     launches: list[list[Step]] = [[partial(np.copyto, held["y"], held["x"])] for held in arrays]
     return Plan(name="numpy.copyto", launches=launches)

@@ -11,7 +11,7 @@ from kernelmark.core.problem import Problem
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """D = alpha·op(A)·op(B) + beta·C + bias, each step in place in D."""
+    """Plan D = alpha·op(A)·op(B) + beta·C + bias, each step in place in D."""
     multiply = MATMULS[types(problem)]
     options = problem.options
     scratch: Array | None = None

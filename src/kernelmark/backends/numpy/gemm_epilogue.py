@@ -22,10 +22,10 @@ _F32 = np.dtype(np.float32)
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """Return one launch for each argument set; all share an f32 workspace."""
+    """Plan one launch per argument set; all share an f32 workspace."""
     m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
     sizes = {"a": m * k, "b": k * n, "x": m * n}
-    # As much again for temporaries: the output passes through float64 to its own type.
+    # Halve the limit for temporaries: the output is converted to its type through float64.
     room = free_bytes // (2 * len(sizes))
     space = {name: workspace((count,), _F32, room) for name, count in sizes.items()}
     return Plan(
@@ -59,7 +59,7 @@ def _launch(problem: Problem, held: dict[str, Array], space: dict[str, Array]) -
 
 
 def _upcast(stored: Array, kind: str, space: Array) -> Array:
-    """Return an operand in f32: itself, or in `space`."""
+    """Return an operand in f32: itself, or a copy in `space`."""
     if kind == "f32":
         return stored
     wide = space.reshape(len(stored), -1)

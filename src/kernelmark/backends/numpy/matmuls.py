@@ -1,8 +1,8 @@
-"""Which matmuls NumPy computes exactly as a problem states them.
+"""The matmuls that NumPy computes exactly as a problem specifies.
 
-How NumPy sums was measured and is held by tests: `matmul` of f16 multiplies and sums in f32 and
-rounds once, so acc=f32 holds. `einsum` with `dtype=` converts through a small fixed buffer and
-sums in that dtype, which gives f16 → f32 and i8 → i32 without converted copies of the inputs;
+How NumPy accumulates was measured and is checked by tests: `matmul` of f16 multiplies and sums in
+f32 and rounds once, so acc=f32 holds. `einsum` with `dtype=` converts through a small fixed buffer
+and sums in that dtype, which gives f16 → f32 and i8 → i32 without converted copies of the inputs;
 `matmul` would make such copies in every launch.
 """
 
@@ -39,7 +39,8 @@ class Plan:
 
 
 def workspace(shape: tuple[int, ...], dtype: np.dtype[Any], free_bytes: int) -> Array:
-    """Zeroed memory. Asked first: the system would promise more than it has and kill later."""
+    """Return zeroed memory. The size is checked first: the system would overcommit and kill the
+    process later."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > free_bytes:
         raise OutOfMemory(
@@ -49,7 +50,7 @@ def workspace(shape: tuple[int, ...], dtype: np.dtype[Any], free_bytes: int) -> 
 
 
 def matmul(a: Array, b: Array, out: Array) -> None:
-    """Compute a matmul by NumPy's own: BLAS for f64 and f32."""
+    """Compute a matmul with np.matmul: BLAS for f64 and f32."""
     np.matmul(a, b, out=out)
 
 
@@ -58,7 +59,7 @@ def einsum(a: Array, b: Array, out: Array) -> None:
     np.einsum("...ik,...kj->...ij", a, b, out=out, dtype=out.dtype, casting="safe")
 
 
-# (input, sums, output) -> how NumPy computes exactly that
+# (input, accumulator, output) -> how NumPy computes exactly that
 MATMULS: dict[tuple[str, str, str], Matmul] = {
     ("f64", "f64", "f64"): matmul,
     ("f32", "f32", "f32"): matmul,
@@ -69,7 +70,7 @@ MATMULS: dict[tuple[str, str, str], Matmul] = {
 
 
 def types(problem: Problem) -> tuple[str, str, str]:
-    """Dtypes of the factors (joined with × when they differ), of the sums and of the output."""
+    """Return the dtypes of the inputs (joined with × if they differ), accumulator and output."""
     specs = ops.registry.get(problem.op).tensors(problem)
     factors = specs[: 3 if problem.op == "attention" else 2]
     inputs = "×".join(dict.fromkeys(spec.dtype for spec in factors))
@@ -77,9 +78,9 @@ def types(problem: Problem) -> tuple[str, str, str]:
 
 
 def missing(problem: Problem) -> str | None:
-    """Why NumPy cannot compute a problem in exactly its types, or None."""
+    """Return why NumPy cannot compute a problem in exactly its types, or None."""
     if problem.op == "gemm_epilogue":
-        return None  # its operands are upcast, which changes no value
+        return None  # its operands are upcast, which is exact
     for name in problem.dtypes.values():
         if name not in NATIVE:
             return f"numpy has no {name}: this {problem.op} would be computed in another type"

@@ -1,6 +1,6 @@
-"""moe with NumPy: the rows of one expert after the other, two GEMMs each.
+"""moe with NumPy: expert by expert, two GEMMs over the rows of each.
 
-Gate, up and each expert's output are rounded to the inputs' dtype, as kernels that store them are.
+Gate, up and each expert's output are rounded to the inputs' dtype, as in kernels that store them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernelmark.core.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """Rows of one expert at most, which may be all tokens; `parts` has a row for each choice."""
+    """Buffers for the rows of one expert, at most all tokens; `parts` has a row for each choice."""
 
     x: Array
     both: Array
@@ -32,7 +32,7 @@ class Workspace:
 
 
 def plan(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
-    """One step a set: which rows an expert gets is known at launch only."""
+    """Plan one step per set: the rows of an expert are known only at launch."""
     m, n, k, top_k = (problem.dims[name] for name in ("m", "n", "k", "top_k"))
     kind, wide = arrays[0]["x"].dtype, np.dtype(np.float32)
 

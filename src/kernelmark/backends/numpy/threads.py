@@ -1,7 +1,7 @@
 """The thread count of the BLAS that NumPy has loaded.
 
-A worker's environment sets it before NumPy is imported; measuring inside a process that has NumPy
-already needs the library's own call. Two BLAS threads on one core wait for each other, which
+A worker's environment sets it before NumPy is imported; measuring in a process that has already
+imported NumPy needs a call of the library. Two BLAS threads on one core wait for each other, which
 makes a small GEMM ten times as slow.
 """
 
@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-# Library name -> calls that set the count; builds decorate the name of OpenBLAS's.
+# Library name -> functions that set the count; builds of OpenBLAS decorate their names.
 _CALLS = {
     "openblas": (
         "scipy_openblas_set_num_threads64_",
@@ -27,7 +27,7 @@ _CALLS = {
 
 
 def set_threads(count: int) -> bool:
-    """Let every loaded BLAS use `count` threads; False where none was found."""
+    """Make every loaded BLAS use `count` threads; return False if none was found."""
     setters = _setters()
     for setter in setters:
         setter(count)
@@ -48,7 +48,7 @@ def _setters() -> tuple[Callable[[int], object], ...]:
 
 
 def _loaded() -> list[str]:
-    """Files of this process that look like a BLAS."""
+    """Return the libraries mapped into this process that look like a BLAS."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

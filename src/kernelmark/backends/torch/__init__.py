@@ -1,8 +1,8 @@
-"""PyTorch, as a user who calls it eagerly gets it, in the problem's own memory.
+"""PyTorch in eager mode, on the problem's own memory.
 
-GEMMs write into the given output. torch has no form of the other ops that does: there a launch
-includes torch's allocation of its result, as it does for every user of torch, and the result is
-copied into the output after timing. PyTorch itself is only imported in `prepare`.
+GEMMs write into the given output. The other ops have no such form in torch: a launch includes
+torch's allocation of its result, as for every user of torch, and the result is copied into the
+output after timing. PyTorch is only imported in `prepare`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TorchBackend(Backend):
     def available(self) -> str | None:
         if importlib.util.find_spec("torch") is None:
             return 'torch is not installed: pip install "kernelmark[torch]"'
-        # Asked before every case, and looking up an installation takes a millisecond.
+        # Called before every case, and looking up an installation takes a millisecond.
         loaded = sys.modules.get("torch")
         version = self.version() if loaded is None else str(loaded.__version__)
         found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
@@ -71,7 +71,7 @@ class TorchBackend(Backend):
         try:
             return importlib.metadata.version("torch")
         except importlib.metadata.PackageNotFoundError:
-            # Built in place, without the metadata of an installation.
+            # Built in place, without installation metadata.
             return str(importlib.import_module("torch").__version__)
 
     def missing_on(self, kind: str) -> Reason:
@@ -86,7 +86,8 @@ class TorchBackend(Backend):
         )
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        """On the CPU: whether torch may hand the op to oneDNN. Both are torch's own code."""
+        """Return, on the CPU, whether torch may use oneDNN for the op. Both paths are torch's own
+        code."""
         if self.supports(problem, info) is not None:
             return None
         if info.kind != "cpu":

@@ -15,17 +15,17 @@ _GPUS = ("cuda", "hip")  # also the names in torch.version
 
 
 def platforms() -> frozenset[str] | None:
-    """Return the kinds of GPU that torch is built for, or None if that is not known."""
+    """Return the kinds of GPU that torch is built for, or None if unknown."""
     loaded = sys.modules.get("torch.version")
     facts = vars(loaded) if loaded is not None else _facts()
     return frozenset(kind for kind in _GPUS if facts.get(kind)) if facts else None
 
 
 def _facts() -> Mapping[str, Any]:
-    """Return the values in torch/version.py, which imports nothing of torch."""
+    """Return the values in torch/version.py, which imports nothing from torch."""
     try:
         spec = importlib.util.find_spec("torch")
-    except ValueError:  # a module that was put there by hand
+    except ValueError:  # a module inserted into sys.modules by hand
         return {}
     for folder in (spec.submodule_search_locations or []) if spec else []:
         file = Path(folder) / "version.py"

@@ -12,7 +12,8 @@ from kernelmark.core.problem import Problem
 def conv_calls(
     problem: Problem, sets: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Callable[[], Any]], list[Any]]:
-    """Return the call of each argument set, which allocates its result, and where that belongs."""
+    """Return the call of each argument set, which allocates its result, and the outputs to copy
+    to."""
     import torch
 
     dims = problem.dims
@@ -26,7 +27,7 @@ def conv_calls(
     for held in sets:
         parts = [held["x"], held["w"], held["y"]]
         if problem.options["layout"] == "nhwc":
-            # The same memory seen as N, C, H, W: what torch calls channels_last.
+            # The same memory viewed as N, C, H, W: torch's channels_last.
             parts = [part.permute(0, 3, 1, 2) for part in parts]
         x, weights, y = parts
         calls.append(partial(torch.conv2d, x, weights, **settings))

@@ -1,10 +1,10 @@
-"""PyTorch on a GPU: our stream, our memory, each op by the call a user would make.
+"""PyTorch on a GPU: the device's stream and memory, each op by the call that a user would make.
 
-GEMMs write into the given output. The other ops allocate their result and whatever they need
-between; memory that torch hands out in one capture it may hand out again in the next, so
-replays of different graphs overwrite each other's results. While graphs are captured a result for
-each argument set is kept, so that the sets' results lie apart as their inputs do, and what is
-checked is a launch of its own after timing, on the same inputs.
+GEMMs write into the given output. The other ops allocate their result and temporaries. Memory that
+torch allocates in one capture may be reused in the next, so replays of different graphs overwrite
+each other's results. During capture one result per argument set is kept, so that the results of the
+sets have distinct memory, like their inputs. The checked result comes from a separate launch after
+timing, on the same inputs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MX_NAMES = {"f8e8m0": "float8_e8m0fnu", "f4e2m1": "float4_e2m1fn_x2"}
 
 
 class _Interface:
-    """Device memory in the form that torch takes without a copy."""
+    """Device memory in the form that torch accepts without a copy."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -63,15 +63,15 @@ class _Interface:
 
 
 class Viewer:
-    """Torch tensors on our memory. A buffer is handed over once for each dtype; taking a part of
-    it is many times quicker."""
+    """Torch tensors on our memory. A buffer is imported once per dtype; slicing it is many times
+    faster than importing each tensor."""
 
     def __init__(self, index: int) -> None:
         self._device = f"cuda:{index}"
         self._whole: dict[tuple[int, str], Any] = {}
 
     def view(self, tensor: Tensor) -> Any:
-        """A torch tensor on the same memory, of the spec's shape and dtype."""
+        """Return a torch tensor on the same memory, of the spec's shape and dtype."""
         import torch
 
         spec = tensor.spec
@@ -83,7 +83,7 @@ class Viewer:
         return torch.as_strided(whole, spec.shape, strides[::-1][: len(spec.shape)], start)
 
     def codes(self, tensor: Tensor) -> Any:
-        """The bytes of a format that torch does not have, the last axis packed."""
+        """Return the bytes of a format that torch does not have, the last axis packed."""
         spec = tensor.spec
         raw = self._in_dtype(tensor.buffer, "uint8")[tensor.offset : tensor.offset + spec.nbytes]
         return raw.view(*spec.shape[:-1], -1)
@@ -93,21 +93,21 @@ class Viewer:
 
         key = (buffer.address, dtype)
         if key not in self._whole:
-            nbytes = buffer.nbytes // 8 * 8  # the widest element; nothing lies in the rest
+            nbytes = buffer.nbytes // 8 * 8  # a multiple of the widest element; the rest is unused
             raw = torch.as_tensor(_Interface(buffer.address, nbytes), device=self._device)
             self._whole[key] = raw.view(getattr(torch, TORCH_NAMES.get(dtype, dtype)))
         return self._whole[key]
 
 
-# -- what torch computes on a GPU in exactly the types a problem states
+# -- what torch computes on a GPU in exactly the types that a problem specifies
 
 
 def missing(problem: Problem, info: DeviceInfo) -> str | None:
-    """Why torch on a GPU cannot compute a problem in exactly its types, or None."""
+    """Return why torch on a GPU cannot compute a problem in exactly its types, or None."""
     if problem.op in ("gemm", "batched_gemm", "gemm_epilogue"):
         if info.kind == "cuda" and "fnuz" in problem.dtypes["a"] + problem.dtypes["b"]:
             return "torch multiplies FNUZ 8-bit floats on AMD GPUs only"
-        # _scaled_mm is hipBLASLt on AMD GPUs.
+        # _scaled_mm uses hipBLASLt on AMD GPUs.
         narrow = wrong_narrow_type("torch", problem, info) if info.kind == "hip" else None
         if problem.op == "gemm_epilogue":
             return narrow or wrong_scales("torch", problem, info) or _missing_epilogue(problem)
@@ -129,8 +129,8 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
-    """Anything else torch multiplies expert by expert, and waits for their numbers of rows: that
-    can be neither captured nor queued."""
+    """Return why torch has no grouped GEMM for a problem, or None. Without one it multiplies expert
+    by expert and waits for their row counts, which can be neither captured nor queued."""
     if problem.dtypes["x"] != "bf16" or not info.arch.startswith(("sm_9", "sm_10")):
         return "torch has a grouped GEMM that needs no host for bf16 on sm_90 and sm_100 only"
     if problem.dims["n"] % 8 or problem.dims["k"] % 8:
@@ -161,7 +161,8 @@ def _missing_gemm(problem: Problem) -> str | None:
 
 
 def _missing_scaled(problem: Problem) -> str | None:
-    """Why torch's _scaled_mm, the GEMM of narrow types, does not compute a problem, or None."""
+    """Return why torch's _scaled_mm, the GEMM of narrow types, does not compute a problem, or
+    None."""
     types, options, dims = problem.dtypes, problem.options, problem.dims
     if "f8e5m2" in types["a"] and "f8e5m2" in types["b"]:
         return "torch's _scaled_mm takes f8e5m2 for one operand only"
@@ -186,7 +187,8 @@ def _missing_epilogue(problem: Problem) -> str | None:
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space | None:
-    """On a GPU: which of torch's attention kernels; whether cuDNN or MIOpen times convolutions."""
+    """Return the GPU choices: torch's attention kernel; whether cuDNN or MIOpen benchmark
+    convolutions."""
     if problem.op == "attention":
         kernels = tuple(name for name in SDPA if info.kind == "cuda" or name != "cudnn")
         return Space(parameters={"kernel": kernels}, default={"kernel": "flash"})
@@ -199,15 +201,15 @@ def space(problem: Problem, info: DeviceInfo) -> Space | None:
 
 
 class _Choice:
-    """Which of its attention kernels torch is left. Changed only from one kernel to another: as
-    torch's own context around each call, it would be 20 µs of every launch."""
+    """The attention kernel that torch may use. Changed only between kernels: torch's context
+    manager around each call would add 20 µs to every launch."""
 
     def __init__(self) -> None:
         self._name = ""
         self._entered = ExitStack()
 
     def make(self, name: str) -> None:
-        """Leave torch this one alone; "" leaves it all."""
+        """Restrict torch to this attention kernel; "" allows all."""
         if name == self._name:
             return
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -223,7 +225,7 @@ _choice = _Choice()
 
 
 class GpuKernel(Kernel):
-    """Calls on our stream; results that torch allocates are kept while graphs are captured."""
+    """Calls on the device's stream; results that torch allocates are kept during capture."""
 
     def __init__(
         self, name: str, calls: list[Call], outputs: list[Any] | None, attention: str = ""
@@ -243,7 +245,7 @@ class GpuKernel(Kernel):
         if self._outputs is None or not self._capturing():
             self._calls[set_index]()
             return
-        # Given back first, so that this call gets the same memory.
+        # Free the last result first, so that this call gets the same memory.
         self._kept.pop(set_index, None)
         self._kept[set_index] = self._calls[set_index]()
 
@@ -255,16 +257,16 @@ class GpuKernel(Kernel):
     def close(self) -> None:
         import torch
 
-        if self._outputs is not None:  # graphs write to memory that torch hands out again
+        if self._outputs is not None:  # graphs write to memory that torch reuses
             torch.cuda.current_stream().synchronize()
-        _choice.make("")  # for whatever this process measures next
+        _choice.make("")  # for the next measurement in this process
         self._calls, self._kept, self._outputs = [], {}, None
 
 
 def prepare(
     problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
 ) -> Kernel:
-    """The kernel of a problem that `missing` has nothing against."""
+    """Return the kernel of a problem that `missing` accepts."""
     viewer = enter(device)
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     held = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
@@ -274,7 +276,7 @@ def prepare(
 
 
 def _view(viewer: Viewer, tensor: Tensor) -> Any:
-    """A view in torch's dtype, or in the one of an MX format, which older versions lack."""
+    """Return a view in torch's dtype, or in that of an MX format, which older versions lack."""
     import torch
 
     if (name := _MX_NAMES.get(tensor.spec.dtype)) is None:
@@ -285,7 +287,7 @@ def _view(viewer: Viewer, tensor: Tensor) -> Any:
 
 
 def enter(device: Device) -> Viewer:
-    """Have torch use our stream from now on; views are made by what is returned."""
+    """Make torch use the device's stream from now on; return a viewer for its memory."""
     import torch
 
     if reason := build.missing(device.info.kind, torch.__version__):
@@ -300,8 +302,8 @@ def enter(device: Device) -> Viewer:
 
 
 def started(kernel: Kernel, device: Device) -> Kernel:
-    """Launch once: handles and workspaces are made at the first call, which must not fall into a
-    capture."""
+    """Launch once: handles and workspaces are created by the first call, which must not happen
+    during capture."""
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -316,9 +318,9 @@ def started(kernel: Kernel, device: Device) -> Kernel:
 
 def refusal(error: RuntimeError, said: Sequence[str]) -> str | None:
     """Return why torch has no kernel, or None if it failed for another reason. The cause is in its
-    warnings, among a heading for each kernel and a line for each that was not asked for.
+    warnings, among a heading per kernel and a line for each kernel that was not requested.
 
-    torch raises a RuntimeError without a code for both: only the text tells them apart."""
+    torch raises a RuntimeError without a code for both: only the text distinguishes them."""
     text = (str(error).splitlines() or [""])[0]
     if "No available kernel" not in text:
         return f"torch: {text}" if "not support" in str(error) else None
@@ -328,7 +330,7 @@ def refusal(error: RuntimeError, said: Sequence[str]) -> str | None:
 
 
 def _settings() -> None:
-    """Sums in f32 where the problem says so: nothing narrower behind our back."""
+    """Make torch accumulate in f32: forbid TF32 and reduced-precision reductions."""
     import torch
 
     torch.set_grad_enabled(False)
@@ -398,7 +400,7 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     square = dims["seq_q"] == dims["seq_kv"]
     masked = bool(options["causal"]) and not square and dims["seq_q"] > 1
     settings: dict[str, Any] = {
-        # torch's own causal mask is aligned to the first key, ours to the last.
+        # torch's causal mask is aligned to the first key, ours to the last.
         "is_causal": bool(options["causal"]) and square,
         "attn_mask": _aligned_to_the_last_key(problem) if masked else None,
         "scale": scale(problem),
@@ -427,7 +429,7 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
 
 
 def _aligned_to_the_last_key(problem: Problem) -> Any:
-    # Not at the top: it brings torch's compiler along, which takes seconds.
+    # Imported here: it loads torch's compiler, which takes seconds.
     from torch.nn.attention.bias import causal_lower_right
 
     return causal_lower_right(problem.dims["seq_q"], problem.dims["seq_kv"])

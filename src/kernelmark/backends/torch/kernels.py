@@ -37,7 +37,7 @@ class TorchKernel(Kernel):
         self._set_onednn: Callable[[bool], None] = _C._set_mkldnn_enabled
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        # The switch belongs to the process: another kernel may have turned it since.
+        # The switch is global to the process: another kernel may have changed it.
         if self._is_onednn() is not self._onednn:
             self._set_onednn(self._onednn)
         for call in self._calls[set_index]:
@@ -48,10 +48,10 @@ class TorchKernel(Kernel):
 
 
 class AllocatingKernel(TorchKernel):
-    """A call whose result torch allocates itself; `collect` copies it into the output.
+    """A call whose result torch allocates; `collect` copies it into the output.
 
     The result of every argument set is kept until its next launch, so that with cold caches the
-    memory torch writes to is as cold as the inputs.
+    memory that torch writes to is as cold as the inputs.
     """
 
     def __init__(self, name: str, calls: list[Call], outputs: list[Any], *, onednn: bool) -> None:
@@ -79,19 +79,19 @@ class AllocatingKernel(TorchKernel):
 def prepare(
     problem: Problem, device: Device, sets: Sequence[ArgumentSet], *, threads: int, onednn: bool
 ) -> Kernel:
-    """The kernel of a problem that `rules.missing` has nothing against."""
+    """Return the kernel of a problem that `rules.missing` accepts."""
     import torch
 
     if threads:
         torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     torch.set_float32_matmul_precision("highest")
-    # torch falls back by itself, and says so with a C++ stack that would drown our own warnings.
+    # torch falls back automatically, and warns with a C++ stack that would hide our own warnings.
     warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     held = [{name: view(arguments[name]) for name in names} for arguments in sets]
     if problem.op in ("attention", "conv", "moe"):
-        _check_room(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
+        _check_free(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
     if problem.op == "attention":
         return _attention(problem, held, onednn=onednn)
     if problem.op == "conv":
@@ -107,8 +107,9 @@ def prepare(
     return TorchKernel(name, calls, onednn=onednn)
 
 
-def _check_room(nbytes: int, device: Device) -> None:
-    """Refuse results that the system would promise memory for and then kill the process over."""
+def _check_free(nbytes: int, device: Device) -> None:
+    """Raise OutOfMemory for results that do not fit: the system would overcommit and kill the
+    process later."""
     free = device.free_bytes()
     if nbytes > free:
         raise OutOfMemory(
@@ -137,7 +138,7 @@ def _gemm(problem: Problem, sets: list[Views]) -> tuple[str, list[list[Call]]]:
     product = torch.baddbmm if batched else torch.addmm
     for held in sets:
         a, b = _factors(problem, held)
-        # With beta=0 torch does not read what it adds to, so the output itself will do.
+        # With beta=0 torch does not read the addend, so the output itself can be passed.
         added = held["c"] if beta else held["bias"] if options["bias"] else held["d"]
         factor = beta if beta else 1.0 if options["bias"] else 0.0
         call: list[Call] = [partial(product, added, a, b, beta=factor, alpha=alpha, out=held["d"])]
@@ -171,7 +172,7 @@ def _attention(problem: Problem, sets: list[Views], *, onednn: bool) -> Kernel:
     dims, options = problem.dims, problem.options
     square = dims["seq_q"] == dims["seq_kv"]
     settings: dict[str, Any] = {
-        # torch's own causal mask is aligned to the first key, ours to the last.
+        # torch's causal mask is aligned to the first key, ours to the last.
         "is_causal": bool(options["causal"]) and square,
         "attn_mask": _mask(problem, sets[0]["q"]),
         "scale": scale(problem),
@@ -192,7 +193,7 @@ def _attention(problem: Problem, sets: list[Views], *, onednn: bool) -> Kernel:
 
 
 def _mask(problem: Problem, q: Any) -> Any:
-    """What to add to the scores, in their inputs' dtype, so that torch converts nothing."""
+    """Return the addend of the scores in the inputs' dtype, so that torch converts nothing."""
     import torch
 
     seq_q, seq_kv = problem.dims["seq_q"], problem.dims["seq_kv"]
@@ -203,7 +204,8 @@ def _mask(problem: Problem, q: Any) -> Any:
 
 
 def _chosen(problem: Problem, call: Any) -> str:
-    """Which of its implementations torch picks; the plain one is refused for narrow types."""
+    """Return which of its implementations torch picks; the plain one is refused for narrow
+    types."""
     import torch
     from torch.nn.attention import SDPBackend
 

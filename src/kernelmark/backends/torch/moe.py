@@ -1,16 +1,16 @@
-"""moe with torch: rows sorted by expert, two grouped GEMMs, then back to their tokens."""
+"""moe with torch: sort rows by expert, two grouped GEMMs, scatter back to tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Grouped = Callable[[Any, Any, Any], Any]  # rows, a matrix for each expert, ends of their rows
+Grouped = Callable[[Any, Any, Any], Any]  # (rows, a matrix per expert, ends of their rows)
 
 
 def experts(held: Mapping[str, Any], grouped: Grouped) -> Any:
-    """The output of one argument set, in tensors that torch allocates. Nothing here has to know on
-    the host how many rows an expert has, so that `grouped` alone decides about graph capture."""
+    """Return the output of one argument set, in tensors that torch allocates. The host never needs
+    the row counts of experts, so that only `grouped` determines whether a graph can be captured."""
     import torch
 
     x, ids = held["x"], held["ids"]
@@ -27,7 +27,7 @@ def experts(held: Mapping[str, Any], grouped: Grouped) -> Any:
 
 
 def one_by_one(rows: Any, matrices: Any, ends: Any) -> Any:
-    """A GEMM for each expert that has rows. It waits for `ends`: not for a captured graph."""
+    """Run a GEMM for each expert that has rows. Waits for `ends`, so it cannot be captured."""
     import torch
 
     out = rows.new_empty(rows.shape[0], matrices.shape[2])

@@ -1,8 +1,8 @@
-"""What torch computes on a CPU in exactly the types a problem states; torch is not imported.
+"""What torch computes on a CPU in exactly the types that a problem specifies; without importing it.
 
-Found by measuring and held by tests: f16 and bf16 GEMMs are summed in f32 and rounded once,
-alpha and beta (or bias) included. oneDNN on Arm sums f16 convolutions in f16, so that those run
-on torch's other kernels there. `_scaled_mm`, the f8 GEMM, converts to f32 first on a CPU.
+Measured, and checked by tests: f16 and bf16 GEMMs are summed in f32 and rounded once, including
+alpha and beta (or bias). oneDNN on Arm sums f16 convolutions in f16, so these run on torch's other
+kernels there. `_scaled_mm`, the f8 GEMM, converts to f32 first on a CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 
-# input -> (sums, output)
+# input -> (accumulator, output)
 FLOATS = {
     "f64": ("f64", "f64"),
     "f32": ("f32", "f32"),
@@ -24,7 +24,7 @@ FLOATS = {
     "bf16": ("f32", "bf16"),
 }
 HALVES = ("f16", "bf16")
-# The dtypes of a problem's factors and of its output, by name.
+# Names of the dtypes of a problem's inputs and output.
 FACTORS = {
     "gemm": ("a", "b", "c"),
     "batched_gemm": ("a", "b", "c"),
@@ -36,7 +36,7 @@ FACTORS = {
 
 
 def missing(problem: Problem) -> str | None:
-    """Why torch on a CPU cannot compute a problem in exactly its types, or None."""
+    """Return why torch on a CPU cannot compute a problem in exactly its types, or None."""
     types = problem.dtypes
     *factors, out = (types[name] for name in FACTORS[problem.op])
     inputs = set(factors)
@@ -84,7 +84,8 @@ def _rounds_twice(problem: Problem, narrow: str) -> str | None:
 
 
 def loosened(problem: Problem, variables: Mapping[str, str]) -> str | None:
-    """Whether the environment tells oneDNN to compute f32 in a narrower type, in words."""
+    """Return a sentence if the environment lets oneDNN compute f32 in a narrower type, else
+    None."""
     for name in ("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"):
         mode = variables.get(name, "strict")
         if "f32" in problem.dtypes.values() and mode.lower() not in ("", "strict"):
@@ -93,7 +94,7 @@ def loosened(problem: Problem, variables: Mapping[str, str]) -> str | None:
 
 
 def onednn_choices(problem: Problem, info: DeviceInfo) -> tuple[bool, ...]:
-    """Values that `onednn` may have in a config, torch's own default first."""
+    """Return the values that `onednn` may have in a config, torch's default first."""
     sums_in_f16 = (
         problem.op == "conv"
         and problem.dtypes["x"] == "f16"
@@ -103,7 +104,7 @@ def onednn_choices(problem: Problem, info: DeviceInfo) -> tuple[bool, ...]:
 
 
 def onednn(problem: Problem, config: Config, info: DeviceInfo) -> bool:
-    """Whether torch may use oneDNN for this problem and config."""
+    """Return whether torch may use oneDNN for this problem and config."""
     choices = onednn_choices(problem, info)
     wanted = get_flag("torch", config, "onednn", default=choices[0])
     if wanted not in choices:

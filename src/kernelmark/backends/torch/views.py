@@ -1,4 +1,4 @@
-"""Our tensors as torch tensors, without a copy."""
+"""Torch tensors on our memory, without a copy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kernelmark.devices.cpu import array
 
 
 def view(tensor: Tensor) -> Any:
-    """A torch tensor on the same memory, of the spec's shape and dtype."""
+    """Return a torch tensor on the same memory, of the spec's shape and dtype."""
     import torch
 
     held, name = array(tensor), TORCH_NAMES[tensor.spec.dtype]
     if held.dtype.name == name:
         return torch.from_numpy(held)
-    # torch knows few unsigned types: go through the signed one of the same width.
+    # torch has few unsigned types: use the signed one of the same width.
     signed = held.view(np.dtype(f"i{held.dtype.itemsize}"))
     return torch.from_numpy(signed).view(getattr(torch, name))

@@ -1,4 +1,4 @@
-"""Our own Triton kernels, compiled ahead for any architecture and launched without torch."""
+"""kernelmark's Triton kernels, compiled ahead for any architecture and launched without torch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TritonBackend(Backend):
         return cast(Space, _planner(problem).space(problem, info))
 
     def default(self, problem: Problem, info: DeviceInfo) -> Config:
-        """The config that `{}` stands for."""
+        """Return the config that `{}` stands for."""
         return cast(Config, _planner(problem).default(problem, info))
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:

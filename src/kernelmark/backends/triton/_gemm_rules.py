@@ -1,4 +1,4 @@
-"""Which configs of the Triton GEMM are kernels that can be built, each of them once."""
+"""Rules on the configs of the Triton GEMM: which can be built, and which are duplicates."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from kernelmark.gpu.rtc import vendor_of
 
 GROUPS = (1, 4, 8, 16)
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Tiles from which on splitting k as well only adds traffic: several for every unit of any GPU.
+# From this many tiles on, split-K only adds traffic: several per SM/CU of any GPU.
 _TILES_ENOUGH = 1024
-_MOST_ACCUMULATORS = 128  # registers of a thread
+_MOST_ACCUMULATORS = 128  # registers per thread
 NO_SLICES, PERSISTENT_SPLIT = Reason("no-slices"), Reason("persistent-split")
 PERSISTENT_SWAP = Reason("persistent-swap")
 _DESCRIPTORS_ALIGNMENT = Reason("descriptors-alignment")
 
 
 def sizes(problem: Problem) -> tuple[int, int, int, int]:
-    """(batch, m, n, k)."""
+    """Return (batch, m, n, k)."""
     dims = problem.dims
     return dims.get("batch", 1), dims["m"], dims["n"], dims["k"]
 
 
 def in_halves(problem: Problem) -> bool:
-    """Whether the persistent kernel stores a tile in two steps."""
+    """Return whether the persistent kernel stores a tile in two steps."""
     return dtype(problem.dtypes["c"]).bits == 32
 
 
 def waiting_bytes(problem: Problem, info: DeviceInfo, block_m: int, block_n: int) -> int:
-    """Shared memory in which the persistent kernel's results wait, beside the staged tiles. Other
-    matrix units than the wide ones are done with those by then."""
+    """Return the shared memory of the persistent kernel's output tile, in addition to the staged
+    tiles. Without wide matrix units the staged tiles are no longer in use at that time."""
     if not has_wide_unit(info):
         return 0
     nbytes = block_m * block_n * dtype(problem.dtypes["c"]).bits // 8
@@ -41,48 +41,48 @@ def waiting_bytes(problem: Problem, info: DeviceInfo, block_m: int, block_n: int
 
 
 def least_depth(wide: int) -> int:
-    """The smallest block of k that fills the matrix unit with operands of `wide` bits."""
+    """Return the smallest block_k that fills the matrix unit with operands of `wide` bits."""
     return 64 if wide == 8 else 32
 
 
 def least_group(m: int, block_m: int, group: int) -> int:
-    """The smallest group that walks the tiles as `group` does."""
+    """Return the smallest group that visits the tiles in the same order as `group`."""
     rows = ceil_div(m, block_m)
     return next((g for g in GROUPS if g >= min(rows, group)), group)
 
 
 def slices(k: int, split: int, block_k: int) -> tuple[int, int]:
-    """How many slices of k there really are, each of whole blocks, and how long one is."""
+    """Return the actual number of slices of k, each of whole blocks, and the length of a slice."""
     per_part = ceil_div(ceil_div(k, split), block_k) * block_k
     return ceil_div(k, per_part), per_part
 
 
 def least_split(k: int, split: int, block_k: int) -> int:
-    """The smallest split that gives the slices that `split` does."""
+    """Return the smallest split that gives the same slices as `split`."""
     wanted = slices(k, split, block_k)
     return next((s for s in SPLITS if slices(k, s, block_k) == wanted), split)
 
 
 def splits_in_vain(problem: Problem, block_m: int, block_n: int) -> bool:
-    """Whether there are tiles enough without splitting k."""
+    """Return whether there are enough tiles without splitting k."""
     batch, m, n, _ = sizes(problem)
     return batch * ceil_div(m, block_m) * ceil_div(n, block_n) >= _TILES_ENOUGH
 
 
 def swap_pays(problem: Problem, info: DeviceInfo) -> bool:
-    """Whether B's columns may take the 64 rows that wide matrix units want, where A has fewer:
-    with less they multiply as those before them did."""
+    """Return whether swapped operands may be faster: A has fewer than the 64 rows that wide matrix
+    units need, and B's columns fill them. With fewer rows, such GPUs use the older instructions."""
     if not has_wide_unit(info):
         return False
     _, m, n, _ = sizes(problem)
     kind = dtype(problem.dtypes["a"])
-    # Any other way round Triton 3.6 to 3.9 load without pipelining.
+    # With any other layout Triton 3.6 to 3.9 load without pipelining.
     innermost = problem.options["ta"] == "n" and problem.options["tb"] == "t"
     return m < 64 <= n and innermost and kind.kind == "float" and kind.bits <= 16
 
 
 def descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
-    """Whether tensor descriptors can address every operand."""
+    """Return whether tensor descriptors can address every operand."""
     if level(info) < 90:
         return False
     batch, m, n, k = sizes(problem)
@@ -101,8 +101,8 @@ def descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
 
 
 class Rules:
-    """Why a config is no kernel of its own for a problem. Asked for every point of a space, so what
-    is the same for all of them is worked out once."""
+    """Decides why a config is not a distinct kernel for a problem. `forbids` is called for every
+    point of a space, so what is common to all points is computed once."""
 
     def __init__(self, problem: Problem, info: DeviceInfo) -> None:
         self._problem = problem

@@ -30,8 +30,8 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 
 _LOG2_E = math.log2(math.e)
-_SPLIT_ROWS = 64  # with no more query rows a key-value head, keys are split over programs
-_UPCAST_ROWS = 1024  # with fewer, a copy of the values costs more than it saves
+_SPLIT_ROWS = 64  # up to this many query rows per key-value head, keys are split over programs
+_UPCAST_ROWS = 1024  # with fewer, an upcast copy of the values costs more than it saves
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -48,13 +48,13 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def _rows(problem: Problem) -> int:
-    """Query rows that share a key-value head."""
+    """Return the query rows that share a key-value head."""
     d = problem.dims
     return d["heads_q"] // d["heads_kv"] * d["seq_q"]
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return the default config for the architecture and shape."""
     return _default(problem, info, upcast_values=_upcast_pays(problem, info))
 
 
@@ -73,13 +73,13 @@ def _default(problem: Problem, info: DeviceInfo, *, upcast_values: bool) -> Conf
         }
     else:
         widest = 128 if pad <= 64 else 64 if pad <= 128 else 32
-        # Matrix units that read no shared memory need registers for keys and values too. On AMD
-        # scores of 128 x 128 in four waves spill, and each mask of 64 lanes takes two SGPRs.
+        # Matrix units that cannot read shared memory also need registers for keys and values. On
+        # AMD, scores of 128 x 128 in four waves spill, and each mask of 64 lanes takes two SGPRs.
         if not has_wide_unit(info):
             widest = widest // 2 if level(info) else min(widest, 64)
         block_m = power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64)
         block_n = power_of_two(d["seq_kv"], 16, widest)
-        # Four warps do not have the registers for scores of 128 times as many keys.
+        # Four warps do not have the registers for scores of 128 × `most`.
         most = 128 if has_wide_unit(info) else 64
         crowded = vendor_of(info.arch) == "cuda" and block_m * block_n >= 128 * most
         config = {
@@ -102,27 +102,30 @@ def _default(problem: Problem, info: DeviceInfo, *, upcast_values: bool) -> Conf
 
 
 def _can_upcast(problem: Problem) -> bool:
-    """Whether values may be written in the weights' type before they are multiplied.
+    """Return whether values may be upcast to the weights' type before the multiplication.
 
-    Every block of queries upcasts them again otherwise. Few queries read them once in any case."""
+    Otherwise every block of queries upcasts them again. With few queries they are read only once
+    anyway."""
     return dtype(problem.dtypes["kv"]).bits == 8 and _rows(problem) > _SPLIT_ROWS
 
 
 def _upcast_pays(problem: Problem, info: DeviceInfo) -> bool:
-    # The wide unit reads values from shared memory: upcast on the way they take a detour.
+    # The wide unit reads values from shared memory: an upcast in the kernel takes an extra pass
+    # through registers.
     return has_wide_unit(info) and _can_upcast(problem) and _rows(problem) >= _UPCAST_ROWS
 
 
 def _weight(problem: Problem) -> str:
-    """The type in which the matrix unit multiplies weights and values.
+    """Return the type in which the matrix unit multiplies weights and values.
 
-    8-bit weights would lose what the op's tolerance allows, so values are upcast instead: f16
-    holds each of theirs, and weights, which are at most 1, better than bf16."""
+    8-bit weights would exceed the op's tolerance, so values are upcast instead: f16 represents each
+    8-bit value exactly, and weights, which are at most 1, more precisely than bf16."""
     return "bf16" if problem.dtypes["kv"] == "bf16" else "f16"
 
 
 def _pads(problem: Problem) -> tuple[int, int]:
-    """The lengths of a head's rows in a block: the matrix unit sums over 32 bytes at least."""
+    """Return the padded lengths of a head's rows in a block: the matrix unit sums over at least 32
+    bytes."""
     least = 32 if dtype(problem.dtypes["q"]).bits == 8 else 16
     d = problem.dims
     return power_of_two(d["dim_qk"], least, 256), power_of_two(d["dim_v"], 16, 256)
@@ -137,7 +140,7 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
 
 
 def _most_stages(problem: Problem, info: DeviceInfo, config: Mapping[str, ConfigValue]) -> int:
-    """Stages of keys and values that fit into shared memory beside the queries."""
+    """Return the stages of keys and values that fit into shared memory next to the queries."""
     d, bits = problem.dims, dtype(problem.dtypes["kv"]).bits
     keys, values = d["dim_qk"] * bits // 8, d["dim_v"] * bits // 8
     free = shared_bytes(info) - int(config["block_m"]) * (keys + values) // 2
@@ -147,7 +150,7 @@ def _most_stages(problem: Problem, info: DeviceInfo, config: Mapping[str, Config
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
-    """Everything the kernels can be built with for this problem."""
+    """Return all configs that the kernels can be built with for this problem."""
     rows = _rows(problem)
     seq_q, seq_kv = problem.dims["seq_q"], problem.dims["seq_kv"]
     parameters: dict[str, tuple[ConfigValue, ...]] = {
@@ -176,7 +179,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
             return "the staged keys and values do not fit into shared memory"
         if block_m * 16 < int(config["num_warps"]) * 64 and int(config["num_warps"]) > 4:
             return "more warps than the block has rows for"
-        # In float32: a block's scores and its output. Threads have 255 registers.
+        # In float32: a block's scores and its output. A thread has 255 registers.
         held = block_m * (block_n + pad) // (32 * int(config["num_warps"]))
         if cuda and held >= 256:
             return "scores and output do not fit into the registers of so few warps"
@@ -186,7 +189,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; missing values come from the default."""
     from kernelmark.kernels.triton import attention as kernels
 
     split = bool(config.get("split_kv"))
@@ -220,7 +223,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
 
 
 def _strides(problem: Problem, heads: str, seq: str, dim: str) -> tuple[int, int, int]:
-    """(batch, head, row) strides in elements."""
+    """Return (batch, head, row) strides in elements."""
     d = problem.dims
     if problem.options["layout"] == "bshd":
         return d[seq] * d[heads] * d[dim], d[dim], d[heads] * d[dim]

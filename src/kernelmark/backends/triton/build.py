@@ -1,4 +1,5 @@
-"""Compile a Triton kernel for an architecture, with or without that GPU, and say what it uses."""
+"""Compile a Triton kernel for an architecture, with or without that GPU, and report its
+resources."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from kernelmark.gpu.rtc import vendor_of
 
 Constant = int | float | bool | str | None
 
-# Our dtype names in Triton's spelling of a pointer's element.
+# Triton's names of our dtypes, as a pointer's element type.
 TRITON_TYPES = {
     "f64": "fp64",
     "f32": "fp32",
@@ -46,18 +47,18 @@ class Argument:
     name: str
     kind: str
     pointer: bool
-    aligned: bool = True  # address or value is a multiple of 16
+    aligned: bool = True  # the address or value is a multiple of 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A compiled kernel, ready for any driver."""
+    """A compiled kernel, for any driver."""
 
     code: bytes
     name: str
     shared_bytes: int
     threads: int
-    scratch_bytes: int  # a program
+    scratch_bytes: int  # per program
     resources: Mapping[str, int]
     seconds: float
 
@@ -67,7 +68,7 @@ class Built:
 
 
 def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
-    """What a plan's kernels are; the resources are those of its main one."""
+    """Return the joint info of a plan's kernels, with the resources of the main one."""
     return KernelInfo(
         name="+".join(one.name for one in built),
         compile_s=sum(one.seconds for one in built),
@@ -77,7 +78,7 @@ def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
 
 
 def target(arch: str) -> Any:
-    """Triton's name for an architecture."""
+    """Return Triton's target for an architecture."""
     from triton.backends.compiler import GPUTarget
 
     if vendor_of(arch) == "cuda":
@@ -92,7 +93,7 @@ def build(
     options: Mapping[str, Constant],
     arch: str,
 ) -> Built:
-    """`function` compiled for `arch`; Triton keeps its own cache on disk."""
+    """Return `function` compiled for `arch`; Triton has its own cache on disk."""
     key = (arguments, tuple(sorted(constants.items())), tuple(sorted(options.items())), arch)
     return _build(function, *key)
 
@@ -157,7 +158,7 @@ def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str,
 
 
 def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, Constant]:
-    """The options this vendor's compiler knows."""
+    """Return the options that this vendor's compiler supports."""
     amd_only = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
     cuda = vendor_of(arch) == "cuda"
     return {
@@ -168,7 +169,7 @@ def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, C
 
 
 def _first(error: BaseException) -> str:
-    """The line of a Triton error that tells most: the innermost cause's last line."""
+    """Return the most informative line of a Triton error: the last line of the innermost cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
@@ -176,14 +177,16 @@ def _first(error: BaseException) -> str:
 
 
 def prepare_cache() -> None:
-    """Put Triton's cache beside ours, and pin a default that changes between its releases."""
+    """Put Triton's cache next to kernelmark's, and pin a default that changes between Triton
+    releases."""
     if not os.environ.get("TRITON_CACHE_DIR"):
         os.environ["TRITON_CACHE_DIR"] = str(_cache_folder())
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
 def _cache_folder() -> Path:
-    """Triton loads compiled launchers from here, so nobody else may write to it."""
+    """Return Triton's cache folder. Compiled launchers are loaded from it, so no other user may be
+    able to write to it."""
     try:
         return private_folder(cache_root() / "triton")
     except OSError:

@@ -25,9 +25,9 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.conv import output_size
 
-# A transposed copy pays if an element is loaded so often, and with so many others beside it.
-_TURN_LOADS = 2
-_TURN_DEPTH = 32
+# A transposed copy pays off if each element is loaded this often, from this many channels.
+_TRANSPOSE_MIN_LOADS = 2
+_TRANSPOSE_MIN_DEPTH = 32
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -37,28 +37,32 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:
-    """(pixels, filters of a group, channels of a group)."""
+    """Return (pixels, filters per group, channels per group)."""
     d = problem.dims
     p, q = output_size(problem)
     return d["n"] * p * q, d["k"] // d["groups"], d["c"] // d["groups"]
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return the default config for the architecture and shape."""
     return _default(problem, info, pretranspose=_transpose_pays(problem, info))
 
 
 def _transpose_pays(problem: Problem, info: DeviceInfo) -> bool:
-    """Whether channels are worth being made innermost first.
+    """Return whether a copy with channels innermost pays off.
 
-    Where they are far apart each element is loaded by itself, for every tap and every tile of
-    filters. A stride leaves elements out, but those that are read lie further apart."""
+    With NCHW the channels of a pixel are far apart, so each element is loaded separately, for every
+    tap and every tile of filters. A stride skips elements, but spreads the others further apart."""
     if problem.options["layout"] != "nchw" or vendor_of(info.arch) != "cuda":
         return False
     d = problem.dims
     _, filters, depth = _sizes(problem)
     loads = ceil_div(filters, 128) * d["r"] * d["s"]
-    return depth >= _TURN_DEPTH and loads >= _TURN_LOADS and problem.dtypes["x"] != "f32"
+    return (
+        depth >= _TRANSPOSE_MIN_DEPTH
+        and loads >= _TRANSPOSE_MIN_LOADS
+        and problem.dtypes["x"] != "f32"
+    )
 
 
 def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Config:
@@ -73,10 +77,10 @@ def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Confi
     least = 32 if dtype(problem.dtypes["x"]).bits == 8 else 16
     cuda = vendor_of(info.arch) == "cuda"
     deepest = 64 if problem.dtypes["x"] != "f32" else 32
-    roomy = 128 * 128  # the tile from which on eight warps are needed
+    roomy = 128 * 128  # tile size from which on eight warps are needed
     nchw = problem.options["layout"] == "nchw"
     if cuda and nchw and not pretranspose:
-        # Channels lie far apart: an address for each element, all in registers.
+        # Channels are far apart: one address per element, all in registers.
         deepest, roomy = 32, 128 * 64
         if problem.dtypes["x"] not in ("f16", "bf16"):
             block_n = min(block_n, 64)
@@ -84,11 +88,11 @@ def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Confi
             # Without a matrix unit four warps are faster, even if they spill a few registers.
             deepest, roomy = 16, 128 * 128
     elif nchw and not pretranspose:
-        # Each element that is loaded by itself has a mask of its own, in two of about 100 SGPRs.
+        # Each separately loaded element has its own mask, in two of about 100 SGPRs.
         deepest //= 2
     block_k = power_of_two(depth, least, deepest)
     steps = problem.dims["r"] * problem.dims["s"] * ceil_div(depth, block_k)
-    # A short sum is soon staged: the memory serves better to hold a second block.
+    # A short sum needs few stages: the shared memory is better used for a second resident block.
     stages = (2 if steps <= 2 else 3 if steps < 16 else 4) if cuda else 2
     staged_bytes = (block_m + block_n) * block_k * dtype(problem.dtypes["x"]).bits // 8
     config: dict[str, ConfigValue] = {
@@ -107,7 +111,7 @@ def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Confi
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
-    """Everything the kernel can be built with for this problem."""
+    """Return all configs that the kernel can be built with for this problem."""
     pixels, filters, depth = _sizes(problem)
     bits = dtype(problem.dtypes["x"]).bits
     least = 32 if bits == 8 else 16
@@ -132,7 +136,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; missing values come from the default."""
     pretranspose = bool(config.get("turn", _transpose_pays(problem, info)))
     chosen: dict[str, Any] = {**_default(problem, info, pretranspose=pretranspose), **config}
     one = Plan(calls=(_tiles(problem, chosen),))
@@ -150,7 +154,7 @@ def _copies(problem: Problem) -> list[Copy]:
 
 
 def _strides(layout: str, channels: int, rows: int, columns: int) -> dict[str, int]:
-    """Of a tensor of images, or of filters, in elements."""
+    """Return the strides in elements of a tensor of images or filters."""
     if layout == "nhwc":
         steps = (rows * columns * channels, columns * channels, channels, 1)
     else:

@@ -73,7 +73,8 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def dtype_reason(name: str, info: DeviceInfo) -> str | None:
-    """Why an operand of this dtype cannot be multiplied natively on this architecture."""
+    """Return why an operand of this dtype cannot be multiplied natively on this architecture, or
+    None."""
     if name in ("f8e4m3", "f8e5m2"):
         if vendor_of(info.arch) == "cuda":
             return None if level(info) >= 89 else f"{info.arch} has no 8-bit float matrix unit"
@@ -93,7 +94,7 @@ def dtype_reason(name: str, info: DeviceInfo) -> str | None:
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return the default config for the architecture and shape."""
     return _default(problem, info, pretranspose=True)
 
 
@@ -164,9 +165,10 @@ def _candidates(m: int, n: int, k: int, widest: int) -> list[tuple[int, int, int
 def _cost(
     tile: tuple[int, int, int], batch: int, m: int, n: int, k: int, wide: int, units: int
 ) -> float:
-    """Relative time of a tile shape: waves of tiles, each as slow as its arithmetic or its loads.
+    """Return the relative time of a tile shape: waves of tiles, each limited by arithmetic or
+    loads.
 
-    A unit multiplies at full rate only from 128 × 256 on, and reads a fixed number of bytes a
+    An SM multiplies at full rate only from 128 × 256 on, and reads a fixed number of bytes per
     cycle; split-K adds a pass over float32 partial sums and a second launch."""
     block_m, block_n, split = tile
     tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n) * split
@@ -175,7 +177,7 @@ def _cost(
     arithmetic = max(block_m, 64) * block_n * depth / share / (4096 * 16 / wide)
     traffic = (block_m + block_n) * depth * wide / 8 / 64
     waves = ceil_div(tiles, units)
-    # Fewer tiles than units leave memory channels idle.
+    # Fewer tiles than SMs leave memory channels idle.
     starving = max(1.0, 0.75 * units / tiles)
     time = waves * max(arithmetic, traffic * min(starving, 4.0)) + 1500
     if split > 1:
@@ -191,7 +193,7 @@ def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
     block_m = power_of_two(m, 16, largest)
     block_n = power_of_two(n, 32, largest)
     # 8-bit operands that are read across k, or whose rows are not aligned, are loaded byte by byte:
-    # blocks of 128 bytes of k then spill VGPRs, or SGPRs, two of which a mask of 64 lanes takes.
+    # blocks of 128 bytes of k then spill VGPRs, or SGPRs (a mask of 64 lanes takes two).
     across = problem.options["ta"] == "t" or problem.options["tb"] == "n" or k % 16
     deepest = 64 if wide == 8 and across else 64 * 16 // max(wide, 8)
     block_k = power_of_two(k, least_depth(wide), deepest)
@@ -204,7 +206,7 @@ def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
     if block_m * block_n >= 128 * 128:
         config["num_warps"] = 8
     config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
-    # Tried by the tuner only: nobody has yet measured where they pay.
+    # For the tuner only: not yet measured where they help.
     config |= {"xcds": 1, "cache_modifier": ""}
     if info.arch == "gfx942":
         config["kpack"] = 1
@@ -212,14 +214,14 @@ def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
 
 
 def _xcds(info: DeviceInfo) -> int:
-    """Chiplets of an AMD GPU as it is partitioned now. Drivers that do not count them report CUs:
-    an MI300 chiplet has 38, one of an MI350 32."""
+    """Return the chiplets of an AMD GPU in its current partitioning. Drivers that do not report
+    them report CUs: an MI300 chiplet has 38, one of an MI350 32."""
     reported = int(info.attributes.get("chiplets", "0"))
     return reported or max(1, info.units // {"gfx942": 38, "gfx950": 32}.get(info.arch, info.units))
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
-    """Everything the kernel can be built with for this problem, each kernel once."""
+    """Return all configs that the kernel can be built with for this problem, each kernel once."""
     _, m, n, k = sizes(problem)
     least = least_depth(dtype(problem.dtypes["a"]).bits)
     heights = tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m)
@@ -233,13 +235,13 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     if vendor_of(info.arch) == "cuda":
         parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
         parameters["persistent"] = (False, True) if level(info) >= 90 else (False,)
-        # Not on AMD, whose barrier waits for no stores: nobody has seen there that it need not.
+        # Not on AMD, whose barrier does not wait for stores: not yet shown to be safe there.
         parameters["fused_sum"] = (False, True)
         swaps = swap_pays(
             k_innermost(problem) if can_pretranspose(problem, info) else problem, info
         )
         parameters["swap"] = (False, True) if swaps else (False,)
-        parameters["specialize"] = (False,)  # to be asked for: on Hopper it gains nothing
+        parameters["specialize"] = (False,)  # only on request: on Hopper it gains nothing
     else:
         parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
@@ -264,7 +266,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; missing values come from the default."""
     _refuse_ignored(problem, config)
     chosen = {**_default(problem, info, pretranspose=bool(config.get("turn", True))), **config}
     if chosen.pop("turn", False):
@@ -275,7 +277,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
 
 
 def _refuse_ignored(problem: Problem, config: Config) -> None:
-    """Refuse what is asked for and has no effect: it would be measured as another kernel."""
+    """Raise Unsupported for settings without effect: they would be measured as another kernel."""
     if config.get("persistent"):
         if int(config.get("split_k", 1)) > 1:
             raise Unsupported(PERSISTENT_SPLIT)
@@ -325,7 +327,7 @@ def _epilogue(problem: Problem) -> dict[str, bool | float]:
         "HAS_C": float(options.get("beta", 0.0)) != 0.0,
         "HAS_BIAS": bool(options.get("bias", False)),
         "SCALED": float(options.get("alpha", 1.0)) != 1.0,
-        # Of the operands' kind: older Tritons cast no integer to an 8-bit float.
+        # Of the operands' kind: older Tritons cannot cast an integer to an 8-bit float.
         "ZERO": 0 if problem.dtypes["acc"] == "i32" else 0.0,
     }
 

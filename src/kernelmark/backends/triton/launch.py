@@ -1,4 +1,4 @@
-"""Launch compiled Triton kernels through our own driver: no torch, our stream, our buffers."""
+"""Launch compiled Triton kernels through kernelmark's driver: no torch, our stream and buffers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBERS: dict[str, Any] = {
 
 
 class Gpu(Protocol):
-    """What launching needs of a GPU device."""
+    """The part of a GPU device that launching needs."""
 
     info: DeviceInfo
     driver: Driver
@@ -36,7 +36,7 @@ class Gpu(Protocol):
 
 
 class TritonKernel(Kernel):
-    """A plan's kernels loaded on a device, with the arguments of every set ready to launch."""
+    """A plan's kernels loaded on a device, with the packed arguments of every set."""
 
     def __init__(self, plan: Plan, device: Gpu, sets: Sequence[ArgumentSet]) -> None:
         self._device = device
@@ -46,15 +46,15 @@ class TritonKernel(Kernel):
         for one in built:
             check_fits(one, device.info)
         try:
-            self._places = {
+            self._addresses = {
                 WORKSPACE: self._own(plan.workspace_bytes),
                 ZEROED: self._own(plan.zeroed_bytes),
                 **{name: self._own(nbytes) for name, nbytes in plan.named_bytes.items()},
             }
             if plan.zeroed_bytes:
-                # On the stream of the launches: a small copy from the host may still be under way
-                # when it returns, and that stream does not wait for it.
-                zeroed = self._places[ZEROED]
+                # On the launch stream: a small copy from the host may still be in progress when it
+                # returns, and the launch stream does not wait for it.
+                zeroed = self._addresses[ZEROED]
                 device.driver.fill(zeroed, 0, plan.zeroed_bytes, device.stream)
             starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
         except BaseException:
@@ -103,9 +103,9 @@ class TritonKernel(Kernel):
     def _argument(self, argument: Argument, value: Value, arguments: ArgumentSet) -> Any:
         if not argument.pointer:
             return _NUMBERS[argument.kind](value)
-        if value in self._places:
-            return ctypes.c_void_p(self._places[str(value)])
-        # An operand that the problem does not have is never read: any address will do.
+        if value in self._addresses:
+            return ctypes.c_void_p(self._addresses[str(value)])
+        # An operand that the problem does not have is never read, so any address is valid.
         name = str(value)
         address = arguments[name].address if name in arguments else 0
         return ctypes.c_void_p(address)
@@ -124,7 +124,8 @@ class TritonKernel(Kernel):
 
 
 def check_fits(built: Built, info: DeviceInfo) -> None:
-    """Refuse what the device cannot start, in words, before its driver refuses with a number."""
+    """Raise Unsupported with a reason if the device cannot launch the kernel, before the driver
+    fails with an error code."""
     most = int(info.attributes.get("shared_per_block", "0"))
     if most and built.shared_bytes > most:
         raise Unsupported(

@@ -1,6 +1,6 @@
 """Plans, defaults and spaces of the Triton mixture of experts.
 
-Both GEMMs are launched with one config, and what is chosen in it is what vLLM and SGLang choose.
+Both GEMMs are launched with one config; its parameters are those of vLLM and SGLang.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 
 _OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
-_STREAMED = 1024  # elements that a program of the kernels without a GEMM handles
+_STREAMED = 1024  # elements per program of the kernels without a GEMM
 _ORDER, _OWNERS, _WIDE, _HIDDEN = "order", "owners", "both or parts", "hidden"
 
 
@@ -36,18 +36,18 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
-    """(tokens, intermediate size, hidden size, experts, rows)."""
+    """Return (tokens, intermediate size, hidden size, experts, rows)."""
     d = problem.dims
     return d["m"], d["n"], d["k"], d["e"], d["m"] * d["top_k"]
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone."""
+    """Return the default config for the architecture and shape."""
     _, n, k, e, rows = _sizes(problem)
     cuda = vendor_of(info.arch) == "cuda"
-    each = ceil_div(rows, e)  # rows of an expert, were they evenly spread
+    each = ceil_div(rows, e)  # rows per expert, if evenly distributed
     block_m = power_of_two(each, 16, 128)
-    # Few rows: the weights are read once whatever the tile, and deep tiles read them in long runs.
+    # Few rows: the weights are read once with any tile, and deep tiles read them in long runs.
     block_k = power_of_two(min(n, k), 32, 128 if block_m <= 32 else 64)
     block_n = power_of_two(min(2 * n, k), 32, 64 if block_m <= 32 else 128)
     config: dict[str, ConfigValue] = {
@@ -66,7 +66,7 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
-    """Everything the kernel can be built with for this problem."""
+    """Return all configs that the kernel can be built with for this problem."""
     m, n, k, _, _ = _sizes(problem)
     wide, deep = max(2 * n, k), max(n, k)
     parameters: dict[str, tuple[ConfigValue, ...]] = {
@@ -92,11 +92,11 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; missing values come from the default."""
     chosen: dict[str, Any] = {**default(problem, info), **config}
     _m, n, k, e, rows = _sizes(problem)
     block_m = int(chosen["block_m"])
-    # Each expert that is chosen leaves less than one block unused.
+    # Each chosen expert leaves less than one block unused.
     blocks = (rows + min(rows, e) * (block_m - 1)) // block_m
     nbytes = dtype(problem.dtypes["x"]).bits // 8
     return Plan(
@@ -111,7 +111,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
         named_bytes={
             _ORDER: blocks * block_m * 4,
             _OWNERS: blocks * 4,
-            # The first GEMM's output is done with when the second one's is written.
+            # The first GEMM's output is no longer needed when the second's is written.
             _WIDE: rows * max(2 * n, k) * nbytes,
             _HIDDEN: rows * n * nbytes,
         },
@@ -132,7 +132,8 @@ def _sort(problem: Problem, block_m: int, blocks: int) -> Call:
 
 
 def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool) -> Call:
-    """One GEMM: from x to gate and up, or from the hidden layer to an output for each choice."""
+    """Return one GEMM call: from x to gate and up, or from the hidden layer to an output per
+    choice."""
     from kernelmark.kernels.triton.moe import moe_tiles
 
     _, n, k, _, rows = _sizes(problem)

@@ -15,15 +15,15 @@ from kernelmark.core.result import Config
 from kernelmark.gpu.rtc import vendor_of
 
 WORKSPACE = "workspace"
-ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
-# Copies that a problem may have no use for.
+ZEROED = "zeroed"  # zero before the first launch, and reset to zero by every launch
+# Config names of copies (`turn` pre-transposes, `widen` upcasts) that a problem may not need.
 _ELSEWHERE = {
     "turn": "operands of this problem are read as they are stored, there is nothing to transpose",
     "widen": "there is nothing to upcast in this problem: only 8-bit values of many queries are",
 }
-CACHE_MODIFIERS = ("", ".ca", ".cg", ".cv")  # those of loads that all of Triton's targets have
+CACHE_MODIFIERS = ("", ".ca", ".cg", ".cv")  # load modifiers that all of Triton's targets support
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
-Value = str | int | float  # the name of a tensor or of the plan's own memory, or a number
+Value = str | int | float  # the name of a tensor or of a buffer of the plan, or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Calls in order, and the bytes they need to hand data from one to the next. `main` is the
-    call that multiplies: operands are made ready before it, parts are summed after it."""
+    """Calls in order, and the bytes of the buffers that pass data between them. `main` is the call
+    that multiplies: calls before it prepare operands, calls after it sum partial results."""
 
     calls: tuple[Call, ...]
     main: int = 0
@@ -95,7 +95,8 @@ class Arguments:
 
 
 def check_config(config: Config, default: Config) -> None:
-    """Refuse, in words, what a plan could not even be made of; the rest the compiler judges."""
+    """Raise Unsupported with a reason for values from which no plan can be made; the compiler
+    checks the rest."""
     refuse_unknown("triton", config, tuple(default), _ELSEWHERE)
     for name, value in config.items():
         if name == "cache_modifier":
@@ -120,28 +121,28 @@ def check_config(config: Config, default: Config) -> None:
 
 
 def level(info: DeviceInfo) -> int:
-    """NVIDIA's number of an architecture, as 90 of sm_90a; 0 for AMD's."""
+    """Return NVIDIA's architecture number, such as 90 for sm_90a; 0 for AMD."""
     if vendor_of(info.arch) != "cuda":
         return 0
     return int(info.arch.removeprefix("sm_").rstrip("af"))
 
 
 def has_wide_unit(info: DeviceInfo) -> bool:
-    """Whether matrix instructions read shared memory, as those of Hopper and of the large
-    Blackwells do. The others need registers for operands too, so their tiles are smaller."""
+    """Return whether matrix instructions read shared memory, as on Hopper and the large Blackwells.
+    Other GPUs also need registers for operands, so their tiles are smaller."""
     return 90 <= level(info) < 120
 
 
 def shared_bytes(info: DeviceInfo) -> int:
-    """What a block may use, or the most that any has."""
+    """Return the shared memory limit of a block; if unknown, the largest of any GPU."""
     return int(info.attributes.get("shared_per_block", "0")) or 232448
 
 
 def too_large_tiles(
     config: Config, info: DeviceInfo, *, bits: tuple[int, int], depth: int = 0
 ) -> str | None:
-    """Return why the tiles of a config do not fit on an SM/CU; `bits` are those of an element of
-    each operand, `depth` is the block_k of a config without one."""
+    """Return why the tiles of a config do not fit on an SM/CU, or None; `bits` are those of an
+    element of each operand, `depth` replaces a missing block_k."""
     block_m, block_n = int(config["block_m"]), int(config["block_n"])
     depth = int(config.get("block_k", depth))
     row_bits = block_m * bits[0] + block_n * bits[1]
@@ -158,5 +159,5 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def power_of_two(value: int, least: int, most: int) -> int:
-    """The smallest power of two that is at least `value`, kept between the bounds."""
+    """Return the smallest power of two that is at least `value`, clamped to the bounds."""
     return max(least, min(most, 1 << max(0, value - 1).bit_length()))

@@ -33,7 +33,7 @@ _OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "
 
 
 def native_fp4(info: DeviceInfo) -> bool:
-    """Whether the matrix units multiply MXFP4 themselves; elsewhere it is emulated."""
+    """Return whether the matrix units multiply MXFP4 natively; otherwise it is emulated."""
     if vendor_of(info.arch) == "hip":
         return info.arch in ("gfx950", "gfx1250")
     return 100 <= level(info) < 120
@@ -62,8 +62,8 @@ def _is_group(problem: Problem) -> bool:
 
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
-    """A sensible config for the architecture, from the shape alone. A group's length is the depth
-    of its block, so `a8w8_group` has no block_k."""
+    """Return the default config for the architecture and shape. A group's length is the depth of
+    its block, so `a8w8_group` has no block_k."""
     batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
     block_m, block_n = power_of_two(m, 16, 64), power_of_two(n, 32, 128)
     block_k = power_of_two(k, *_depths(problem, info))
@@ -88,14 +88,14 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
 
 
 def _depths(problem: Problem, info: DeviceInfo) -> tuple[int, int]:
-    """The smallest and the largest block of k worth taking."""
+    """Return the smallest and the largest useful block_k."""
     if not _is_fp4(problem):
         return (32 if vendor_of(info.arch) == "cuda" else 64), 128
     return (128, 256) if native_fp4(info) else (32, 64)
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
-    """Everything the kernels can be built with for this problem."""
+    """Return all configs that the kernels can be built with for this problem."""
     m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
     parameters: dict[str, tuple[ConfigValue, ...]] = {
         "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m),
@@ -127,7 +127,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launches for a config; values that the config leaves out come from the default."""
+    """Return the launches for a config; missing values come from the default."""
     from kernelmark.kernels.triton import quantized as kernels
 
     chosen = {**default(problem, info), **config}
@@ -192,7 +192,8 @@ def _tiles(
 
 
 def _kernel(kernels: Any, problem: Problem, info: DeviceInfo) -> tuple[Any, dict[str, Any]]:
-    """The kernel of a scheme and what only it is built with. Its name tells an emulation."""
+    """Return the kernel of a scheme and the constants that only it takes. Its name shows an
+    emulation."""
     import triton.language as tl
 
     scheme = problem.options["scheme"]

@@ -1,4 +1,4 @@
-"""Atomic operations: rates by how they collide, latency, and a word passed between units."""
+"""Atomic operations: rates by contention pattern, latency, and a word passed between SMs/CUs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Call, Rig
 
 FILE = "micro_atomics.cu"
-_ROUNDS_GIVE_UP = 200_000_000  # cycles a unit waits for its turn at most: a tenth of a second
+_ROUNDS_GIVE_UP = 200_000_000  # maximum cycles an SM/CU waits for its turn: a tenth of a second
 _LINE_WORDS = 32
-_CHAIN_LINES = 8192  # of the chain that tells the latency: near and far parts of the cache
+_CHAIN_LINES = 8192  # of the chain that measures latency: near and far parts of the cache
 _SHARED_WORDS = 2048
-# A single line is nearer to some units than to others, by some percent: many stand for all.
+# The distance of a single line to the SMs/CUs varies by some percent, so average over many lines.
 _HOMES = 16
 # dtype of the counters by kernel
 KERNELS: dict[str, type[np.generic]] = {
@@ -42,7 +42,7 @@ KERNELS: dict[str, type[np.generic]] = {
 }
 PATTERNS = ("same", "line", "spread", "lines")
 _SHARED_PATTERNS = ("same", "spread")
-_FIRST_ROUNDS = 4  # many threads on one word take turns: that many may take long enough
+_FIRST_ROUNDS = 4  # many threads on one word serialize: this many may already take long enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class _Raw:
     seconds: dict[tuple[str, str], float]
     clock_mhz: float
     latency: float
-    passes: dict[tuple[int, int], float]  # cycles of a round trip, by the units' numbers
-    lost: int  # pairs that gave up
+    passes: dict[tuple[int, int], float]  # cycles of a round trip, by SM/CU indices
+    lost: int  # pairs that timed out
 
 
 class Atomics(Microbenchmark[_State, _Raw]):
@@ -110,13 +110,13 @@ class Atomics(Microbenchmark[_State, _Raw]):
             name="per_s",
             help="operations per second of the whole device",
             unit="1/s",
-            limit=lambda h: _a_second(h),
+            limit=lambda h: _limit_per_second(h),
         ),
         Column(
             name="per_clk",
             help="operations per core cycle of the whole device",
             unit="1/clk",
-            limit=lambda h: _a_cycle(h),
+            limit=lambda h: _limit_per_cycle(h),
         ),
         Column(name="cycles", help="cycles of a round trip", unit="cycles"),
     )
@@ -149,21 +149,21 @@ class Atomics(Microbenchmark[_State, _Raw]):
     def _call(
         self, rig: Rig, state: _State, kernel: str, pattern: str, rounds: int, home: int = 0
     ) -> Call:
-        """`home` is where the only line lies that `same` and `line` add to."""
+        """Return a call; `home` is the offset of the single line that `same` and `line` add to."""
         threads = rig.grid * rig.block
         size = 4 if kernel.startswith("shared") else np.dtype(KERNELS[kernel]).itemsize
         line = _LINE_WORDS * 4 // size
-        places, gap = {
+        words, gap = {
             "same": (1, 1),
             "line": (line, 1),
             "spread": (threads, 1),
             "lines": (threads * 4 // size, line),
         }[pattern]
         if kernel.startswith("shared"):
-            places = min(places, _SHARED_WORDS)
+            words = min(words, _SHARED_WORDS)
         more = (state.sums,) if kernel == "fetch_u32" else ()
         return rig.call(
-            *(FILE, f"atomic_{kernel}", state.counters.address + home, places, gap, rounds, *more),
+            *(FILE, f"atomic_{kernel}", state.counters.address + home, words, gap, rounds, *more),
             grid=rig.grid,
             block=rig.block,
         )
@@ -177,7 +177,7 @@ class Atomics(Microbenchmark[_State, _Raw]):
                 state.seconds,
             )
             by_home = []
-            for home in _homes(state.counters, kernel, pattern):
+            for home in _home_offsets(state.counters, kernel, pattern):
                 call = self._call(rig, state, kernel, pattern, rounds, home)
                 rig.run(call)
                 timed = rig.sample(call, samples=state.samples, launches=1)
@@ -243,14 +243,16 @@ class Atomics(Microbenchmark[_State, _Raw]):
             per_clk = per_s / (raw.clock_mhz * 1e6)
             row: Record = {"what": kernel, "pattern": pattern, "per_s": per_s, "per_clk": per_clk}
             rows.append({**row, "cycles": None})
-            # Many places lie now here, now there: their rates do not repeat as well.
+            # Many counters have varying locations: their rates are less repeatable.
             steady = kernel == "add_u32" and pattern in ("same", "line")
             found += metric(
                 f"{kernel}_{pattern}_per_clk",
                 per_clk,
                 "1/clk",
                 headline=steady,
-                limit=_one_line(rig) if _is_one_line(kernel, pattern) else _a_cycle(rig.hardware),
+                limit=_one_line_limit(rig)
+                if _is_one_line(kernel, pattern)
+                else _limit_per_cycle(rig.hardware),
             )
         for (first, second), cycles in raw.passes.items():
             pair = f"{first}–{second}"
@@ -270,8 +272,9 @@ class Atomics(Microbenchmark[_State, _Raw]):
         return Findings(rows=rows, metrics=found)
 
 
-def _a_cycle(hardware: Hardware) -> Limit:
-    """Operations of all units in a cycle: no unit starts more than it has lanes for."""
+def _limit_per_cycle(hardware: Hardware) -> Limit:
+    """Return the limit of operations per cycle over all SMs/CUs: none starts more than it has
+    lanes."""
     lanes = most_lanes(hardware)
     return Limit(
         value=hardware.units * lanes.value,
@@ -279,17 +282,18 @@ def _a_cycle(hardware: Hardware) -> Limit:
     )
 
 
-def _a_second(hardware: Hardware) -> Limit:
-    each = _a_cycle(hardware)
+def _limit_per_second(hardware: Hardware) -> Limit:
+    each = _limit_per_cycle(hardware)
     return Limit(
         value=each.value * hardware.clock_mhz * 1e6,
         why=f"{each.why} × {hardware.clock_mhz:g} MHz",
     )
 
 
-def _one_line(rig: Rig) -> Limit:
-    """A line has one home in the shared cache, which takes one warp's request in its cycle; that
-    may be shorter than a core's, but not by half."""
+def _one_line_limit(rig: Rig) -> Limit:
+    """Return the limit for one line: it has one home slice in the shared cache, which takes one
+    warp's request per cycle. The slice's clock may be higher than the core's, but less than
+    twice."""
     return Limit(value=2.0 * rig.lanes, why=f"2 × the {rig.lanes} lanes of a request to one line")
 
 
@@ -297,8 +301,8 @@ def _is_one_line(kernel: str, pattern: str) -> bool:
     return pattern in ("same", "line") and not kernel.startswith("shared")
 
 
-def _homes(counters: Buffer, kernel: str, pattern: str) -> list[int]:
-    """Where in the counters a single line is tried."""
+def _home_offsets(counters: Buffer, kernel: str, pattern: str) -> list[int]:
+    """Return the offsets in the counters at which a single line is tried."""
     if not _is_one_line(kernel, pattern):
         return [0]
     line = _LINE_WORDS * 4

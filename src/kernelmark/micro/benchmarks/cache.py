@@ -1,4 +1,4 @@
-"""Read bandwidth over the working set of a unit."""
+"""Read bandwidth over the working set of an SM/CU."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Cache(WindowSweep):
             for (kind, _, _), reading in zip(state.points, raw, strict=True)
             if kind == "private"
         ]
-        best = _on_plateau(private or raw)
+        best = _plateau_median(private or raw)
         hardware = rig.hardware
         return Findings(
             rows=self.rows(rig, state, raw),
@@ -120,9 +120,9 @@ class Cache(WindowSweep):
         )
 
 
-def _on_plateau(readings: list[_windows.Reading]) -> _windows.Reading:
-    """One point for both metrics, or they would contradict each other. A middling one of the
-    plateau: the highest of many readings is a reading of the noise."""
+def _plateau_median(readings: list[_windows.Reading]) -> _windows.Reading:
+    """Return one reading for both metrics, so that they are consistent: the median of the plateau,
+    since the highest of many readings is noise."""
     ordered = sorted(readings, key=lambda reading: -reading.bytes_per_s)
     plateau = [r for r in ordered if r.bytes_per_s >= 0.97 * ordered[0].bytes_per_s]
     return plateau[len(plateau) // 2]

@@ -1,4 +1,4 @@
-"""Cycles of an instruction by warps and by independent chains."""
+"""Cycles per instruction by number of warps and of independent chains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernelmark.micro.base import (
 )
 from kernelmark.micro.rig import Rig
 
-# The peak of a dtype is that of its fastest instruction: on some GPUs one of pairs.
+# A dtype's peak is that of its fastest instruction: on some GPUs a packed one.
 _PEAKS = {
     "fma_f32": "f32",
     "fma_f32x2": "f32",
@@ -31,7 +31,7 @@ _PEAKS = {
     "fma_f16x2": "f16",
     "fma_bf16x2": "bf16",
 }
-_Peak = tuple[float, float | None]  # operations a second, and a cycle of a unit
+_Peak = tuple[float, float | None]  # operations per second, and per cycle and SM/CU
 _ILPS = (1, 2, 4, 8)
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 
@@ -44,13 +44,13 @@ class _State:
     cycles: int
     samples: int
     seconds: float
-    room: _chains.Room
+    buffers: _chains.Buffers
     notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    # cycles for one instruction of each warp; None where kernels cannot count them
+    # cycles per instruction of each warp; None if kernels cannot count them
     points: dict[tuple[str, int, int], float | None]
     peaks: dict[str, _Peak]  # by dtype
 
@@ -130,7 +130,7 @@ class Incore(Microbenchmark[_State, _Raw]):
             cycles=given.whole("cycles"),
             samples=given.whole("samples") * (1 if rig.exclusive else 5),
             seconds=given.number("seconds"),
-            room=_chains.room(rig, rig.grid),
+            buffers=_chains.allocate(rig, rig.grid),
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
@@ -143,7 +143,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                 if rig.no_cycles is None:
                     points[name, warps, ilp] = _chains.cycles_per_step(
                         rig,
-                        state.room,
+                        state.buffers,
                         op,
                         ilp,
                         threads=warps * rig.lanes,
@@ -155,19 +155,19 @@ class Incore(Microbenchmark[_State, _Raw]):
     def _peaks(self, rig: Rig, state: _State) -> dict[str, _Peak]:
         found: dict[str, _Peak] = {}
         if rig.block == 1:
-            # A CPU's peak is that of its vectors, not of these scalar chains: see roofline.
+            # A CPU's peak is that of its vector units, not of these scalar chains: see roofline.
             return found
         for name, dtype in _PEAKS.items():
             if f"chain_{name}_8" in rig.kernels(_chains.FILE):
                 op, samples = _chains.OPS[name], 3 + state.samples
-                peak = _chains.peak(rig, state.room, op, seconds=state.seconds, samples=samples)
+                peak = _chains.peak(rig, state.buffers, op, seconds=state.seconds, samples=samples)
                 found[dtype] = max(found.get(dtype, peak), peak, key=lambda one: one[0])
         return found
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         for name in state.ops:
             for ilp in state.ilps:
-                wrong = _chains.check(rig, state.room, _chains.OPS[name], ilp)
+                wrong = _chains.check(rig, state.buffers, _chains.OPS[name], ilp)
                 if wrong is not None:
                     return wrong
         return None
@@ -175,7 +175,8 @@ class Incore(Microbenchmark[_State, _Raw]):
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
         for (name, warps, ilp), cycles in raw.points.items():
-            # On a CPU every core has its own units: what more cores add is not a shorter cycle.
+            # On a CPU every core has its own execution units: more cores do not shorten a cycle
+            # count.
             reciprocal = None if cycles is None else cycles / (warps if rig.block > 1 else 1)
             rows.append(
                 {

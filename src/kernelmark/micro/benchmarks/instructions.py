@@ -30,11 +30,11 @@ class _State:
     ops: tuple[str, ...]
     cycles: int
     samples: int
-    room: _chains.Room
+    buffers: _chains.Buffers
     notes: list[str]
 
 
-_Raw = dict[str, tuple[float, float]]  # latency, cycles of the unit for one warp's instruction
+_Raw = dict[str, tuple[float, float]]  # latency, and cycles of an SM/CU per warp instruction
 
 
 class Instructions(Microbenchmark[_State, _Raw]):
@@ -95,7 +95,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
             notes=notes,
             cycles=given.whole("cycles"),
             samples=given.whole("samples") * (1 if rig.exclusive else 5),
-            room=_chains.room(rig, rig.grid),
+            buffers=_chains.allocate(rig, rig.grid),
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
@@ -106,7 +106,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
             steps = max(4, state.cycles // (op.loop * 4))
             alone, many = (
                 _chains.cycles_per_step(
-                    rig, state.room, op, ilp, threads=threads, steps=steps, samples=state.samples
+                    rig, state.buffers, op, ilp, threads=threads, steps=steps, samples=state.samples
                 )
                 for ilp, threads in ((1, min(rig.lanes, full)), (8, full))
             )
@@ -115,7 +115,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         for name in state.ops:
-            wrong = _chains.check(rig, state.room, _chains.OPS[name], 8)
+            wrong = _chains.check(rig, state.buffers, _chains.OPS[name], 8)
             if wrong is not None:
                 return wrong
         return None

@@ -1,4 +1,4 @@
-"""Read bandwidth of the cache that all units share, over its footprint."""
+"""Read bandwidth of the cache that all SMs/CUs share, over its footprint."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class L2Cache(WindowSweep):
         cache = int(rig.info.cache_bytes)
 
         def within(units: str, low: float, high: float) -> float | None:
-            """The middle one of the footprints from `low` to `high` bytes."""
+            """Return the median rate of the footprints from `low` to `high` bytes."""
             return _middle(
                 [
                     reading.bytes_per_s
@@ -99,8 +99,8 @@ class L2Cache(WindowSweep):
                 ]
             )
 
-        # Well outside a unit's own cache, well inside the smallest part of the shared one; and so
-        # far outside that one that what it holds does not count.
+        # `inside`: well above L1, well below the smallest partition of L2. `outside`: so far above
+        # L2 that hits in it are negligible.
         inside = 0.2 * cache, 0.4 * cache
         outside = max(32 * cache, 1024 * MIB), math.inf
         l2, dram = rig.hardware.bandwidth("l2"), rig.hardware.bandwidth("dram")

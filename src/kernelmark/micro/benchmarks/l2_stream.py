@@ -1,4 +1,4 @@
-"""Streams that write as well, inside a footprint that the units share out among them."""
+"""Streams that also write, within a footprint divided among the SMs/CUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelmark.micro.base import (
 from kernelmark.micro.rig import CHUNK_BYTES, Call, Rig, Samples
 
 MIB = 2**20
-# Arrays that a kernel touches; the footprint is all of them.
+# Arrays that a kernel uses; the footprint is all of them.
 STREAMS = {"read": 1, "write": 1, "copy": 2, "scale": 2, "triad": 4}
 _QUICK = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 512, 2048)
 _FULL = tuple(sorted({*_QUICK, *(int(1.25**i) for i in range(1, 36))}))
@@ -38,7 +38,7 @@ _CHECKED = MIB  # bytes of an array that the check writes
 class _State:
     points: tuple[tuple[str, int], ...]
     arrays: tuple[Buffer, ...]
-    room: _windows.Room
+    buffers: _windows.Buffers
     seconds: float
     samples: int
     notes: list[str]
@@ -72,7 +72,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
                 quick=tuple(m * MIB for m in _QUICK),
                 full=tuple(m * MIB for m in _FULL),
                 brief=(12 * MIB, 16 * MIB, 24 * MIB),
-                # A chunk of each array.
+                # one chunk of each array
                 least=CHUNK_BYTES * max(STREAMS.values()),
             ),
             "kernels": Parameter(
@@ -92,7 +92,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             name="bytes_per_s",
             help="bytes read and written per second",
             unit="B/s",
-            # A footprint shared out among the units lies partly in their own caches.
+            # A footprint divided among the SMs/CUs is partly in their L1 caches.
             limit=lambda h: h.bandwidth("l1"),
         ),
         Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
@@ -112,12 +112,12 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             given.wholes("sizes"), rig.device.free_bytes() // 8, "an eighth of what is free"
         )
         largest = max(*sizes, _CHECKED)
-        room = _windows.room(rig, largest)
+        buffers = _windows.allocate(rig, largest)
         arrays = [rig.memory(largest) for _ in range(4)]
         state = _State(
             points=tuple((k, size) for k in given.words("kernels") for size in sizes),
             arrays=tuple(arrays),
-            room=room,
+            buffers=buffers,
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
             notes=notes,
@@ -126,20 +126,20 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
         for array in arrays:
             fill = rig.call(
                 *(_windows.FILE, "window_write", array, array, array, array, 1.0),
-                *(whole.chunks, whole.rotate, whole.step, self._sweep(rig, whole)),
+                *(whole.chunks, whole.rotate, whole.step, self._rounds_per_sweep(rig, whole)),
                 grid=rig.grid,
                 block=rig.block,
             )
             rig.run(fill)
         return state
 
-    def _sweep(self, rig: Rig, window: _windows.Window) -> int:
-        """Rounds in which all blocks together go through the window once."""
+    def _rounds_per_sweep(self, rig: Rig, window: _windows.Window) -> int:
+        """Return the rounds in which all blocks together read the window once."""
         return math.ceil(window.chunks / (rig.grid * rig.warps))
 
     def _call(self, rig: Rig, state: _State, kernel: str, window: _windows.Window, n: int) -> Call:
         if kernel == "read":
-            return _windows.read_call(rig, state.room, window, n)
+            return _windows.read_call(rig, state.buffers, window, n)
         return rig.call(
             *(_windows.FILE, f"window_{kernel}", *state.arrays, _FACTOR),
             *(window.chunks, window.rotate, window.step, n),
@@ -155,7 +155,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             window = _windows.shared_out(rig, size // streams)
             rounds, call = rig.calibrated(
                 lambda n, k=kernel, w=window: self._call(rig, state, k, w, n),  # type: ignore[misc]
-                2 * self._sweep(rig, window),
+                2 * self._rounds_per_sweep(rig, window),
                 state.seconds,
             )
             timed = rig.sample(call, samples=state.samples, launches=1)
@@ -166,10 +166,10 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
         wanted = {"write": _FACTOR, "copy": 1.0, "scale": _FACTOR, "triad": 2.0}
         window = _windows.shared_out(rig, _CHECKED)
-        rounds = self._sweep(rig, window)
+        rounds = self._rounds_per_sweep(rig, window)
         for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
             if kernel == "read":
-                wrong = _windows.check(rig, state.room, window, rounds=5)
+                wrong = _windows.check(rig, state.buffers, window, rounds=5)
                 if wrong is not None:
                     return wrong
                 continue

@@ -1,4 +1,4 @@
-"""Latency of a load over the size of what is loaded from."""
+"""Latency of a load over the size of the working set."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from kernelmark.micro.rig import Rig
 
 KIB, MIB = 2**10, 2**20
 _LINE = 128
-_NEAR_BYTES = 64 * KIB  # of a GPU's first cache at least
-_NEAR_CORE_BYTES = 16 * KIB  # of a core's
-# A core's pages are small and its translation has levels of its own, which look like a cache's.
-_MOST_SURE_ON_CPU = 0.9
-# Of the way from one level's pace to the next: where a level ends, and where the next prevails.
-_ENDS, _GONE = 0.1, 0.5
-_NEAR_LAP = 2**13  # lines: a launch begins with a unit's own cache empty, and that is less
+_NEAR_BYTES = 64 * KIB  # minimum L1 size of a GPU
+_NEAR_CORE_BYTES = 16 * KIB  # minimum L1 size of a CPU core
+# A CPU's pages are small, and its TLB levels can look like cache levels.
+_MAX_CONFIDENCE_ON_CPU = 0.9
+# Fractions of the step in latency between two levels: where a level ends, and where the next one
+# dominates.
+_LEVEL_ENDS, _NEXT_DOMINATES = 0.1, 0.5
+_NEAR_LAP = 2**13  # lines: a launch starts with an empty L1, which is smaller than this
 
 
 def _sizes(last: int, per_octave: int) -> tuple[int, ...]:
@@ -58,7 +59,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edge:
-    """Where a level ends, and how sure that is."""
+    """The end of a cache level, and the confidence in it."""
 
     size: int
     confidence: float
@@ -88,7 +89,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         "the second bisection follows a second sweep in other memory, because the edge depends on "
         "the physical pages; the confidence is also multiplied by the ratio of the sizes at 10 % "
         "and at 50 % of the rise, as a gradual rise has no single edge, and is at most "
-        f"{_MOST_SURE_ON_CPU}."
+        f"{_MAX_CONFIDENCE_ON_CPU}."
     )
     misleads = (
         "The latency of a shared cache is a mean over its near and far parts. Large sizes include "
@@ -148,16 +149,16 @@ class Latency(Microbenchmark[_State, _Raw]):
         if state.refine and rig.block > 1:
             edges = [self._edge(rig, state, *pair) for pair in itertools.pairwise(levels)]
         elif state.refine and len(levels) > 1:
-            again = self._elsewhere(rig, state, levels[-1])
+            again = self._in_other_memory(rig, state, levels[-1])
             edges = self._edges_of_core(rig, state, again, levels)
             wrong = again.chaser.wrong
-        index = self._index(rig, state)
+        index = self._index_hop(rig, state)
         return _Raw(hops=hops, index=index, levels=tuple(levels), edges=tuple(edges), wrong=wrong)
 
-    def _index(self, rig: Rig, state: _State) -> _chase.Hop | None:
-        """A hop of a chain of element numbers, where a size lies in the first cache."""
+    def _index_hop(self, rig: Rig, state: _State) -> _chase.Hop | None:
+        """Return a hop of an index chain, if the smallest size fits in L1."""
         chaser = state.chaser
-        if state.sizes[0] > _near_bytes(rig):
+        if state.sizes[0] > _l1_bytes(rig):
             return None
         ring = chaser.ring(state.sizes[0], _LINE)
         chaser.link(ring, index=True)
@@ -165,7 +166,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         return min(found, key=lambda hop: hop.cycles)
 
     def _at(self, rig: Rig, state: _State, size: int) -> _chase.Hop:
-        """A hop of a working set: the typical one of several followings."""
+        """Return a hop in a working set of `size` bytes: the typical one of several runs."""
         chaser = state.chaser
         ring = chaser.ring(size, _LINE)
         chaser.link(ring)
@@ -181,43 +182,44 @@ class Latency(Microbenchmark[_State, _Raw]):
         )
 
     def _lap(self, rig: Rig, state: _State, ring: _chase.Offsets) -> int:
-        """Hops once round, so that every level holds what it can; far beyond the caches, where
-        none of the chain is left in them, a part will do."""
+        """Return the hops of one full cycle, which fills every level. Far beyond the caches, where
+        they hold none of the chain, a part is enough."""
         near = ring.size * _LINE <= 2 * rig.info.cache_bytes
         return int(ring.size if near else min(ring.size, 4 * state.most))
 
     def _edge(self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level) -> _Edge:
-        """The largest size that is still followed at the near level's pace, and how sure that is:
-        an edge that another search finds elsewhere is not."""
+        """Return the largest size with the near level's latency, and the confidence: it is lower if
+        a second search finds another size."""
         found = [self._search(rig, state, near, far) for _ in range(2)]
         low, high = min(low for low, _ in found), max(high for _, high in found)
         below = self._spread(rig, state, int(0.9 * low))
         above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
-        sure = _chase.confidence(below, above) * low / max(low for low, _ in found)
-        return _Edge(size=low, confidence=min(sure, 1.0))
+        confidence = _chase.confidence(below, above) * low / max(low for low, _ in found)
+        return _Edge(size=low, confidence=min(confidence, 1.0))
 
-    def _elsewhere(self, rig: Rig, state: _State, last: _chase.Level) -> _State:
-        """The same in memory of its own, up to where the last level has begun for sure."""
+    def _in_other_memory(self, rig: Rig, state: _State, last: _chase.Level) -> _State:
+        """Return the state with separate memory, up to a size that certainly belongs to the last
+        level."""
         sizes = tuple(size for size in state.sizes if size <= 2 * last.first)
         return dataclasses.replace(state, chaser=_chase.Chaser(rig, max(sizes)), sizes=sizes)
 
     def _edges_of_core(
         self, rig: Rig, state: _State, again: _State, levels: list[_chase.Level]
     ) -> list[_Edge]:
-        """Where each level ends. Other pages are other places in a cache, so that a repetition in
-        the same ones would agree with itself and with no other run."""
+        """Return the end of each level. It is checked in other memory: pages determine cache sets,
+        so a repetition in the same pages would agree with itself but not with another run."""
         hops = [self._at(rig, again, size).cycles for size in again.sizes]
         pairs = itertools.pairwise(_chase.levels(again.sizes, hops))
         places = [self._search(rig, again, *pair)[0] for pair in pairs]
         found = []
         for near, far in itertools.pairwise(levels):
             low, high = self._search(rig, state, near, far)
-            gone, _ = self._search(rig, state, near, far, _GONE)
+            gone, _ = self._search(rig, state, near, far, _NEXT_DOMINATES)
             below = self._spread(rig, state, int(0.9 * low))
             above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
-            sure = _chase.confidence(below, above) * min(low / gone, 1.0)
-            sure *= max((min(low, at) / max(low, at) for at in places), default=0.0)
-            found.append(_Edge(size=low, confidence=min(sure, _MOST_SURE_ON_CPU)))
+            confidence = _chase.confidence(below, above) * min(low / gone, 1.0)
+            confidence *= max((min(low, at) / max(low, at) for at in places), default=0.0)
+            found.append(_Edge(size=low, confidence=min(confidence, _MAX_CONFIDENCE_ON_CPU)))
         return found
 
     def _search(
@@ -226,11 +228,11 @@ class Latency(Microbenchmark[_State, _Raw]):
         state: _State,
         near: _chase.Level,
         far: _chase.Level,
-        share: float = _ENDS,
+        fraction: float = _LEVEL_ENDS,
     ) -> tuple[int, int]:
-        """Sizes between which the near level ends, by bisection."""
+        """Return the sizes between which the near level ends, by bisection."""
         low, high = near.last, far.first
-        bound = near.cycles + share * (far.cycles - near.cycles)
+        bound = near.cycles + fraction * (far.cycles - near.cycles)
         for _ in range(state.refine):
             middle = (low + high) // 2 // _LINE * _LINE
             if self._at(rig, state, middle).cycles <= bound:
@@ -240,7 +242,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         return low, high
 
     def _spread(self, rig: Rig, state: _State, size: int) -> NDArray[np.float64]:
-        """Many hops of a size: single ones on a GPU, means of many on a CPU."""
+        """Return many hop times for a size: single hops on a GPU, means of many on a CPU."""
         chaser = state.chaser
         ring = chaser.ring(size, _LINE)
         chaser.link(ring)
@@ -258,13 +260,13 @@ class Latency(Microbenchmark[_State, _Raw]):
             for size, hop in zip(state.sizes, raw.hops, strict=True)
         ]
         on_gpu = rig.block > 1
-        first = _within(state, raw, 0, _near_bytes(rig))
+        first = _median_hop(state, raw, 0, _l1_bytes(rig))
         found: list[Metric] = []
         if first is not None:
             found += metric("l1_cycles", first.cycles, "cycles", better="lower", least=1.0)
             found += metric("l1_ns", first.seconds * 1e9, "ns", better="lower", least=0.1)
         else:
-            # Whatever was asked for, one figure has a bound.
+            # For any choice of sizes, one metric has a bound.
             least = min(hop.cycles for hop in raw.hops)
             found += metric(
                 "least_cycles", least, "cycles", better="lower", least=1.0, headline=False
@@ -277,11 +279,11 @@ class Latency(Microbenchmark[_State, _Raw]):
             least=1.0,
             headline=on_gpu,
         )
-        second = _within(state, raw, MIB, 4 * MIB) if on_gpu else None
+        second = _median_hop(state, raw, MIB, 4 * MIB) if on_gpu else None
         if second is not None:
             found += metric("l2_cycles", second.cycles, "cycles", better="lower", least=1.0)
         beyond = 3 * rig.info.cache_bytes
-        last = _within(state, raw, beyond, state.sizes[-1])
+        last = _median_hop(state, raw, beyond, state.sizes[-1])
         notes = list(state.notes)
         if last is None:
             notes.append(
@@ -301,7 +303,7 @@ class Latency(Microbenchmark[_State, _Raw]):
 
 
 def _levels_text(raw: _Raw) -> str:
-    """The levels with the sizes that the metrics have, where those were searched for."""
+    """Return a text of the levels, with the sizes in the metrics if they were searched for."""
     if not raw.levels:
         return "no levels detected: no two sizes in a row have the same latency"
     ends = [edge.size for edge in raw.edges]
@@ -313,13 +315,13 @@ def _levels_text(raw: _Raw) -> str:
     return f"levels: {'; '.join(shown)}"
 
 
-def _near_bytes(rig: Rig) -> int:
-    """What the first cache holds for sure."""
+def _l1_bytes(rig: Rig) -> int:
+    """Return the bytes that L1 holds on any device."""
     return _NEAR_BYTES if rig.block > 1 else _NEAR_CORE_BYTES
 
 
-def _within(state: _State, raw: _Raw, low: int, high: int) -> _chase.Hop | None:
-    """The middle one of the hops of sizes from `low` to `high`."""
+def _median_hop(state: _State, raw: _Raw, low: int, high: int) -> _chase.Hop | None:
+    """Return the hop of median latency among sizes from `low` to `high`."""
     found = sorted(
         (hop for size, hop in zip(state.sizes, raw.hops, strict=True) if low <= size <= high),
         key=lambda hop: hop.cycles,

@@ -1,4 +1,4 @@
-"""The size of a cache line, and of what is fetched at a time."""
+"""Cache line size, and bytes fetched per miss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernelmark.micro.rig import Rig
 
 KIB, MIB = 2**10, 2**20
 _REGION = 64 * MIB
-_APART = 1024  # bytes between places of the sparse chain: more than any line
+_SPARSE_SPACING = 1024  # bytes between elements of the sparse chain: more than any line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    near: float  # cycles of a hit in the first cache
-    far: float  # in the shared one
-    outside: float  # in main memory
-    first: dict[int, float]  # share of hops that missed the first cache, by stride
-    second: dict[int, float]  # and of those that missed the shared one
-    dense_bytes: int  # bytes of the first cache, all of a line used
-    sparse_places: int  # lines of it, one place used in each
+    near: float  # cycles of a hit in the first-level cache
+    far: float  # of a hit in the shared cache
+    outside: float  # of a load from main memory
+    first: dict[int, float]  # fraction of hops that missed the first-level cache, by stride
+    second: dict[int, float]  # fraction that missed the shared cache
+    dense_bytes: int  # capacity of the first-level cache with all bytes of a line used
+    sparse_lines: int  # its capacity in lines, with one word used per line
 
 
 class Lines(Microbenchmark[_State, _Raw]):
@@ -67,7 +67,7 @@ class Lines(Microbenchmark[_State, _Raw]):
                 quick=(8, 16, 32, 64, 128, 256),
                 least=8,
                 most=_REGION // _chase.EACH // 8 * 8,
-                multiple=8,  # a hop is a word of that size
+                multiple=8,  # a hop is a word of this size
             ),
             "bisections": Parameter(
                 help="steps of the bisection for the capacity", quick=7, full=9
@@ -120,22 +120,26 @@ class Lines(Microbenchmark[_State, _Raw]):
             outside=outside,
             first=first,
             second=second,
-            dense_bytes=32 * self._fitting(state, middle, 32, 32 * KIB, MIB),
-            sparse_places=self._fitting(state, middle, _APART, 256 * KIB, _REGION),
+            dense_bytes=32 * self._max_hitting(state, middle, 32, 32 * KIB, MIB),
+            sparse_lines=self._max_hitting(state, middle, _SPARSE_SPACING, 256 * KIB, _REGION),
         )
 
-    def _fitting(self, state: _State, middle: float, spacing: int, low: int, high: int) -> int:
-        """Places, `spacing` bytes apart or more, that a chain can have and mostly hit."""
+    def _max_hitting(self, state: _State, middle: float, spacing: int, low: int, high: int) -> int:
+        """Return the largest number of elements, at least `spacing` bytes apart, with mostly L1
+        hits."""
         chaser = state.chaser
         random = np.random.default_rng(17)
         most = _REGION // spacing
         few, many = low // spacing, min(high // spacing, most)
         for _ in range(state.bisections):
             count = int((few * many) ** 0.5)
-            chosen = random.choice(most, count, replace=False) if spacing == _APART else None
+            chosen = (
+                random.choice(most, count, replace=False) if spacing == _SPARSE_SPACING else None
+            )
             order = random.permutation(count) if chosen is None else chosen
             chaser.link(order.astype(np.uint64) * np.uint64(spacing))
-            # Not a whole number of turns: where the chain ends tells whether it was followed.
+            # Not a whole number of cycles, so that the end of the chain shows whether it was
+            # followed.
             pace = chaser.follow(max(2 * count, 4096) + 3 * _chase.UNROLLED, 2 * count).cycles
             if pace < middle:
                 few = count
@@ -170,11 +174,11 @@ class Lines(Microbenchmark[_State, _Raw]):
                     sizes.append(size)
             fetched = float(np.median(sizes)) if sizes else float(min(state.strides))
             found += metric(f"{level}_fetch", _power(fetched), "B", better="", headline=False)
-        line = raw.dense_bytes / max(1, raw.sparse_places)
+        line = raw.dense_bytes / max(1, raw.sparse_lines)
         found += metric("first_line", _power(line), "B", better="", headline=False)
         note = (
             f"{raw.near:.0f}, {raw.far:.0f} and {raw.outside:.0f} cycles a timed hop; "
-            f"{raw.dense_bytes // KIB} KiB fit densely, {raw.sparse_places} places far apart"
+            f"{raw.dense_bytes // KIB} KiB fit densely, {raw.sparse_lines} places far apart"
         )
         return Findings(rows=rows, metrics=found, notes=[note])
 

@@ -1,4 +1,4 @@
-"""Latency of main memory while the other units use it."""
+"""Latency of main memory under load by the other SMs/CUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kernelmark.micro.rig import Rig
 
 MIB = 2**20
 _LINE = 128
-_MOST_CYCLES = 4e9  # the other units go on for at most, should the chain never end
+_MOST_CYCLES = 4e9  # limit for the other SMs/CUs, in case the chain never ends
 _IN_FLIGHT = 4
 _WARM = 256
 
@@ -104,7 +104,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
 
     def setup(self, rig: Rig, given: Settings) -> _State:
         nbytes = min(given.whole("nbytes"), int(0.2 * rig.device.free_bytes())) // MIB * MIB
-        # A sample of the lines is enough: the chain never goes round.
+        # A sample of the lines is enough: the chain never wraps around.
         count = 4 * given.whole("hops")
         if count * _LINE > nbytes:
             raise Unsupported(
@@ -116,7 +116,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         chaser.link(lines.astype(np.uint64) * np.uint64(_LINE))
         return _State(
             chaser=chaser,
-            data=_windows.room(rig, nbytes).data,
+            data=_windows.allocate(rig, nbytes).data,
             pauses=tuple(given.wholes("pauses")),
             hops=given.whole("hops"),
             out=rig.memory(64),
@@ -146,7 +146,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         state.chaser.check(int(end), _WARM + hops)
         chunks = rig.read(state.chunks, np.uint32, rig.grid)[1:]
         moved = float(chunks.sum()) * rig.block * _IN_FLIGHT * 16
-        # The others read from the start of the launch to the end of the chain.
+        # The other SMs/CUs read from the start of the launch to the end of the chain.
         return _Point(
             hop=_chase.Hop(
                 cycles=float(ticks) / hops, seconds=float(wall) * rig.wall_tick_s / hops

@@ -1,4 +1,4 @@
-"""The peak of the matrix units, by dtype."""
+"""Peak of the matrix units, by dtype."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Call, Rig, Samples, Sustained
 
 FILE = "micro_matrix.cu"
-# dtype: (word of ones, bits that may be random: sign and fraction, C type of the sums)
+# dtype: (word of ones, bits that may be random: sign and mantissa, C type of the accumulators)
 PATTERNS = {
     "f64": (0x3FF00000, 0x800FFFFF, "double"),
     "f32": (0x3F800000, 0x807FFFFF, "float"),
@@ -103,7 +103,8 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
                 help="number formats", quick=tuple(PATTERNS), choices=tuple(PATTERNS)
             ),
             "seconds": Parameter(help="length of a burst", quick=2e-3),
-            # With less, five runs in a row warm an H200 until its bursts of f8 are 2 % slower.
+            # With a shorter gap, five runs in a row heat an H200 until its f8 bursts are 2 %
+            # slower.
             "rest": Parameter(help="idle seconds before each burst", quick=0.05, least=0),
             "sustained": Parameter(
                 help="seconds of the sustained run of each dtype", quick=1.0, full=2.0, brief=0.0
@@ -180,7 +181,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         )
 
     def timed(self, rig: Rig, state: _State) -> dict[str, _Point]:
-        # All bursts first: after a long run the clock stays down for a while.
+        # All bursts first: after a sustained run the clock stays low for a while.
         bursts = {dtype: self._burst(rig, state, dtype) for dtype in state.dtypes}
         found = {}
         for dtype, burst in bursts.items():
@@ -215,7 +216,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         )
 
     def verify(self, rig: Rig, state: _State, raw: dict[str, _Point]) -> str | None:
-        """Ones times ones: every sum is the number of products that went into it."""
+        """Multiply ones by ones: every sum must be the number of products in it."""
         for dtype in state.dtypes:
             call = self._call(rig, state, dtype, 2, ones=True)
             rig.run(call)
@@ -263,13 +264,13 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
 
 
 def _highest(hardware: Hardware) -> Limit:
-    """The limit of the fastest dtype."""
+    """Return the limit of the fastest dtype."""
     limits = [hardware.flops("matrix", dtype) for dtype in hardware.matrix or PATTERNS]
     return max(limits, key=lambda limit: limit.value)
 
 
 def _is_special(rig: Rig) -> bool:
-    """Whether the kernels use the generation's own instructions, on groups of four warps."""
+    """Return whether the kernels use the architecture's warpgroup instructions."""
     binary = getattr(rig, "binary", None)
     return binary is not None and str(binary(FILE).arch).endswith("a")
 

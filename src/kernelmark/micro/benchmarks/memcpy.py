@@ -1,4 +1,4 @@
-"""Copies between host and device, and inside the host."""
+"""Copies between host and device, and within the host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _LARGE = 64 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """One way of copying: seconds for a number of bytes. `moved` is how often bytes are counted."""
+    """One kind of copy: seconds for a number of bytes. `moved` is how often each byte is
+    counted."""
 
     direction: str
     memory: str
@@ -99,8 +100,8 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             name="bytes_per_s",
             help="bytes copied per second",
             unit="B/s",
-            # A copy that fits the caches may be as fast as these; what goes over the link has a
-            # bound of its own among the metrics.
+            # A copy that fits in the caches may reach their bandwidth; for copies over the link,
+            # the metrics have a separate bound.
             limit=lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
         ),
         Column(name="seconds", help="seconds per copy", unit="s"),
@@ -117,7 +118,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        # Two on the device; on a CPU both are the host's.
+        # Two buffers on the device; on a CPU both are host memory.
         sizes, notes = fitting(
             given.wholes("sizes"), rig.device.free_bytes() // 4, "a quarter of what is free"
         )
@@ -209,7 +210,8 @@ class Memcpy(Microbenchmark[_State, _Raw]):
 
 
 def _limit(hardware: Hardware, direction: str) -> Limit:
-    """What moves between host and device goes over the link, twice where it goes both ways."""
+    """Return the limit of a direction: the link between host and device, twice for both ways, or
+    memory bandwidth."""
     if direction in ("h2d", "d2h"):
         return hardware.link("host")
     if direction == "both":

@@ -172,7 +172,7 @@ class Peer(Microbenchmark[_State, _Raw]):
         return (time.perf_counter() - begin) / state.repeats
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
-        """Random bytes from every GPU to every other one, then everything is given back."""
+        """Copy random bytes from every GPU to every other one, then free everything."""
         driver, wrong = state.driver, None
         count = min(state.nbytes, MIB)
         sent: np.ndarray[Any, np.dtype[np.uint8]] = np.random.default_rng(23).integers(
@@ -183,7 +183,7 @@ class Peer(Microbenchmark[_State, _Raw]):
             if sender.index == receiver.index or wrong:
                 continue
             driver.use(sender.index)
-            # On the stream that sends it: a plain copy may still be under way when it returns.
+            # On the sending stream: a synchronous copy may still be in progress when it returns.
             driver.call(
                 "copy_to_device_async",
                 *(_P(sender.memory[0]), _P(sent.ctypes.data)),

@@ -1,4 +1,4 @@
-"""Arithmetic intensity swept from the memory's end to the arithmetic's."""
+"""Throughput over arithmetic intensity, from memory-bound to compute-bound."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MIB = 2**20
 _BYTES = {"f32": 4, "f64": 8}
 _KINDS: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64}
 _PERIOD = 1021
-_LEAST = 64 * MIB  # of a launch's bytes, which are whole multiples of it
-_PART = 4 * MIB  # the numbers begin again after so many bytes
-_FEW = (0, 1, 2, 4, 8)  # steps that have a kernel of their own; more come in sixteens
-_GROWTH = 2.0**-12  # of a number in one step
-_MOST_FLOPS = {True: 4e12, False: 1e8}  # of one launch: on a GPU, on one core
+_LEAST = 64 * MIB  # granularity of the bytes of a launch
+_PART = 4 * MIB  # the fill pattern repeats after this many bytes
+_FEW = (0, 1, 2, 4, 8)  # step counts with a dedicated kernel; larger ones are multiples of 16
+_GROWTH = 2.0**-12  # relative growth of a number per step
+_MOST_FLOPS = {True: 4e12, False: 1e8}  # maximum per launch: on a GPU (True), per CPU core (False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +173,15 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         return found
 
     def _volume(self, rig: Rig, state: _State, dtype: str, steps: int) -> int:
-        """Bytes that a launch reads: fewer where arithmetic takes long, in whole MiB."""
+        """Return the bytes that a launch reads: fewer if arithmetic takes long, in whole MiB."""
         most = _MOST_FLOPS[rig.block > 1] * (1 if rig.block > 1 else rig.threads)
         wanted = int(most / (2 * steps + 1) * _BYTES[dtype])
         return min(state.nbytes, max(MIB, wanted // MIB * MIB))
 
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
-        """Every number grows by the same factor: the sum is known from the sum of the numbers."""
+        """Compare the sums: every number grows by the same factor, so the expected sum is known."""
         steps = 512
-        # Whole registers for every thread: what does not fill them is left out by the kernel.
+        # Whole registers for every thread: the kernel skips a partial rest.
         whole = state.grid * state.block * rig.vector_bytes * 8
         nbytes = max(whole, 4 * MIB // whole * whole)
         for dtype in dict.fromkeys(dtype for dtype, _ in state.points):
@@ -190,8 +190,8 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             rig.run(self._call(rig, state, dtype, steps, nbytes))
             sums = rig.read(state.sums, _KINDS[dtype], state.grid * state.block)
             found = float(sums.astype(np.float64).sum())
-            place = np.arange(nbytes // _BYTES[dtype]) % (_PART // _BYTES[dtype])
-            wanted = float((place % _PERIOD / 1024).sum()) * (1 + _GROWTH) ** steps
+            index = np.arange(nbytes // _BYTES[dtype]) % (_PART // _BYTES[dtype])
+            wanted = float((index % _PERIOD / 1024).sum()) * (1 + _GROWTH) ** steps
             if abs(found - wanted) > 1e-3 * wanted:
                 return f"{dtype}: the numbers came to {found:g}, not to {wanted:g}"
         return None
@@ -201,7 +201,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         for (dtype, steps), point in zip(state.points, raw, strict=True):
             count = point.nbytes // _BYTES[dtype]
             seconds, telemetry = point.run.samples.typical_s, point.run.seen or Telemetry()
-            flops = count * (2 * steps + 1)  # the sum of all numbers is one more each
+            flops = count * (2 * steps + 1)  # plus one addition per number for the sum
             rows.append(
                 {
                     "dtype": dtype,
@@ -221,7 +221,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             best = max(float(row["flops_per_s"] or 0.0) for row in mine)
             limit = rig.hardware.flops("vector", dtype)
             found += metric(f"flops_{dtype}", best, "FLOP/s", limit=limit)
-        # Where arithmetic is the bound, a launch may read less than the caches hold.
+        # Compute-bound launches may read less than the caches hold.
         full = [p for p in raw if p.nbytes == state.nbytes]
         rate = max((p.nbytes / p.run.samples.typical_s for p in full), default=None)
         found += metric("bytes", rate, "B/s", limit=rig.hardware.bandwidth("dram"))
@@ -229,7 +229,8 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
 
 
 def _nearest(steps: int) -> int:
-    """The number of steps next to it that a kernel can do; the larger where two are as near."""
+    """Return the nearest number of steps that a kernel supports; of two equally near, the
+    larger."""
     sixteens = (steps // 16 * 16, (steps // 16 + 1) * 16)
     return min((*_FEW, *sixteens), key=lambda known: (abs(known - steps), -known))
 

@@ -66,7 +66,7 @@ class Shared(Microbenchmark[_State, _Raw]):
                 quick=(1, 2, 3, 4, 5, 8, 16, 17, 31, 32),
                 full=tuple(range(1, 33)),
                 brief=(1, 2, 32),
-                most=32,  # micro_shared.cu has room for no more
+                most=32,  # the limit of micro_shared.cu
             ),
             "bytes": Parameter(help="bytes per lane", quick=_WIDTHS, choices=_WIDTHS),
             "rounds": Parameter(help="rounds of 8 loads", quick=400, full=4000),

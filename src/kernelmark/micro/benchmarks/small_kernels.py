@@ -1,4 +1,4 @@
-"""What starting a kernel costs: plainly, inside a graph, or as a step of one that stays."""
+"""Cost of starting a kernel: a plain launch, in a graph, or as a step of a persistent kernel."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from kernelmark.micro.rig import Call, Rig
 
 FILE = "micro_launch.cu"
 KIB, MIB = 2**10, 2**20
-_GIVE_UP_CYCLES = 400_000_000  # at a barrier: a fifth of a second
+_GIVE_UP_CYCLES = 400_000_000  # timeout at a barrier: a fifth of a second
 _BLOCK = 256
-# No hardware is faster: a kernel's start is dozens of cycles of several parts of a GPU, and a round
-# trip goes from the host to the device and back as well.
+# Lower bounds for any hardware: starting a kernel takes dozens of cycles in several parts of a GPU,
+# and a round trip also goes from the host to the device and back.
 _LEAST_NS = 50.0
 _LEAST_TRIP_NS = 100.0
-_TOLD = 0.05  # of the shortest time that the fitted start must be
-_GROWN = 0.25  # of the longest time that the fitted growth must be
-_ROW_S = 0.05  # launches in a row for about this long at most
-_PAIRS = 101  # of graphs of two lengths at most
+_MIN_START = 0.05  # minimum fitted start-up time, as a fraction of the shortest time
+_MIN_GROWTH = 0.25  # minimum fitted growth, as a fraction of the longest time
+_ROW_S = 0.05  # maximum length of launches in a row
+_PAIRS = 101  # maximum pairs of graphs of two lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    seconds: dict[tuple[str, int], float]  # of one kernel or step; size 0 is an empty kernel
+    seconds: dict[tuple[str, int], float]  # per kernel or step; size 0 is an empty kernel
     round_trip_s: float
     gave_up: bool
 
@@ -86,7 +86,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 full=tuple(int(64 * KIB * 2 ** (n / 2)) // 16 * 16 for n in range(28)),
                 brief=(64 * KIB, 16 * MIB),
                 least=16,
-                multiple=16,  # a number of each array
+                multiple=16,  # one number of each array
             ),
             "launches": Parameter(help="launches in a row", quick=1000, full=3000),
             "samples": Parameter(help="timings of a point", quick=3, full=7),
@@ -167,7 +167,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         return min(once(count) for _ in range(state.samples))
 
     def _graph(self, rig: Rig, state: _State, call: Call) -> float:
-        """The difference between graphs of n and 2n launches, over n."""
+        """Return the time difference between graphs of n and 2n launches, divided by n."""
         device = as_gpu(rig.device)
 
         def launch(stream: int, _: int) -> None:
@@ -182,7 +182,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         try:
             for replay in (short, long):
                 replay.run()
-            # A few milliseconds of replays may all fall into a moment of another clock.
+            # Replays of a few milliseconds may all coincide with a temporary clock change.
             pairs = int(min(_PAIRS, _ROW_S / (3 * length * rough)))
             seen = [
                 (long.run().elapsed_s - short.run().elapsed_s) / length
@@ -194,7 +194,8 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         return float(np.median(seen))
 
     def _persistent(self, rig: Rig, state: _State, size: int) -> tuple[float, bool]:
-        """Steps of one kernel, by the difference of two numbers of them."""
+        """Return the time per step of a persistent kernel, from the difference of two step
+        counts."""
         times = {}
         failed = False
         for steps in (100, 300):
@@ -301,9 +302,9 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
 
 
 def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
-    """(start-up nanoseconds, bytes a second) of t = start + bytes / rate, by relative least
-    squares. Nothing where the points do not tell: there is one, or starting takes all of the
-    time and the line leans as the noise likes."""
+    """Fit t = start + bytes / rate by relative least squares; return start-up nanoseconds and bytes
+    per second. A value is None if the points do not determine it: there is only one point, or
+    start-up dominates and the slope is noise."""
     if len(points) < 2:
         return None, None
     sizes = np.array([size for size, _ in points], np.float64)
@@ -311,14 +312,14 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
     weights = 1 / times
     design = np.stack([np.ones_like(sizes), sizes], axis=1) * weights[:, None]
     (start, slope), *_ = np.linalg.lstsq(design, times * weights, rcond=None)
-    # A start that is lost in the shortest time is a guess.
-    measurable = start > _TOLD * times.min()
-    grown = slope * sizes.max() > _GROWN * times.max()
+    # A start-up time far below the shortest time is not measurable.
+    measurable = start > _MIN_START * times.min()
+    grown = slope * sizes.max() > _MIN_GROWTH * times.max()
     return float(start) * 1e9 if measurable else None, 1 / float(slope) if grown else None
 
 
 def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:
-    """A function that launches n times, and a note where it is not a loop in C."""
+    """Return a function that launches n times, and a note if it is not a loop in C."""
     device = as_gpu(rig.device)
     driver = device.driver
     address: Any = ctypes.cast(driver.library[driver.table.symbols["launch"]], ctypes.c_void_p)

@@ -1,4 +1,4 @@
-"""Bandwidth of main memory, over how full the units are."""
+"""Bandwidth of main memory, over occupancy."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kernelmark.micro.rig import Rig, Samples
 MIB = 2**20
 _HEADLINES = ("init", "read", "copy", "triad")
 _LEAST_CPU_BYTES = 64 * MIB
-_FULL = 1024  # threads that fill a unit: who asks for no fewer wants no sweep
-_PASSES = 8  # of a round on a CPU, for each sample
+_FULL = 1024  # threads that fill an SM/CU; a request for no fewer means no sweep
+_PASSES = 8  # per sample of a round on a CPU
 _NUMPY = "numpy_copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """How many threads: `blocks` blocks of `block` threads on each unit at a time."""
+    """A launch shape: `blocks` resident blocks of `block` threads per SM/CU."""
 
     block: int
     blocks: int
@@ -51,7 +51,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    arrays: _streams.Arrays | None  # None where numpy stands in
+    arrays: _streams.Arrays | None  # None if numpy is the substitute
     points: tuple[tuple[str, _Shape], ...]
     samples: int
     nbytes: int
@@ -61,7 +61,7 @@ class _State:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
     samples: Samples
-    steady: bool | None = None  # of a CPU: whether two more rounds confirmed it
+    steady: bool | None = None  # on a CPU: whether two more rounds confirmed it
 
 
 class Stream(Microbenchmark[_State, list[_Point]]):
@@ -188,7 +188,7 @@ class Stream(Microbenchmark[_State, list[_Point]]):
 
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
         if state.arrays is None:
-            return None  # nothing of ours was run
+            return None  # no kernel of ours was run
         last = {(kernel, shape.kind): shape for kernel, shape in state.points}
         for (kernel, _), shape in last.items():
             wrong = _streams.check(rig, state.arrays, kernel, grid=shape.grid, block=shape.block)
@@ -216,7 +216,8 @@ class Stream(Microbenchmark[_State, list[_Point]]):
         for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
             mine = [row for row in rows if row["kernel"] == kernel]
             best = max(mine, key=lambda row: float(row["bytes_per_s"] or 0))
-            # What a CPU only writes may be read as well, or not: that is not counted.
+            # Writes on a CPU may or may not also read the line (write-allocate); such reads are not
+            # counted.
             counts = kernel in (_HEADLINES if rig.block > 1 else ("read", "copy", "triad", _NUMPY))
             found += metric(
                 *(kernel, float(best["bytes_per_s"] or 0), "B/s"),
@@ -230,14 +231,15 @@ class Stream(Microbenchmark[_State, list[_Point]]):
 
 
 def _on_cpu(rig: Rig, state: _State, kernel: str, grid: int) -> _Point:
-    """The best pass of each round over parts of the arrays, as seconds of the whole."""
+    """Time rounds of passes over parts of the arrays; the best pass of each round is scaled to the
+    whole arrays."""
     from kernelmark.micro._cpu_rig import CpuRig, confirmed
 
     assert isinstance(rig, CpuRig)
     if state.arrays is None:
         return _by_numpy(state, grid)
     parts = _streams.parts(state.arrays)
-    if kernel == "read":  # of all arrays: one alone is not far larger than the cache
+    if kernel == "read":  # read all arrays: a single one is not much larger than the cache
         parts = [replace(part, b=where) for part in parts for where in (part.b, part.c, part.d)]
     calls = [_streams.call(rig, part, kernel, grid=grid, block=1) for part in parts]
     seconds: list[float] = []
@@ -269,21 +271,21 @@ def _by_numpy(state: _State, threads: int) -> _Point:
 def _shapes(
     rig: Rig, arrays: _streams.Arrays, kernel: str, kind: str, wanted: list[int]
 ) -> list[_Shape]:
-    """Shapes with about so many threads on a unit, as far as they fit."""
+    """Return shapes with about `wanted` threads per SM/CU, as far as they fit."""
     passing = kind == "passing"
     if rig.block == 1:
         few = {1, max(1, rig.threads // 2)} if min(wanted) < _FULL else set()
         cores = [] if passing else sorted({*few, rig.threads})
         return [_Shape(block=1, blocks=1, grid=count) for count in cores]
     if passing and kernel in _streams.SUMS:
-        return []  # a sum a thread would be a stream of its own
+        return []  # one sum per thread would itself be a stream
     from kernelmark.micro._gpu_rig import GpuRig
 
     assert isinstance(rig, GpuRig)
     found: dict[int, _Shape] = {}
     for threads in wanted:
         blocks = 1 if threads <= 512 else 2
-        # Whole warps: a group of loads is a warp's.
+        # Whole warps: a group of loads belongs to a warp.
         block = max(1, min(1024, threads // blocks) // rig.lanes) * rig.lanes
         call = _streams.call(rig, arrays, kernel, grid=1, block=block)
         blocks = min(blocks, rig.resident(call))

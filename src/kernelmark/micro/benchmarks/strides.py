@@ -1,4 +1,4 @@
-"""The first cache by the distance between the lanes of a warp."""
+"""First-level cache bandwidth by the distance between the lanes of a warp."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILE = "micro_strides.cu"
 _IN_FLIGHT = 8
 _ROOM = 256 * 2**10
 _WIDTHS = (4, 8, 16)
-_PITCH = 130  # elements between two rows of lanes: no multiple of a line
+_PITCH = 130  # elements between two rows of lanes: not a multiple of a line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Strides(Microbenchmark[_State, list[float]]):
             name="bytes_per_clk",
             help="bytes requested per cycle by an SM/CU",
             unit="B/clk",
-            limit=lambda h: _asked(h),
+            limit=lambda h: _requested_limit(h),
         ),
     )
     figure = Figure(
@@ -163,7 +163,7 @@ class Strides(Microbenchmark[_State, list[float]]):
             first = element * per
             at = first[:, None, None] + np.arange(_IN_FLIGHT)[None, :, None] * 512
             at = at + np.arange(per)[None, None, :]
-            wanted = words[at].sum(axis=(1, 2), dtype=np.uint32) * np.uint32(4)  # one round more
+            wanted = words[at].sum(axis=(1, 2), dtype=np.uint32) * np.uint32(4)  # one more round
             if not np.array_equal(found, wanted):
                 return f"{pattern.name} {pattern.stride}/{pattern.width}: wrong words were read"
         return None
@@ -193,8 +193,9 @@ class Strides(Microbenchmark[_State, list[float]]):
         return Findings(rows=rows, metrics=found, notes=state.notes)
 
 
-def _asked(hardware: Hardware) -> Limit:
-    """Lanes that ask for the same bytes are served together: the bytes of all lanes at most."""
+def _requested_limit(hardware: Hardware) -> Limit:
+    """Return the limit: lanes that load the same bytes are served together, so the bytes of all
+    lanes count."""
     lanes, widest = most_lanes(hardware), _WIDTHS[-1]
     return Limit(value=lanes.value * widest, why=f"{lanes.value:g} lanes × {widest} B")
 

@@ -1,4 +1,4 @@
-"""How much memory address translation reaches before it costs."""
+"""Reach of the TLB levels, and their latency."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from kernelmark.micro.rig import Rig
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 _LINE = 128
 _PAGES = 4  # of the smallest span
-# Cycles and nanoseconds of a load from a cache that all units share: the first that passes by a
-# unit's own is farther away than that.
+# Lower bounds of a load from a shared cache in cycles and nanoseconds: the first level beyond an
+# SM/CU's own cache is slower than that.
 _LEAST_CYCLES = 20.0
 _LEAST_NS = 5.0
 
@@ -115,7 +115,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
         random = np.random.default_rng(5)
         for stride, pages in state.points:
             order = random.permutation(pages).astype(np.uint64)
-            # Another line in each page: the same one everywhere would share a cache set.
+            # A different line in each page: the same offset everywhere would map to one cache set.
             lines = random.integers(0, stride // _LINE, pages).astype(np.uint64)
             state.chaser.link(order * np.uint64(stride) + lines[order] * np.uint64(_LINE))
             hops = [state.chaser.follow(state.hops, pages, "beyond") for _ in range(state.samples)]

@@ -1,4 +1,4 @@
-"""Streams over memory that host and device share page by page."""
+"""Streams over managed memory, which host and device share page by page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelmark.micro.base import (
 from kernelmark.micro.rig import Rig
 
 MIB = 2**20
-_TOUCHED = 2048 * MIB  # the host writes this much at most, to have pages to bring over
+_TOUCHED = 2048 * MIB  # maximum bytes written by the host, to create pages that have to migrate
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class UmStream(Microbenchmark[_State, list[Record]]):
         return None
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        # Much is left for everything else: more than what is free must never be touched.
+        # Leave much memory free: never touch more than is available.
         most = 0.5 * rig.device.free_bytes()
         sizes, notes = fitting(given.wholes("sizes"), most, "half of what is free")
         return _State(sizes=tuple(sizes), samples=given.whole("samples"), notes=notes)
@@ -154,7 +154,7 @@ class UmStream(Microbenchmark[_State, list[Record]]):
 
 
 def _touch(address: int, nbytes: int) -> None:
-    """Read and write a byte of every page on the host, which brings the pages there."""
+    """Read and write a byte of every page on the host, which migrates the pages to it."""
     view = (ctypes.c_uint8 * nbytes).from_address(address)
     for at in range(0, nbytes, 4096):
         view[at] = view[at]

@@ -1,4 +1,4 @@
-"""Multiply-adds a second of a CPU's vector units, all cores at work."""
+"""FMA throughput of a CPU's vector units, on all cores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILE = "vector.cc"
 _KINDS: dict[str, type[np.floating]] = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 _TRIAL = 1000  # steps; sums of ones are exact in every dtype up to 2048
 _SIZE = 1024  # of numpy's matrices
-_CALLS = 5  # of numpy's product
+_CALLS = 5  # of numpy's matmul
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
         try:
             there = rig.kernels(FILE)
         except CaseError as error:
-            numpys = tuple(name for name in asked if name != "f16")  # which it has no BLAS for
+            numpys = tuple(name for name in asked if name != "f16")  # numpy has no BLAS for f16
             notes = (f"{error.message}: numpy's matrix product stands in",)
             return _State(dtypes=numpys, passes=passes, out=out, notes=notes)
         rig.run(rig.call(FILE, "vector_chains", out))
@@ -140,7 +140,8 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
 
 
 def _limit(rig: Rig, dtype: str) -> Limit:
-    """What no core of any make does: four pipes of 64-byte vectors, at a clock that none has."""
+    """Return a limit that no core reaches: four pipes of 64-byte vectors, at a clock above any
+    core's."""
     lanes, hertz = 64 // np.dtype(_KINDS[dtype]).itemsize, rig.hardware.clock_mhz * 1e6
     why = f"{rig.threads} × 4 pipes of {lanes} lanes × {hertz / 1e9:g} GHz"
     return Limit(value=rig.threads * 4 * 2 * lanes * hertz, why=why)
@@ -172,7 +173,8 @@ def _compiled(rig: Rig, state: _State, dtype: str) -> _Point:
 
 
 def _by_numpy(rig: Rig, state: _State, dtype: str) -> _Point:
-    """The worker's BLAS has as many threads as the rig: it reads their number when it is loaded."""
+    """Measure with numpy's BLAS, which has as many threads as the rig: it reads their number when
+    it is loaded."""
     a = np.ones((_SIZE, _SIZE), _KINDS[dtype])
     out = np.empty_like(a)
     times = []

@@ -46,7 +46,7 @@ class TuningFolder:
 
     @classmethod
     def open(cls, place: str | os.PathLike[str]) -> TuningFolder:
-        """The tuning folder at `place`; a path that is none is a usage error."""
+        """Return the tuning folder at `place`; a path that is none is a usage error."""
         folder = cls(Path(place).expanduser())
         if folder.workload.is_file():
             return folder
@@ -63,7 +63,8 @@ class TuningFolder:
 
     @classmethod
     def make(cls, place: str | os.PathLike[str]) -> TuningFolder:
-        """The folder at `place`, made if it is not there; its workload is yet to be written."""
+        """Return the folder at `place`, made if it is not there; its workload is yet to be
+        written."""
         folder = cls(Path(place).expanduser())
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ class TuningFolder:
         return sorted((path.stem for path in self.plans.glob("*.toml")), key=_natural)
 
     def read_state(self) -> State:
-        """What was remembered; nothing if there is no such file yet."""
+        """Return what was remembered; nothing if there is no such file yet."""
         try:
             document = json.loads(self.state.read_text(encoding="utf-8"))
             names, written = document["names"], document["written"]
@@ -155,7 +156,7 @@ def check_writable(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:
-    """An error that names the file, which a full disk's own does not."""
+    """Return an error that names the file, which a full disk's own does not."""
     return UsageError(
         Reason("file-unwritable", file=str(path), error=error.strerror or str(error)),
         hint="make room or allow writing there, then give the same command again",
@@ -171,7 +172,7 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 @contextmanager
 def hinted(hint: str) -> Iterator[None]:
-    """A refusal from below that knows of no way out gets this one."""
+    """Yield a refusal from below that knows of no way out gets this one."""
     try:
         yield
     except UsageError as error:

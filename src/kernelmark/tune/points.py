@@ -41,8 +41,8 @@ class Points:
 
     @classmethod
     def of(cls, space: Space, *, limit: int = 200_000, seed: int = 1) -> Points:
-        """Every legal point of `space`, in the space's order. Of a space with more than `limit`
-        there is a sample; the default, its neighbours and the seeds are always in it."""
+        """Return every legal point of `space`, in the space's order. Of a space with more than
+        `limit` there is a sample; the default, its neighbours and the seeds are always in it."""
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         if not names or not space.size:
@@ -67,14 +67,14 @@ class Points:
         return len(self.codes)
 
     def config(self, i: int) -> Config:
-        """The configuration of point `i`."""
+        """Return the configuration of point `i`."""
         row = self.codes[i]
         return FrozenDict(
             {n: v[c] for n, v, c in zip(self.names, self.values, row.tolist(), strict=True)}
         )
 
     def index(self, config: Config) -> int | None:
-        """The number of the point with exactly these values; None when there is none."""
+        """Return the number of the point with exactly these values; None when there is none."""
         if len(config) != len(self.names):
             return None
         code = []
@@ -86,7 +86,7 @@ class Points:
         return int(numbers[0]) if numbers[0] >= 0 else None
 
     def find(self, codes: NDArray[np.integer]) -> Numbers:
-        """The number of the point with each row of codes; −1 where there is none."""
+        """Return the number of the point with each row of codes; −1 where there is none."""
         if not len(self) or not len(codes):
             return np.full(len(codes), -1, np.int64)
         keys = codes.astype(np.int64) @ self._weights
@@ -98,7 +98,7 @@ class Points:
         return np.where(right, numbers, -1)
 
     def neighbours(self, i: int) -> Numbers:
-        """The points that differ from `i` in one parameter, by parameter and value."""
+        """Return the points that differ from `i` in one parameter, by parameter and value."""
         numbers = self.find(_one_changed(self.codes[i], [len(v) for v in self.values]))
         return numbers[numbers >= 0]
 
@@ -162,7 +162,7 @@ def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> lis
 
 
 def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) -> Codes:
-    """The rows whose configuration the space does not forbid."""
+    """Return the rows whose configuration the space does not forbid."""
     names = list(space.parameters)
     columns = [[v[c] for c in codes[:, p].tolist()] for p, v in enumerate(values)]
     forbids = space.forbids
@@ -174,7 +174,7 @@ def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) 
 
 
 def _distinct(codes: Codes) -> Codes:
-    """Each row once, in the order of their first places."""
+    """Return each row once, in the order of their first places."""
     _, first = np.unique(codes, axis=0, return_index=True)
     rows: Codes = codes[np.sort(first)]
     return rows
@@ -195,7 +195,7 @@ def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Cod
 
 
 def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:
-    """All rows that differ from `row` in one place."""
+    """Return all rows that differ from `row` in one place."""
     changed = []
     for p, dim in enumerate(dims):
         others = np.delete(np.arange(dim), int(row[p]))

@@ -114,7 +114,7 @@ class Name:
 
 
 def bounds(family: str) -> tuple[int, ...]:
-    """The values of x that a family's kernels look for in M_LEQ_x and M_GEQ_x."""
+    """Return the values of x that a family's kernels look for in M_LEQ_x and M_GEQ_x."""
     return BOUNDS.get(family, STANDARD)
 
 
@@ -129,8 +129,8 @@ def lookup(
     batch: int | None = None,
     backend: str | None = None,
 ) -> Found:
-    """The config for a shape; a family without a default file, or a bucket that is missing, is
-    a usage error. `k` counts elements."""
+    """Return the config for a shape; a family without a default file, or a bucket that is missing,
+    is a usage error. `k` counts elements."""
     folder, prefix, default = folder_of(root, family, arch, backend)
     suffixes = [f"B={batch}-N={n}-K={k}"] if batch is not None else []
     special = (folder / f"{prefix}{family}-{suffix}.json" for suffix in [*suffixes, f"N={n}-K={k}"])
@@ -145,7 +145,7 @@ def lookup(
 
 
 def read(file: Path) -> dict[str, Bucket]:
-    """The buckets of a file, its notes left out."""
+    """Return the buckets of a file, its notes left out."""
     try:
         text = read_whole(file).decode()
     except OSError as error:
@@ -156,7 +156,7 @@ def read(file: Path) -> dict[str, Bucket]:
 
 
 def parse(text: str, file: Path) -> dict[str, Bucket]:
-    """The buckets of a file's text; `file` is for what is said of it."""
+    """Return the buckets of a file's text; `file` is for what is said of it."""
     try:
         document = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
@@ -174,7 +174,8 @@ def _wrong(file: Path, fault: Reason, hint: str | None = None) -> UsageError:
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are given once: of a key that is given twice the first is lost."""
+    """Return an object whose keys are given once: of a key that is given twice the first is
+    lost."""
     document = dict(pairs)
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
@@ -184,7 +185,8 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
-    """(folder, prefix of its file names, default file) of the first place that has a default."""
+    """Return (folder, prefix of its file names, default file) of the first place that has a
+    default."""
     small = family.lower().replace("-", "_")
     nested = [
         (root / arch / name / "gemm" / small, "", "DEFAULT.json")
@@ -227,7 +229,7 @@ def lint(root: Path) -> Lint:
 
 
 def name_of(root: Path, path: Path) -> Name | None:
-    """What a path means, or None for a file that no lookup of GEMM configs reads."""
+    """Return what a path means, or None for a file that no lookup of GEMM configs reads."""
     parts = path.relative_to(root).parts
     if parts[0] == "gemm" and len(parts) in (2, 3):
         match = _ARCH.match(path.stem)
@@ -272,7 +274,8 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
 
 
 def _check_place(path: Path, name: Name) -> Iterator[tuple[str, str]]:
-    """A file that is never opened: its folder has no default, or nobody asks for its suffix."""
+    """Yield a file that is never opened: its folder has no default, or nobody asks for its
+    suffix."""
     form, shape = _SHAPES.get(name.family, _SHAPE)
     if name.suffix and not shape.match(name.suffix):
         yield "", f"is never read: {name.suffix} is not {form}"
@@ -320,7 +323,7 @@ def _check_values(config: Bucket, family: str) -> Iterator[str]:
 
 
 def check_settings(config: Bucket) -> Iterator[str]:
-    """What is wrong with the values of settings that Triton and its GEMM kernels share."""
+    """Yield what is wrong with the values of settings that Triton and its GEMM kernels share."""
     for key, value in config.items():
         if key in _POWERS:
             if not _positive(value) or value & (value - 1):

@@ -29,8 +29,8 @@ class Written:
 def prepare(
     emitter: Emitter, outcomes: Sequence[Outcome], into: Path, given: Fields | None = None
 ) -> Change:
-    """What would be written into `into`, proved on a copy of it: every winner is found there, and
-    every other lookup is what it was. Nothing is written."""
+    """Return what would be written into `into`, proved on a copy of it: every winner is found
+    there, and every other lookup is what it was. Nothing is written."""
     held, notes = _of_other_versions(outcomes)
     stale = {holding.name for holding in held}
     current = [replace(o, kept=False) if o.name in stale else o for o in outcomes]
@@ -72,7 +72,7 @@ def outdated(outcome: Outcome) -> str | None:
 
 
 def _is_here(outcome: Outcome) -> bool:
-    """Whether this machine has a device that a winner is for."""
+    """Return whether this machine has a device that a winner is for."""
     kind, _, _ = outcome.device.partition(":")
     infos = devices.registry.get(kind).infos() if kind in devices.registry else []
     return any(info.arch == outcome.arch for info in infos)
@@ -80,8 +80,8 @@ def _is_here(outcome: Outcome) -> bool:
 
 @contextlib.contextmanager
 def staged(change: Change, into: Path) -> Iterator[Path]:
-    """A copy of what a check reads, with the change made in it; the target itself where nothing
-    changes."""
+    """Yield a copy of what a check reads, with the change made in it; the target itself where
+    nothing changes."""
     if not change.edits:
         yield into
         return
@@ -123,7 +123,7 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
 
 
 def export(emitter: Emitter, change: Change, to: Path) -> tuple[Path, ...]:
-    """The changed files alone, at `to`, where nothing may be in the way. They were proved in
+    """Return the changed files alone, at `to`, where nothing may be in the way. They were proved in
     their place, and are read back to be what was proved."""
     for edit in change.edits:
         if (to / edit.path).exists():
@@ -150,7 +150,8 @@ def _prove(emitter: Emitter, change: Change, path: Path) -> None:
 
 
 def _backup(path: Path, text: str) -> Path:
-    """A copy beside the file, with the date in its name and never in the place of another."""
+    """Return a copy beside the file, with the date in its name and never in the place of
+    another."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     copy = path.with_name(f"{path.name}.{stamp}.bak")
     number = 2

@@ -55,7 +55,7 @@ class Shape:
         return bool(self.k and self.block) and self.dtype == "fp8_w8a8"
 
     def file_name(self, style: Style) -> str:
-        """The name that the library asks for."""
+        """Return the name that the library asks for."""
         device = self.device
         # vLLM's lookup of MoE files, and no other, takes every GPU of that family for one.
         if style == "vllm" and self.experts and "H200" in device.split("_"):
@@ -71,12 +71,12 @@ class Shape:
 
 
 def spell_device(name: str, style: Style) -> str:
-    """A GPU's name as the library writes it into names of files."""
+    """Return a GPU's name as the library writes it into names of files."""
     return re.sub(r"[\s/]+", "_", name) if style == "vllm" else name.replace(" ", "_")
 
 
 def parse_name(name: str) -> Shape | None:
-    """The shape that a file's name says; None for a file of another kind."""
+    """Return the shape that a file's name says; None for a file of another kind."""
     match = _NAME.match(name)
     if match is None or (match["first"], match["second"]) not in (("E", "N"), ("N", "K")):
         return None
@@ -95,7 +95,7 @@ def parse_name(name: str) -> Shape | None:
 
 
 def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
-    """The entries of a file in its order. What the library's reader fails on is refused."""
+    """Return the entries of a file in its order. What the library's reader fails on is refused."""
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
@@ -126,12 +126,12 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
 
 
 def nearest(entries: Entries, m: int) -> int | None:
-    """The M whose entry serves m."""
+    """Return the M whose entry serves m."""
     return min(entries, key=lambda key: abs(key - m), default=None)
 
 
 def served(entries: Entries, key: int) -> tuple[int, int | None]:
-    """The first and the last m that an entry serves; None for no end."""
+    """Return the first and the last m that an entry serves; None for no end."""
     order = list(entries)
     below = max((x for x in entries if x < key), default=None)
     above = min((x for x in entries if x > key), default=None)
@@ -148,8 +148,9 @@ def served(entries: Entries, key: int) -> tuple[int, int | None]:
 
 
 def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path | None:
-    """The file that the library opens. `triton` is the version that SGLang runs with; its MoE files
-    are in a folder for each, and a missing one of the down projection is that of the other."""
+    """Return the file that the library opens. `triton` is the version that SGLang runs with; its
+    MoE files are in a folder for each, and a missing one of the down projection is that of the
+    other."""
     name = shape.file_name(style)
     folders = list(_folders(root, triton)) if style == "sglang" and shape.experts else [root]
     file = next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -159,7 +160,8 @@ def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path 
 
 
 def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping[str, Any] | None:
-    """The settings that a kernel is launched with for m; None if the library chooses them."""
+    """Return the settings that a kernel is launched with for m; None if the library chooses
+    them."""
     entries = parse(text, place, style)
     key = nearest(entries, m)
     if key is None:
@@ -186,7 +188,7 @@ def lint(root: Path) -> Lint:
 
 
 def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
-    """(M, or "" for the whole file; what is wrong)."""
+    """Yield (M, or "" for the whole file; what is wrong)."""
     if " " in shape.device:
         yield "", "is never read: a blank in the name of a GPU is _"
         return
@@ -242,7 +244,7 @@ def _up(shape: Shape) -> Shape:
 
 
 def _folders(root: Path, triton: str) -> Iterator[Path]:
-    """The folder of the version that runs, then the others from the newest."""
+    """Yield the folder of the version that runs, then the others from the newest."""
     own = root / f"triton_{triton.replace('.', '_')}"
     if triton:
         yield own

@@ -32,8 +32,9 @@ def recompare(
     acceptance: Callable[[str], Acceptance] = lambda name: Acceptance(),
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Each outcome decided anew on its own device, or another of its architecture. If one of them
-    cannot run here, that is an error before any is timed; a kernel of another name is not kept."""
+    """Return each outcome decided anew on its own device, or another of its architecture. If one of
+    them cannot run here, that is an error before any is timed; a kernel of another name is not
+    kept."""
     runners = check_here(outcomes)
     decided = []
     for device, runner in runners.items():
@@ -46,7 +47,8 @@ def recompare(
 
 
 def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
-    """A runner for each device of the outcomes; what cannot run on this machine is an error."""
+    """Return a runner for each device of the outcomes; what cannot run on this machine is an
+    error."""
     runners = {o.device: LocalRunner([device_of(o)]) for o in outcomes}
     for outcome in outcomes:
         _check_one(outcome, runners[outcome.device].infos[0])
@@ -54,7 +56,7 @@ def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
 
 
 def device_of(outcome: Outcome) -> str:
-    """The device it was tuned on, or one like it where there are fewer now."""
+    """Return the device it was tuned on, or one like it where there are fewer now."""
     kind = devices.registry.get(outcome.device.partition(":")[0])
     infos = kind.infos() if kind.available() is None else []
     alike = [info.name for info in infos if info.arch == outcome.arch]
@@ -108,7 +110,7 @@ def _again(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
 
 
 def replaced(outcome: Outcome, again: Outcome) -> bool:
-    """Whether another kernel runs now than the one that was tuned, as far as names tell."""
+    """Return whether another kernel runs now than the one that was tuned, as far as names tell."""
     was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
     return bool(was and now and was != now)
 

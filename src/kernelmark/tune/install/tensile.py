@@ -90,7 +90,7 @@ class Logic:
 
 
 def parse(text: str, place: str) -> Logic:
-    """A logic file's text, its form checked."""
+    """Return a logic file's text, its form checked."""
     try:
         document = yaml.load(text, Loader=_loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -128,8 +128,8 @@ def _is_row(row: object) -> bool:
 
 
 def answers(logic: Logic) -> dict[Size, tuple[dict[str, Any], float]]:
-    """The solution and efficiency of each size; of a size given twice, the later one. The table
-    counts solutions by their order: Tensile does not use SolutionIndex for it."""
+    """Return the solution and efficiency of each size; of a size given twice, the later one. The
+    table counts solutions by their order: Tensile does not use SolutionIndex for it."""
     solutions = logic.solutions
     return {_trimmed(size): (solutions[index], eff) for size, (index, eff) in logic.table}
 
@@ -195,7 +195,7 @@ def digest(solution: Mapping[str, Any]) -> str:
 
 
 def sanitised(solution: Mapping[str, Any]) -> dict[str, Any]:
-    """A solution without what has no effect."""
+    """Return a solution without what has no effect."""
     if solution.get("StaggerU") == 0:
         return {**solution, **dict.fromkeys(_STAGGER, 0)}
     return dict(solution)

@@ -33,7 +33,7 @@ _COUNTER = re.compile(r"(.+)_(\d+)\Z")
 
 
 def stem(problem: Problem) -> str:
-    """The name without its counter."""
+    """Return the name without its counter."""
     if problem.op == "gemm":
         return _gemm_name(problem)
     if problem.op == "batched_gemm":
@@ -47,7 +47,8 @@ def stem(problem: Problem) -> str:
 
 
 def assign(problems: Iterable[Problem], given: Mapping[str, str]) -> dict[str, str]:
-    """A name for each problem's key: the one in `given`, else the next of its kind, in order.
+    """Return a name for each problem's key: the one in `given`, else the next of its kind, in
+    order.
 
     Names in `given` are never given to another problem, also if theirs is not asked for."""
     taken = {name: key for key, name in given.items()}

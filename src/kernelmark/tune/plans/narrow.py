@@ -19,7 +19,7 @@ _SHOWN = 12  # values of a parameter that a hint lists
 
 
 def space_of(plan: TunePlan, info: DeviceInfo, place: str = "") -> Space:
-    """What may be tried for `plan` on a device; `place` is the plan's file, for errors."""
+    """Return what may be tried for `plan` on a device; `place` is the plan's file, for errors."""
     place = place or plan.name
     backend = backends.find(plan.backend)
     whole = backend.space(plan.problem, info)
@@ -100,7 +100,7 @@ def narrowed(
 
 
 def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str, key: str) -> ConfigValue:
-    """The space's own value that `value` means: 10 is also 10.0, but 1 is not true."""
+    """Return the space's own value that `value` means: 10 is also 10.0, but 1 is not true."""
     for candidate in known:
         if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
             return candidate

@@ -41,7 +41,7 @@ Limits = TypeVar("Limits", Budget, Acceptance)
 
 
 def text(plan: TunePlan, *, default: Config | None = None) -> str:
-    """The file of a plan. `default` is where the search starts, which a comment says."""
+    """Return the file of a plan. `default` is where the search starts, which a comment says."""
     parts = [
         f"# How {plan.name} is tuned by `kmark tune run`. Edit what you like: `kmark tune plan` "
         "leaves an\n# edited file alone unless it is given --force.\n",
@@ -114,7 +114,7 @@ def _comment(words: str) -> list[str]:
 
 
 def value_text(value: ConfigValue) -> str:
-    """A value that reads back as itself, of the same type."""
+    """Return a value that reads back as itself, of the same type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -189,7 +189,8 @@ def read(path: Path) -> TunePlan:
 
 
 def target(path: Path) -> tuple[str, str]:
-    """The backend and the architecture that a file is for, whatever else is wrong with it."""
+    """Return the backend and the architecture that a file is for, whatever else is wrong with
+    it."""
     document, place = _document(path), str(path)
     return _backend(document, "backend", place, ""), _text(document, "arch", place, "")
 
@@ -336,7 +337,7 @@ def _real(
 
 
 def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: str) -> Limits:
-    """A class of numbers, each whole or not as its default is."""
+    """Return a class of numbers, each whole or not as its default is."""
     defaults = kind()
     prefix = f"{section}."
     _known(table, tuple(field.name for field in fields(kind)), place, prefix)

@@ -68,7 +68,8 @@ class Fate(StrEnum):
 
 
 def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> list[Cost]:
-    """Every problem of the workload by contribution: as timed, then, untimed, by calls × work.
+    """Return every problem of the workload by contribution: as timed, then, untimed, by calls ×
+    work.
 
     Counts are today's, so shares are right after another log was imported. `thr` is in percent;
     without one the summary's own selection holds, and what it does not know is selected unless it
@@ -96,9 +97,9 @@ def drafts(
     info: DeviceInfo,
     timed_by: str = "",
 ) -> tuple[list[Draft], list[Refused]]:
-    """A plan for each problem that can be tuned, in the order given. `timed_by` is the backend
-    that the costs were timed with: what it could not do is no reference, and its times count
-    as the reference's only if it is the reference."""
+    """Return a plan for each problem that can be tuned, in the order given. `timed_by` is the
+    backend that the costs were timed with: what it could not do is no reference, and its times
+    count as the reference's only if it is the reference."""
     backend, reference = backends.find(settings.backend), backends.find(settings.reference)
     drafted: list[Draft] = []
     refused: list[Refused] = []
@@ -159,7 +160,8 @@ def named(folder: TuningFolder, problems: Sequence[Problem]) -> dict[str, str]:
 def write(
     folder: TuningFolder, drafted: Iterable[Draft], names: Mapping[str, str], *, force: bool = False
 ) -> dict[str, Fate]:
-    """Every plan in its file, unless that was edited by hand and is not to be overwritten."""
+    """Return every plan in its file, unless that was edited by hand and is not to be
+    overwritten."""
     written = dict(folder.read_state().written)
     fates: dict[str, Fate] = {}
     for draft in drafted:
@@ -180,7 +182,7 @@ def write(
 
 
 def complaint(path: Path) -> str:
-    """What is wrong with a plan's file; "" if nothing."""
+    """Return what is wrong with a plan's file; "" if nothing."""
     try:
         planfile.read(path)
     except KernelmarkError as error:
@@ -189,7 +191,8 @@ def complaint(path: Path) -> str:
 
 
 def _text_at(path: Path) -> str | None:
-    """What is in a file, if there is one; one that is no text is not as it was written either."""
+    """Return what is in a file, if there is one; one that is no text is not as it was written
+    either."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -211,7 +214,8 @@ def _refusal(
 
 
 def _is_here(info: DeviceInfo) -> bool:
-    """A device that is known by its architecture alone has no memory that could be counted."""
+    """Return a device that is known by its architecture alone has no memory that could be
+    counted."""
     return info.memory_bytes > 0
 
 

@@ -126,7 +126,7 @@ def counts(workload: Workload) -> dict[Problem, int]:
 
 
 def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
-    """The cost that a result shows; a wrong result keeps its time but has no share."""
+    """Return the cost that a result shows; a wrong result keeps its time but has no share."""
     measured = result.measurement
     reason = "" if result.status is Status.OK else result.why or "no reason was given"
     cost = Cost(
@@ -140,7 +140,7 @@ def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
 
 
 def counted(cost: Cost, count: int) -> Cost:
-    """The same time with another number of calls."""
+    """Return the same time with another number of calls."""
     return dataclasses.replace(cost, count=count)
 
 
@@ -168,7 +168,8 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) ->
 
 
 def records(found: Summary) -> list[dict[str, str | int | float | None]]:
-    """One flat record a problem: the rows of summary.csv, with units in the columns' names."""
+    """Return one flat record a problem: the rows of summary.csv, with units in the columns'
+    names."""
     basis = found.basis
     return [
         {
@@ -201,7 +202,7 @@ def write(path: Path, found: Summary) -> None:
 
 
 def read(path: Path) -> Summary | None:
-    """The summary in a file; None if there is none yet. `selected` may have been edited."""
+    """Return the summary in a file; None if there is none yet. `selected` may have been edited."""
     with hinted(f"delete it and summarise again: kmark tune summarise {path.parent}"):
         return _read(path)
 
@@ -278,7 +279,7 @@ def _whole(text: str, name: str, place: _Line) -> int:
 
 
 def _real(text: str, name: str, place: _Line, *, needed: bool = False) -> float:
-    """A number; an empty cell is one that is not known."""
+    """Return a number; an empty cell is one that is not known."""
     if not text and not needed:
         return math.nan
     try:

@@ -192,7 +192,7 @@ class Journal:
             self._by_key[line.key] = line
 
     def begin(self, header: Header) -> Header:
-        """The header that holds: the one on file, or this one when the journal is new."""
+        """Return the header that holds: the one on file, or this one when the journal is new."""
         if self.header is None:
             self._write(header)
             return header
@@ -237,15 +237,15 @@ class Journal:
     def find(
         self, *, config: Config, step: str, backend: str = "", problem: str = ""
     ) -> Trial | None:
-        """The answer to a question, if it was asked before. What does not compile has the same
-        answer at every step."""
+        """Return the answer to a question, if it was asked before. What does not compile has the
+        same answer at every step."""
         text = config_key(config)
         return self._by_key.get((backend, problem, text, step)) or self._by_key.get(
             (backend, problem, text, COMPILE)
         )
 
     def reached(self, steps: Sequence[str]) -> list[Trial]:
-        """The furthest trial of every candidate, in the order they were first met."""
+        """Return the furthest trial of every candidate, in the order they were first met."""
         order = {COMPILE: -1} | {step: i for i, step in enumerate(steps)}
         best: dict[str, Trial] = {}
         for trial in self.trials:
@@ -262,7 +262,8 @@ class Journal:
 
 
 def read(path: Path) -> tuple[Header | None, list[Trial], Outcome | None]:
-    """What a journal holds, without locking it: one that is being written can be looked at."""
+    """Return what a journal holds, without locking it: one that is being written can be looked
+    at."""
     header, trials, last = load(path)
     return header, trials, last.outcome if last else None
 
@@ -283,7 +284,8 @@ def load(path: Path) -> tuple[Header | None, list[Trial], Finished | None]:
 
 
 def reopened(last: Finished | None) -> Finished | None:
-    """An outcome that trials follow: the search went on after it, and has not ended again."""
+    """Return an outcome that trials follow: the search went on after it, and has not ended
+    again."""
     return dataclasses.replace(last, plan="") if last is not None and last.plan else last
 
 
@@ -303,17 +305,17 @@ def searched(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def candidates(trials: Iterable[Trial]) -> int:
-    """How many candidates a search has evaluated."""
+    """Return how many candidates a search has evaluated."""
     return len({config_key(trial.config) for trial in trials if trial.of_search})
 
 
 def minutes_spent(plan: TunePlan, cost_s: float) -> bool:
-    """Whether a search that took this long has used up the minutes of its plan."""
+    """Return whether a search that took this long has used up the minutes of its plan."""
     return bool(plan.budget.minutes) and cost_s >= 60 * plan.budget.minutes
 
 
 def out_of_minutes(plan: TunePlan, trials: Sequence[Trial]) -> bool:
-    """Whether a search that has ended was ended by the minutes of its plan."""
+    """Return whether a search that has ended was ended by the minutes of its plan."""
     spent = minutes_spent(plan, sum(trial.cost_s for trial in searched(trials)))
     return spent and candidates(trials) < plan.budget.evaluations
 
@@ -324,7 +326,7 @@ def now() -> float:
 
 
 def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
-    """The lines, and the bytes they take: a last one that is cut short is left out."""
+    """Return the lines, and the bytes they take: a last one that is cut short is left out."""
     lines: list[Line] = []
     at = 0
     while (end := data.find(b"\n", at)) >= 0:

@@ -106,8 +106,8 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes
 def readable(
     folder: TuningFolder, *, but: Container[str] = ()
 ) -> tuple[list[TunePlan], dict[str, str]]:
-    """The plans of a folder in the order of their names, and why some cannot be read. Those that
-    `but` has are left out."""
+    """Return the plans of a folder in the order of their names, and why some cannot be read. Those
+    that `but` has are left out."""
     plans: list[TunePlan] = []
     broken: dict[str, str] = {}
     for name in folder.names():
@@ -121,8 +121,9 @@ def readable(
 
 
 def current(folder: TuningFolder) -> CurrentOutcomes:
-    """The outcomes of a folder: from plans and journals where there are any, also where a run was
-    killed before it wrote its results; else from the file of results, which can stand alone."""
+    """Return the outcomes of a folder: from plans and journals where there are any, also where a
+    run was killed before it wrote its results; else from the file of results, which can stand
+    alone."""
     if not folder.names():
         return CurrentOutcomes(outcomes={outcome.name: outcome for outcome in results.read(folder)})
     plans, broken = readable(folder)

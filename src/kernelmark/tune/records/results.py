@@ -59,7 +59,8 @@ def write(
     retired: Mapping[str, str] | None = None,
     unreached: Sequence[str] = (),
 ) -> Metrics:
-    """All files, each whole or not at all. `retired` and `unreached` are plans without one."""
+    """Return all files, each whole or not at all. `retired` and `unreached` are plans without
+    one."""
     metrics = Metrics.of(outcomes)
     rows = [row(outcome) for outcome in outcomes]
     kept = [r for r, outcome in zip(rows, outcomes, strict=True) if outcome.kept]
@@ -94,7 +95,7 @@ def percents(metrics: Metrics) -> dict[str, float | int]:
 
 
 def row(outcome: Outcome) -> Row:
-    """An outcome as a flat row. `category` has the words of docs/suites.md that hold for a
+    """Return an outcome as a flat row. `category` has the words of docs/suites.md that hold for a
     product; what depends on a share that nobody knows is not a number."""
     problem, reference, tuned = outcome.problem, outcome.reference, outcome.tuned
     op = ops.registry.get(problem.op)
@@ -148,7 +149,7 @@ def _layout(problem: Problem) -> Row:
 
 
 def _changed(outcome: Outcome) -> bool:
-    """Whether another kernel runs than before; by its code where that is known."""
+    """Return whether another kernel runs than before; by its code where that is known."""
     before, after = outcome.reference, outcome.tuned
     if before.kernel.binary_hash and after.kernel.binary_hash:
         return before.kernel.binary_hash != after.kernel.binary_hash
@@ -187,14 +188,14 @@ def dumps(outcomes: Sequence[Outcome]) -> str:
 
 
 def loads(text: str | bytes) -> tuple[Outcome, ...]:
-    """What `dumps` wrote."""
+    """Return what `dumps` wrote."""
     fields = codec.open_envelope(codec.parse(text), _KIND)
     outcomes: tuple[Outcome, ...] = codec.read(fields.get("outcomes"), tuple[Outcome, ...], _KIND)
     return outcomes
 
 
 def read(folder: TuningFolder) -> tuple[Outcome, ...]:
-    """The outcomes of a folder."""
+    """Return the outcomes of a folder."""
     path, again = outcomes_file(folder), f"kmark tune run {folder.path}"
     try:
         return loads(path.read_bytes())

@@ -48,7 +48,7 @@ class Standing:
 
 
 def standings(folder: TuningFolder) -> list[Standing]:
-    """Every plan of a folder, those with the largest share of the workload first."""
+    """Return every plan of a folder, those with the largest share of the workload first."""
     retired = _retired(folder)
     every = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
     return sorted(every, key=lambda plan_state: -plan_state.plan.share if plan_state.plan else 0.0)
@@ -119,7 +119,7 @@ def _state(
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process has the journal open for writing."""
+    """Return whether a process has the journal open for writing."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

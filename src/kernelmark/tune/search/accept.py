@@ -53,7 +53,7 @@ class Score:
 def disturbance(
     trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float, cpu_time: bool
 ) -> Reason | None:
-    """What says that the machine did other work during the `trials` of a final, if anything.
+    """Return what says that the machine did other work during the `trials` of a final, if anything.
 
     Other work only makes times longer: a search that was slower than the final is no sign of it.
     `cpu_time` does not hold what others take of a core, so that their load alone is no sign.
@@ -77,7 +77,7 @@ def decide(
     reference_fault: Reason | None,
     disturbed: Reason | None = None,
 ) -> tuple[bool, Reason]:
-    """Whether the tuned config is kept, and why."""
+    """Return whether the tuned config is kept, and why."""
     if fault is not None:
         return False, Reason("not-verified", cause=fault)
     if score is None:

@@ -63,8 +63,9 @@ class Check:
 def check(
     plans: Sequence[TunePlan], *, candidates: int, jobs: int | None, compile_timeout_s: float
 ) -> Iterator[Check]:
-    """Each plan with up to `candidates` of its space: the backend's own choice, then a random
-    sample by the plan's seed. A plan that is not for a GPU is refused before anything starts."""
+    """Return each plan with up to `candidates` of its space: the backend's own choice, then a
+    random sample by the plan's seed. A plan that is not for a GPU is refused before anything
+    starts."""
     if candidates < 1:
         raise UsageError(Reason("candidates-none", given=candidates), hint="ask for at least 1")
     if jobs is not None and jobs < 1:

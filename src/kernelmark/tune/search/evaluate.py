@@ -72,8 +72,8 @@ Work = Generator[Round, None, T]
 
 
 def ladder(info: DeviceInfo) -> tuple[Step, ...]:
-    """The steps for a device. On a GPU making inputs costs as much as a short timing, so there is
-    one short step; on a CPU a slow candidate is dropped after a single launch."""
+    """Return the steps for a device. On a GPU making inputs costs as much as a short timing, so
+    there is one short step; on a CPU a slow candidate is dropped after a single launch."""
     if info.kind != "cpu":
         return (
             Step(name="short", timing=_timing(0.008, 0.004, samples=3), within=1.06),
@@ -88,15 +88,15 @@ def ladder(info: DeviceInfo) -> tuple[Step, ...]:
 
 
 def final_timing(info: DeviceInfo, seed: int) -> Timing:
-    """One side of one final round: fresh memory, and inputs of a seed of its own."""
+    """Return one side of one final round: fresh memory, and inputs of a seed of its own."""
     if info.kind != "cpu":
         return _timing(0.03, 0.01, blocks=2, seed=seed)
     return _timing(0.15, 0.03, blocks=2, seed=seed, timer=_cpu_timer(info))
 
 
 def uses_cpu_time(info: DeviceInfo) -> bool:
-    """Whether candidates are timed by CPU time: on one core, where it is the time of a launch
-    without what other processes take of the core."""
+    """Return whether candidates are timed by CPU time: on one core, where it is the time of a
+    launch without what other processes take of the core."""
     return info.kind == "cpu" and info.units == 1
 
 
@@ -159,7 +159,7 @@ class Evaluator:
         self._best: dict[str, float] = {}
 
     def batch(self, configs: Sequence[Config], ahead: Iterable[Config] = ()) -> Work[list[Trial]]:
-        """The furthest trial of each config."""
+        """Yield the furthest trial of each config."""
         later = tuple(self.case(config, self.steps[0].timing) for config in ahead)
         reached = yield from self._timed(configs, self.steps[0], later)
         for step, above in zip(self.steps, self.steps[1:], strict=False):
@@ -201,7 +201,7 @@ def _place(trials: Sequence[Trial], config: Config) -> int:
 
 
 def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float = 0.0) -> Trial:
-    """A measured result as a line of the plan's journal."""
+    """Return a measured result as a line of the plan's journal."""
     measured, check = result.measurement, result.check
     worst = None
     if check is not None:  # what was not written, or beside the output, has no size
@@ -233,7 +233,7 @@ def _load(measured: Measurement) -> float | None:
 def compiled_trial(
     request: Request, status: Status, error: str, kernel: KernelInfo, cost_s: float, plan: TunePlan
 ) -> Trial:
-    """The trial of a case that is not worth timing after its compilation."""
+    """Return the trial of a case that is not worth timing after its compilation."""
     return Trial(
         config=request.case.config,
         step=COMPILE,
@@ -248,5 +248,5 @@ def compiled_trial(
 
 
 def _other(name: str, own: str) -> str:
-    """What a journal writes: nothing for the plan's own."""
+    """Return what a journal writes: nothing for the plan's own."""
     return "" if name == own else name

@@ -137,7 +137,7 @@ class Session:
         return [step.name for step in self._evaluator.steps]
 
     def is_new(self, trial: Trial) -> bool:
-        """Whether this is the first that is heard of a candidate."""
+        """Return whether this is the first that is heard of a candidate."""
         own = not trial.backend and not trial.problem
         return own and trial.step in (COMPILE, self.steps[0])
 
@@ -219,6 +219,6 @@ class Session:
 
 
 def library_version(backend: str) -> str:
-    """The version of a backend's library, "" if it is unknown here."""
+    """Return the version of a backend's library, "" if it is unknown here."""
     library = backends.find(backend)
     return "" if library.available() is not None else library.version()

@@ -81,7 +81,7 @@ class Simulated:
     constants: Mapping[str, ConfigValue] | None = None
 
     def seconds(self, point: int) -> float | None:
-        """What the point gave; None when it failed."""
+        """Return what the point gave; None when it failed."""
         value = float(self.times_s[point])
         return None if math.isnan(value) else value
 
@@ -105,7 +105,7 @@ def simulate(space: Simulated, search: Search, budget: int) -> list[int]:
 
 
 def try_strategy(space: Simulated, strategy: str, *, budget: int, seed: int = 1) -> list[int]:
-    """The points that a strategy tries on a measured space, in order; at most `budget`."""
+    """Return the points that a strategy tries on a measured space, in order; at most `budget`."""
     if budget < 1 or seed < 0:
         raise UsageError(
             Reason("search-budget-or-seed", budget=budget, seed=seed),
@@ -125,7 +125,8 @@ def quality(space: Simulated, known: Sequence[int], after: int | None = None) ->
 
 
 def read(path: str | os.PathLike[str]) -> Simulated:
-    """The measured space in a file: a Kernel Tuner cache, T4 results, or the compact form."""
+    """Return the measured space in a file: a Kernel Tuner cache, T4 results, or the compact
+    form."""
     path = Path(path).expanduser()
     document = _document(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
@@ -293,6 +294,6 @@ def _rank(value: ConfigValue) -> tuple[bool, float, str]:
 
 
 def folder(path: Path) -> list[Simulated]:
-    """Every measured space in a folder, by name."""
+    """Return every measured space in a folder, by name."""
     files = [p for p in sorted(path.iterdir()) if p.name.endswith((".json", ".json.gz"))]
     return [read(p) for p in files]

@@ -28,8 +28,8 @@ class Winner:
 def starts(
     plan: TunePlan, arch: str, winners: Iterable[Winner], points: Points, most: int = MOST
 ) -> list[Config]:
-    """The winners of the nearest problems that differ from the plan's in sizes alone, as points of
-    its space, nearest first."""
+    """Return the winners of the nearest problems that differ from the plan's in sizes alone, as
+    points of its space, nearest first."""
     near = [
         (distance(plan.problem, winner.problem), config_key(winner.config), winner)
         for winner in winners
@@ -47,7 +47,7 @@ def starts(
 
 
 def distance(problem: Problem, other: Problem) -> float:
-    """How far apart sizes are, in doublings; infinite when anything else differs."""
+    """Return how far apart sizes are, in doublings; infinite when anything else differs."""
     if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
         return math.inf
     if problem.dims.keys() != other.dims.keys():

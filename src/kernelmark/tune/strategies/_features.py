@@ -42,7 +42,7 @@ class Features:
 
 
 def features(points: Points) -> Features:
-    """The features of every point."""
+    """Return the features of every point."""
     columns: list[Columns] = [np.zeros((len(points), 0), np.float32)]
     groups: list[int] = []
     lengths: list[float] = []

@@ -43,7 +43,7 @@ class Known:
                 yield self.take(point)
 
     def random(self, random: np.random.Generator) -> int | None:
-        """A point that was never seen; None when all were."""
+        """Return a point that was never seen; None when all were."""
         if not self.left:
             return None
         for point in random.integers(0, len(self.seen), 32).tolist():

@@ -36,5 +36,5 @@ class Strategy(ABC):
     def begin(
         self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
     ) -> Search:
-        """A search that expects to be told about `budget` points. `starts` are asked first, in
-        order: the default, then winners of neighbouring problems."""
+        """Return a search that expects to be told about `budget` points. `starts` are asked first,
+        in order: the default, then winners of neighbouring problems."""

@@ -69,7 +69,7 @@ class GeneticSearch(Search):
         return self._known.random(self._random)
 
     def _child(self) -> int | None:
-        """A legal child that was never asked for; anything new when breeding gives none."""
+        """Return a legal child that was never asked for; anything new when breeding gives none."""
         if len(self._people) > 1:
             for _ in range(TRIES):
                 point = int(self._points.find(self._bred()[None])[0])
@@ -82,7 +82,7 @@ class GeneticSearch(Search):
         return self._known.random(self._random)
 
     def _parent(self) -> int:
-        """The fitter of two: `_people` are in order of fitness."""
+        """Return the fitter of two: `_people` are in order of fitness."""
         return self._people[int(self._random.integers(0, len(self._people), 2).min())]
 
     def _bred(self) -> NDArray[np.int64]:
@@ -117,7 +117,8 @@ class GeneticSearch(Search):
             self._size = max(SMALLEST, self._size // 2)
 
     def _stuck(self, history: Sequence[float]) -> bool:
-        """Whether the average of the last generations is no higher than that of those before."""
+        """Return whether the average of the last generations is no higher than that of those
+        before."""
         if len(history) <= PATIENCE:
             return False
         newer, older = history[-PATIENCE:], history[-PATIENCE - 1 : -1]

@@ -100,7 +100,7 @@ class KmarkSearch(Search):
         return int(drawn[np.argmax(nearest)])
 
     def _ready(self) -> bool:
-        """Whether enough is known, and not all the same, for a model to say anything."""
+        """Return whether enough is known, and not all the same, for a model to say anything."""
         asked = len(self._points) - self._known.left
         if asked < self._spread or not self._known.left or not self._features.count:
             return False
@@ -130,7 +130,7 @@ class KmarkSearch(Search):
         return chosen
 
     def _highest(self, score: Floats) -> int:
-        """Where the score is highest; when stuck, in turn only next to the best points."""
+        """Return where the score is highest; when stuck, in turn only next to the best points."""
         if self._since >= STUCK and self._known.left % 2:
             near = np.isin(self._surrogate.candidates, self._neighbours(ELITE))
             at = int(np.argmax(np.where(near, score, -np.inf)))
@@ -139,7 +139,7 @@ class KmarkSearch(Search):
         return int(np.argmax(score))
 
     def _neighbours(self, count: int) -> Numbers:
-        """The neighbours of the `count` best points."""
+        """Return the neighbours of the `count` best points."""
         known = self._known.seconds
         best = sorted(known, key=lambda p: (known[p], p))[:count]
         return np.concatenate([self._points.neighbours(p) for p in best])
@@ -162,7 +162,8 @@ class KmarkSearch(Search):
         return self._scores()
 
     def _choice(self) -> list[int]:
-        """What the model is made of: all that is known, or the best and a sample of the rest."""
+        """Return what the model is made of: all that is known, or the best and a sample of the
+        rest."""
         known = self._known.seconds
         if len(known) <= MODELLED:
             return list(known)
@@ -181,7 +182,8 @@ class KmarkSearch(Search):
         return scores, failed.astype(float)
 
     def _candidates(self) -> Numbers:
-        """All points, or the neighbours of the best and a random sample where there are many."""
+        """Return all points, or the neighbours of the best and a random sample where there are
+        many."""
         count = len(self._points)
         if count <= LISTED:
             return np.arange(count)

@@ -74,7 +74,7 @@ def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
 
 
 def to_config(bucket: Bucket) -> Config:
-    """A bucket in our words; what only aiter knows keeps its name, null is empty."""
+    """Return a bucket in our words; what only aiter knows keeps its name, null is empty."""
     config: dict[str, ConfigValue] = {}
     for name, value in bucket.items():
         config[_SHORT.get(name) or _THEIRS.get(name, name)] = "" if value is None else value
@@ -82,19 +82,20 @@ def to_config(bucket: Bucket) -> Config:
 
 
 def region(m: int, known: Sequence[int]) -> str:
-    """The narrowest bucket there can be for m: M_LEQ of the next bound, beyond all M_GEQ."""
+    """Return the narrowest bucket there can be for m: M_LEQ of the next bound, beyond all M_GEQ."""
     bound = next((x for x in known if m <= x), None)
     return f"M_GEQ_{known[-1]}" if bound is None else f"M_LEQ_{bound}"
 
 
 def others(m: int, known: Sequence[int]) -> tuple[int, int | None]:
-    """The first and last m of m's region; None for no end."""
+    """Return the first and last m of m's region; None for no end."""
     below = max((x for x in known if x < m), default=0)
     return below + 1, next((x for x in known if m <= x), None)
 
 
 def samples(known: Sequence[int]) -> list[int]:
-    """One m for every answer that a file can give: each bound, a value between bounds, beyond."""
+    """Return one m for every answer that a file can give: each bound, a value between bounds,
+    beyond."""
     values: list[int] = []
     below = 0
     for bound in known:
@@ -106,8 +107,8 @@ def samples(known: Sequence[int]) -> list[int]:
 def contained(
     buckets: Mapping[str, Bucket], target: str, new: Bucket, known: tuple[int, ...]
 ) -> dict[str, Bucket]:
-    """The buckets with `new` for the m of the region `target`, and for every other m what was
-    there: a wider bucket that served it is repeated for the bounds below."""
+    """Return the buckets with `new` for the m of the region `target`, and for every other m what
+    was there: a wider bucket that served it is repeated for the bounds below."""
 
     def answer(of: Mapping[str, Bucket], m: int) -> Bucket | None:
         name = bucket_of(of, m, known)
@@ -129,6 +130,6 @@ def contained(
 
 
 def order_of(name: str) -> tuple[int, int]:
-    """Where a bucket belongs in a file: M_LEQ upwards, M_GEQ upwards, any."""
+    """Return where a bucket belongs in a file: M_LEQ upwards, M_GEQ upwards, any."""
     kind, _, bound = name.rpartition("_")
     return {"M_LEQ": 0, "M_GEQ": 1}.get(kind, 2), int(bound) if bound.isdecimal() else 0

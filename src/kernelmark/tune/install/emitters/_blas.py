@@ -16,7 +16,7 @@ _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
 
 
 def blas_call(outcome: Outcome) -> Fields:
-    """Every field of the call, in BLAS names and column-major."""
+    """Return every field of the call, in BLAS names and column-major."""
     if outcome.problem.op not in _GEMMS:
         raise Unfit(Reason("format-op", format="a file of a BLAS library", op=outcome.problem.op))
     try:

@@ -22,7 +22,8 @@ class Member:
 
 
 def members(text: str, at: int = 0) -> list[Member]:
-    """The members of the object that begins at or after `at`. The text must be valid JSON."""
+    """Return the members of the object that begins at or after `at`. The text must be valid
+    JSON."""
     position = _skip(text, at) + 1
     listed: list[Member] = []
     while True:
@@ -57,7 +58,8 @@ def with_object(text: str, name: str, new: dict[str, Any], *, after: str | None)
 
 
 def _edited(text: str, new: dict[str, Any]) -> str:
-    """An object's text with its members changed to `new`; the order of those that stay is kept."""
+    """Return an object's text with its members changed to `new`; the order of those that stay is
+    kept."""
     for member in reversed(members(text)):
         if member.name not in new:
             text = _without(text, member)
@@ -98,7 +100,7 @@ def _alike(model: str, new: dict[str, Any]) -> str:
 
 
 def _gap(text: str, start: int) -> str:
-    """The white space before `start`; one blank where there is none."""
+    """Return the white space before `start`; one blank where there is none."""
     left = len(text[:start].rstrip(" \t\r\n"))
     return text[left:start] or " "
 

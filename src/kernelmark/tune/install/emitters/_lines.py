@@ -43,19 +43,19 @@ class LineEmitter(Emitter):
 
     @abstractmethod
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
-        """The entries as the library's reader finds them; what it skips is no entry."""
+        """Return the entries as the library's reader finds them; what it skips is no entry."""
 
     @abstractmethod
     def question(self, outcome: Outcome, given: Fields) -> Fields:
-        """What the library asks the file for this problem."""
+        """Return what the library asks the file for this problem."""
 
     @abstractmethod
     def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
-        """What is read back for a winner, and the lines that say it."""
+        """Return what is read back for a winner, and the lines that say it."""
 
     @abstractmethod
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
-        """The lines before the first entry: checked if `lines` has them, else made."""
+        """Return the lines before the first entry: checked if `lines` has them, else made."""
 
     @abstractmethod
     def is_head(self, line: str) -> bool:
@@ -99,7 +99,7 @@ class LineEmitter(Emitter):
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=tuple(held))
 
     def generation(self, rows: Sequence[Row], given: Fields) -> Fields:
-        """The options, completed by what the file's own rows show."""
+        """Return the options, completed by what the file's own rows show."""
         return given
 
     def read(self, path: Path) -> list[Entry]:

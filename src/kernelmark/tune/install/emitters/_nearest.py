@@ -61,7 +61,7 @@ class NearestEmitter(Emitter):
 
     @abstractmethod
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
-        """What the library looks a file up by; Unfit for a problem that has none."""
+        """Return what the library looks a file up by; Unfit for a problem that has none."""
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
@@ -172,7 +172,7 @@ class NearestEmitter(Emitter):
         return _fields(shape.file_name(self.style), outcome.problem.dims["m"])
 
     def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:
-        """What the library reads as long as there is no such file."""
+        """Return what the library reads as long as there is no such file."""
         return None
 
 
@@ -221,7 +221,7 @@ class _Done:
 
 
 def _with(text: str, now: configs.Entries, m: int, settings: dict[str, Any]) -> str:
-    """The file with an entry for m, after those of lesser M."""
+    """Return the file with an entry for m, after those of lesser M."""
     below = max((key for key in now if key < m), default=None)
     return with_object(text, str(m), settings, after=None if below is None else str(below))
 

@@ -193,8 +193,8 @@ class _Work:
             )
 
     def _now(self, shape: Shape, m: int) -> configs.Found:
-        """What would be replaced. A family that is not there holds a winner back; a file that is
-        there and cannot be read stops everything, for others are served by it too."""
+        """Return what would be replaced. A family that is not there holds a winner back; a file
+        that is there and cannot be read stops everything, for others are served by it too."""
         backend = shape.backend or None
         try:
             configs.folder_of(self.root, shape.family, shape.arch, backend)
@@ -248,12 +248,12 @@ class _Work:
         return Wanted(fields=fields, config=words.to_config(answer.config))
 
     def _family(self, family: str, arch: str, backend: str) -> list[Path]:
-        """The default file and those of one shape each."""
+        """Return the default file and those of one shape each."""
         folder, prefix, default = configs.folder_of(self.root, family, arch, backend or None)
         return [default, *folder.glob(f"{prefix}{family}-*=*.json")]
 
     def _files(self, shape: Shape) -> Iterator[Shape]:
-        """The shapes that have files of their own."""
+        """Yield the shapes that have files of their own."""
         for file in self._family(shape.family, shape.arch, shape.backend):
             name = configs.name_of(self.root, file)
             if name is None or not name.suffix:

@@ -114,11 +114,11 @@ class Emitter(ABC):
 
     @abstractmethod
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
-        """The change that puts every kept outcome into `into`, which need not exist."""
+        """Return the change that puts every kept outcome into `into`, which need not exist."""
 
     @abstractmethod
     def read(self, path: Path) -> list[Entry]:
-        """Every entry of a file or folder."""
+        """Return every entry of a file or folder."""
 
     def find(self, path: Path, fields: Fields) -> Entry | None:
         """Return what the library would find for a question: the entry with these fields."""
@@ -130,7 +130,7 @@ class Emitter(ABC):
         return None
 
     def takes(self, backend: str) -> bool:
-        """Whether it can write a backend's configs."""
+        """Return whether it can write a backend's configs."""
         return backend in self.backends
 
     def check(self, change: Change, path: Path) -> list[Reason]:
@@ -155,7 +155,7 @@ class Emitter(ABC):
 
 
 def option(emitter: Emitter, given: Fields, name: str, default: str = "") -> str:
-    """A given value; unknown names are refused by `checked_options`."""
+    """Return a given value; unknown names are refused by `checked_options`."""
     assert name in emitter.options
     return given.get(name, default)
 
@@ -191,8 +191,8 @@ class Settled:
 def settle(
     emitter: Emitter, outcomes: Sequence[Outcome], question: Callable[[Outcome], Fields]
 ) -> Settled:
-    """Which outcomes may be written. One that shares its question with an outcome that did not
-    gain, or gained with another config, would make it slower and is not written."""
+    """Return which outcomes may be written. One that shares its question with an outcome that did
+    not gain, or gained with another config, would make it slower and is not written."""
     groups: dict[Fields, list[Outcome]] = {}
     held: list[Held] = []
     for outcome in outcomes:
@@ -267,7 +267,7 @@ def solution_index(outcome: Outcome) -> int:
 
 
 def text_at(path: Path) -> str | None:
-    """A file's text, or None where there is none."""
+    """Return a file's text, or None where there is none."""
     try:
         return read_whole(path).decode()
     except FileNotFoundError:
@@ -283,7 +283,7 @@ def text_at(path: Path) -> str | None:
 
 
 def required_text(path: Path) -> str:
-    """A file's text; an error where there is none."""
+    """Return a file's text; an error where there is none."""
     text = text_at(path)
     if text is None:
         raise UsageError(Reason("file-missing", file=str(path)))
@@ -291,7 +291,7 @@ def required_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: str) -> dict[str, object]:
-    """A JSON document of ours, whose `format` is `kind`."""
+    """Return a JSON document of ours, whose `format` is `kind`."""
     text = required_text(path)
     try:
         document = json.loads(text)

@@ -150,7 +150,7 @@ def _check_row(row: object, file: str, number: int) -> None:
 
 
 def _text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """One entry a line, so that a difference shows what changed."""
+    """Return one entry a line, so that a difference shows what changed."""
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     start = json.dumps(head)[:-1]
     return f'{start}, "entries": [\n{lines}\n]}}\n'

@@ -134,7 +134,7 @@ class Hipblaslt(LineEmitter):
 
 
 def _archs(lines: Sequence[str]) -> set[str]:
-    """The architectures that rows were measured on, as far as they say."""
+    """Return the architectures that rows were measured on, as far as they say."""
     found = set()
     for header, values in itertools.pairwise(lines):
         names, cells = _cells(header), _cells(values)
@@ -154,8 +154,8 @@ def _revision(version: str) -> str:
 
 
 def _entry(header: str, values: str) -> Entry | None:
-    """The entry of a row, or None if the library's reader skips it. It reads the needed columns in
-    their order, or by their names if the row has a schema."""
+    """Return the entry of a row, or None if the library's reader skips it. It reads the needed
+    columns in their order, or by their names if the row has a schema."""
     pairs = list(zip(_cells(header), _cells(values), strict=False))
     by_name = dict(pairs)
     kernel = next((value for name, value in pairs if name in _NAMES and value), "")

@@ -118,7 +118,7 @@ class IreeSpec(Emitter):
 
 
 def _question(outcome: Outcome) -> Fields:
-    """What the file is asked for a problem: the names of its root ops' matchers."""
+    """Return what the file is asked for a problem: the names of its root ops' matchers."""
     goal = _target(outcome.arch)
     try:
         roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
@@ -132,7 +132,7 @@ def _fields(arch: str, names: Iterable[str]) -> Fields:
 
 
 def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntry, ...]:
-    """A config's entries, with what it is for; Unfit where it has none."""
+    """Return a config's entries, with what it is for; Unfit where it has none."""
     goal = _target(arch)
     try:
         choice = choices.choose(problem, config, goal)
@@ -212,8 +212,8 @@ def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Fields, Outcome]) -> l
 
 
 def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome]) -> Spec:
-    """The spec with all winners. Those of `more` come first: where they share a matcher with a
-    winner, the comment is about the winner."""
+    """Return the spec with all winners. Those of `more` come first: where they share a matcher with
+    a winner, the comment is about the winner."""
     return base.with_entries(
         [
             entry
@@ -263,7 +263,7 @@ def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str | None:
 
 
 def _entries(spec: Spec) -> list[Entry]:
-    """The winners in a spec, each once; one whose sequences were edited is none any more."""
+    """Return the winners in a spec, each once; one whose sequences were edited is none any more."""
     entries: dict[Fields, Entry] = {}
     for note in spec.notes.values():
         entry = _entry(spec, note)

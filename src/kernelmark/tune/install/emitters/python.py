@@ -162,7 +162,7 @@ def _assignment(text: str, path: Path) -> ast.Assign:
 
 
 def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> str:
-    """The text with another CONFIGS: all else in the file is the user's."""
+    """Return the text with another CONFIGS: all else in the file is the user's."""
     node = _assignment(text, path)
     lines = text.splitlines(keepends=True)
     assert node.end_lineno is not None

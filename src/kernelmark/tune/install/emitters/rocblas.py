@@ -108,7 +108,7 @@ def _file_index(outcome: Outcome) -> int:
 
 
 def _question(cells: Fields) -> Fields:
-    """What the reader keeps: not alpha, and strides only of a batch."""
+    """Return what the reader keeps: not alpha, and strides only of a batch."""
     batched = cells["batch_count"] != "1"
     names = [name for name in _SHAPE if name != "alpha"]
     strides = {name: cells[name] if batched else "" for name in _STRIDES}

@@ -25,7 +25,7 @@ class SglangMoe(MoeEmitter):
     )
 
     def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:
-        """The file of the newest other Triton version, which SGLang takes meanwhile."""
+        """Return the file of the newest other Triton version, which SGLang takes meanwhile."""
         if not configs.VERSION.match(file.parent.name):
             raise UsageError(
                 f"{file.parent.name} is no folder that SGLang reads",

@@ -177,7 +177,8 @@ class Tensile(Emitter):
 def _merge(
     before: str | None, extra: tensile.Logic, target: Path, *, force: bool, no_eff: bool
 ) -> tuple[dict[tensile.Size, tuple[Config, bool]], str, list[str]]:
-    """What each size must find and whether that is new, the file's text, and what was done."""
+    """Return what each size must find and whether that is new, the file's text, and what was
+    done."""
     offered = tensile.answers(extra)
     if before is None:
         text = extra.text or tensile.text_of(extra, None)
@@ -251,7 +252,7 @@ def _arch(logic: tensile.Logic) -> str:
 
 
 def _equality(file: Path) -> Path:
-    """The file of the same name among exact sizes; a flat folder has no other place."""
+    """Return the file of the same name among exact sizes; a flat folder has no other place."""
     if file.parent.name in _KINDS:
         return file.parent.with_name("Equality") / file.name
     return file

@@ -177,8 +177,8 @@ def _needed(known: Fields) -> list[str]:
 
 
 def _operation(call: Fields, types: Mapping[str, str]) -> tuple[str, str]:
-    """The op's name without its letters, and the end of its parameters; the library's A is our
-    B."""
+    """Return the op's name without its letters, and the end of its parameters; the library's A is
+    our B."""
     a, b, c = types["b"], types["a"], types["c"]
     bias = call["bias_vector"] != "0"
     if a.startswith("f8"):
@@ -224,7 +224,7 @@ def _named(library: str, index: int) -> Config:
 
 
 def _here() -> dict[str, str]:
-    """What PyTorch itself would ask for, where a PyTorch for ROCm runs."""
+    """Return what PyTorch itself would ask for, where a PyTorch for ROCm runs."""
     try:
         import torch
     except ImportError:

@@ -46,11 +46,11 @@ from kernelmark.tune.search.evaluate import (
 )
 
 _SCREENINGS = 2  # once forwards, once backwards
-# Most sets of a plan's rounds, and the verdicts after which another set is measured.
+# Largest number of sets of a plan's rounds, and the verdicts after which another set is measured.
 _MOST_SETS = 3
 _UNDECIDED = ("disturbed", "too-noisy", "not-faster")
-_FIRST_SEED = 1001  # far from those of the search
-# Statuses of a config on a neighbouring size that it does not support, which is no fault.
+_FIRST_SEED = 1001  # for other inputs than the search, which uses seed 1
+# Statuses of a config on a neighbouring size that it does not support, which is not an error.
 _NOT_SUPPORTED = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
 # Sizes next to a problem's, by op: the first that the config supports are used. The last ones have
 # the alignment that descriptors (TMA) need.
@@ -81,8 +81,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Rounds in which all `sides` are timed in turns, the reference first. The sides are part of
-    the step's name in the journal: with other sides it is another stage."""
+    """Rounds in which all `sides` are timed alternately, the reference first. The step's name in
+    the journal has a digest of the sides: a stage with other sides is another stage."""
 
     name: str  # SCREENING_STEP, round
     sides: tuple[Side, ...]

@@ -129,7 +129,7 @@ class Tensile(Emitter):
         trap = False
         for target, extra in pairs:
             # defaultForceMergePolicy of TensileMergeLibrary, where the first file decides for all.
-            forced = "arcturus" not in extra.place if force is None else force
+            forced = "arcturus" not in extra.path if force is None else force
             tensile.check_folder(target.parent, extra)
             before, place = text_at(target), target.relative_to(into)
             found, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
@@ -261,7 +261,7 @@ def _equality(file: Path) -> Path:
 def _empty(logic: tensile.Logic) -> tensile.Logic:
     """Logic of the same kind without solutions and sizes, for exact sizes."""
     document: Any = type(logic.document)(logic.document)
-    empty = tensile.Logic(document, logic.place)
+    empty = tensile.Logic(document, logic.path)
     empty.set("Solutions", [])
     empty.set("ExactLogic", [])
     empty.set("LibraryType", "Equality")

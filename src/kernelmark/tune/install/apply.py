@@ -87,7 +87,7 @@ def staged(change: Change, into: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="kmark-") as temporary:
         copy = Path(temporary) / into.resolve().name  # resolved: `..` would be outside
-        texts = {path: text_at(into / path) for path in change.beside}
+        texts = {path: text_at(into / path) for path in change.also_read}
         texts |= {edit.path: edit.after for edit in change.edits}
         for path, text in texts.items():
             if text is not None:

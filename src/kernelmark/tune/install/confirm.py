@@ -74,7 +74,7 @@ def confirm(
 
 
 def check_file(emitter: Emitter, path: Path) -> Override:
-    """Return the override that makes a library read `path`; raise UsageError if there is none, or
+    """Return the override that makes a library read `path`; raise UsageError if no library does, or
     if `path` is missing."""
     if emitter.override is None:
         raise UsageError(

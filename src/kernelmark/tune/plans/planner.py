@@ -71,9 +71,9 @@ def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> li
     """Return all problems of the workload by contribution: timed ones by time, then untimed ones
     by calls × work.
 
-    Counts are those of the workload, so shares are correct after another log was imported. `thr`
-    is in percent; None keeps the summary's selection, and selects problems that are not in the
-    summary only if it selects all of its own."""
+    Counts come from the workload, so shares are correct after another log was imported. `thr` is in
+    percent; None keeps the summary's selection. Problems that are not in the summary are then
+    selected only if all problems in it are."""
     called = counts(workload)
     timed = {} if known is None else {cost.problem: cost for cost in known.costs}
     whole = all(cost.selected for cost in timed.values())

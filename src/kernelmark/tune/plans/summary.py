@@ -37,7 +37,7 @@ _LATER = ("threshold_pct",)  # columns that older versions did not write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What times were measured with. Times of different bases are not mixed; devices of the same
+    """The conditions of a measurement. Times of different bases are not mixed; devices of the same
     model have the same basis."""
 
     backend: str

@@ -170,8 +170,8 @@ class _Final:
         return Stage(name="round", sides=both, rounds=rounds, seeds=asked.seeds)
 
     def add_set(self, side: Side) -> bool:
-        """Add a set of rounds to the final of a side if those measured do not decide it. Return
-        whether one was added."""
+        """Add a set of rounds to the final of a side if the measured rounds do not decide it.
+        Return whether one was added."""
         sets = self._sets.get(side.key, 1)
         if sets == _MOST_SETS or self.fault(side) is not None or self.fault(self.reference):
             return False

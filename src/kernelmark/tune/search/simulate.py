@@ -258,7 +258,7 @@ def _no_time(objective: object) -> CodecError:
 
 
 def _time_of(value: object, unit_s: float) -> float:
-    """Return seconds, NaN for a failure: these are recorded as text or a huge time."""
+    """Return seconds, NaN for a failure, which is recorded as text or a huge time."""
     seconds = value * unit_s if isinstance(value, int | float) else math.nan
     return seconds if is_time(seconds) else math.nan
 

@@ -100,7 +100,7 @@ class Tally:
     @property
     def progress(self) -> Progress:
         going = self._plans.keys() - self._retired
-        total = sum(self._ended.get(n, self._asked(n)) for n in going)
+        total = sum(self._ended.get(n, self._total(n)) for n in going)
         open_plans = going - self._ended.keys()
         pace = self._pace
         finals_s = {name: self._final_left(name) * pace for name in open_plans}
@@ -120,9 +120,9 @@ class Tally:
             left_s=left_s,
         )
 
-    def _asked(self, name: str) -> int:
-        """Return the candidates of a plan, at least those evaluated: its budget may have been
-        lowered since."""
+    def _total(self, name: str) -> int:
+        """Return the total candidates of a plan, at least the evaluated ones: the budget may have
+        been lowered since."""
         return max(self._limit(name), self._candidates[name])
 
     def _limit(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Shared parts of searches: the record of asked and told points, and a search in fixed order."""
+"""Shared parts of searches: the record of proposed points, and a search in fixed order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelmark.tune.strategies.base import Search
 
 
 class Known:
-    """The points asked for, and the times told. A failed point has an infinite time."""
+    """The proposed points, and their reported times. A failed point has an infinite time."""
 
     def __init__(self, count: int, starts: Iterable[int] = ()) -> None:
         self.seen: NDArray[np.bool_] = np.zeros(count, bool)
@@ -21,7 +21,7 @@ class Known:
         self._starts = iter(starts)
 
     def take(self, point: int) -> int:
-        """Mark a point as asked for, and return it."""
+        """Mark a point as proposed, and return it."""
         if not self.seen[point]:
             self.seen[point] = True
             self.left -= 1
@@ -36,14 +36,14 @@ class Known:
         return self.seconds[point]
 
     def starts(self, n: int) -> Iterator[int]:
-        """Yield up to `n` given starts that were not seen yet, marked as asked for."""
+        """Yield up to `n` given starts that were not seen yet, and mark them as proposed."""
         while n > 0 and (point := next(self._starts, None)) is not None:
             if not self.seen[point]:
                 n -= 1
                 yield self.take(point)
 
     def random(self, random: np.random.Generator) -> int | None:
-        """Return a random point that was not seen yet, None if there is none."""
+        """Return a random point that was not seen yet, None if all were."""
         if not self.left:
             return None
         for point in random.integers(0, len(self.seen), 32).tolist():
@@ -53,7 +53,7 @@ class Known:
 
 
 class Queue(Search):
-    """A search in a fixed order, independent of the times told."""
+    """A search in a fixed order, independent of the reported times."""
 
     def __init__(self, order: Iterable[int], count: int) -> None:
         self._known = Known(count, order)

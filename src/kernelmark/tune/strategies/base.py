@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 class Search(ABC):
     """One search over the points of one space, with an ask-tell interface. It is deterministic for
-    a seed and a sequence of times told, so that it can be replayed from its journal."""
+    a seed and a sequence of reported times, so that it can be replayed from its journal."""
 
     @abstractmethod
     def ask(self, n: int) -> list[int]:
-        """Return up to `n` distinct points that were not asked for yet; [] if none is left.
+        """Propose up to `n` distinct points that were not proposed yet; [] if none is left.
 
-        Points that were asked for but not told yet are pending, not failed."""
+        Points without a reported time are pending, not failed."""
 
     @abstractmethod
     def tell(self, point: int, seconds: float | None) -> None:
@@ -36,5 +36,5 @@ class Strategy(ABC):
     def begin(
         self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
     ) -> Search:
-        """Return a search planned for `budget` points. It asks for `starts` first, in order: the
+        """Return a search planned for `budget` points. It proposes `starts` first, in order: the
         default, then winners of similar problems."""

@@ -50,7 +50,7 @@ class GeneticSearch(Search):
         self._random = np.random.default_rng(seed)
         self._known = Known(len(points), starts)
         self._people: list[int] = []
-        self._founders = size  # random individuals still to be asked for
+        self._founders = size  # random individuals not proposed yet
         self._reported = 0
         self._bests: list[float] = []
         self._means: list[float] = []
@@ -69,7 +69,7 @@ class GeneticSearch(Search):
         return self._known.random(self._random)
 
     def _child(self) -> int | None:
-        """Return a legal child that was not asked for yet; if breeding gives none, a neighbour of a
+        """Return a legal child that was not proposed yet; if breeding fails, a neighbour of a
         parent or a random point."""
         if len(self._people) > 1:
             for _ in range(TRIES):

@@ -32,7 +32,7 @@ REFIT_LEAST = 3
 MODELLED = 400  # most points of the model; beyond, the best and a sample of the others
 LISTED = 20_000  # most candidates; a larger space is sampled
 NEAR = 30  # best points whose neighbours are always candidates
-STUCK = 30  # times told without a better one after which neighbours of the elite are tried
+STUCK = 30  # points without improvement after which neighbours of the elite are tried
 ELITE = 8
 FAILED_LIKE = 0.5  # quantile of the successful points that a failed one is modelled as
 CERTAIN = 0.95  # largest probability of failure that is used
@@ -63,7 +63,7 @@ class KmarkSearch(Search):
         self._next_fit = 0
         self._pending: dict[int, None] = {}
         self._best = math.inf
-        self._since = 0  # times told since the best one
+        self._since = 0  # reported points since the best one
 
     def ask(self, n: int) -> list[int]:
         chosen = list(self._known.starts(n))
@@ -85,7 +85,7 @@ class KmarkSearch(Search):
                 self._next_fit = 0  # refit, so that its neighbours become candidates
 
     def _farthest(self) -> int:
-        """Return, of some random points, the one farthest from all points asked for."""
+        """Return that of some random points which is farthest from all proposed points."""
         drawn = self._random.integers(0, len(self._points), DRAWN)
         drawn = drawn[~self._known.seen[drawn]]
         if not len(drawn):

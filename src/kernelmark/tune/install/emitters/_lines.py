@@ -55,7 +55,7 @@ class LineEmitter(Emitter):
 
     @abstractmethod
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
-        """Return the lines before the first entry; check those that `lines` has."""
+        """Return the lines before the first entry; check the head that `lines` has, if any."""
 
     @abstractmethod
     def is_head(self, line: str) -> bool:

@@ -221,7 +221,7 @@ class _FileChange:
 
 
 def _with(text: str, now: configs.Entries, m: int, settings: dict[str, Any]) -> str:
-    """Return the text with an entry for m, inserted after those of smaller M."""
+    """Return the text with an entry for m, inserted after the entries of smaller M."""
     below = max((key for key in now if key < m), default=None)
     return with_object(text, str(m), settings, after=None if below is None else str(below))
 

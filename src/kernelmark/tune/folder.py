@@ -1,12 +1,12 @@
-"""TuningFolder: where everything about tuning one workload lies, in files that can be read.
+"""TuningFolder: the files of tuning one workload.
 
 workload.csv         problems with their counts                      (kmark import --workload)
-inputs.json          which logs those are from                       (kmark import --workload)
-summary.csv          what each problem costs with the reference      (kmark tune summarise)
-plans/NAME.toml      how each problem is tuned, to be edited         (kmark tune plan)
-trials/NAME.jsonl    every candidate that was evaluated              (kmark tune run)
+inputs.json          the logs that the problems were read from       (kmark import --workload)
+summary.csv          the time of each problem with the reference     (kmark tune summarise)
+plans/NAME.toml      how each problem is tuned; may be edited        (kmark tune plan)
+trials/NAME.jsonl    all evaluated candidates                        (kmark tune run)
 results/             reference against tuned, and what is kept       (kmark tune run)
-state.json           names given to problems, digests of plans as they were written
+state.json           names of problems, and digests of plans as `kmark tune plan` wrote them
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _DIGITS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """`names` maps a problem's key to its plan's name; `written` a plan's name to the digest of
-    the file that `kmark tune plan` wrote last."""
+    """The content of state.json. `names` maps a problem's key to its plan's name; `written` maps a
+    plan's name to the digest of the file that `kmark tune plan` wrote last."""
 
     names: Mapping[str, str] = field(default_factory=FrozenDict)
     written: Mapping[str, str] = field(default_factory=FrozenDict)
@@ -40,14 +40,14 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class TuningFolder:
-    """The paths of a tuning folder, whether they exist or not; `open` insists on a workload."""
+    """The paths of a tuning folder, which need not exist; `open` requires a workload."""
 
     path: Path
 
     @classmethod
-    def open(cls, place: str | os.PathLike[str]) -> TuningFolder:
-        """The tuning folder at `place`; a path that is none is a usage error."""
-        folder = cls(Path(place).expanduser())
+    def open(cls, path: str | os.PathLike[str]) -> TuningFolder:
+        """Return the tuning folder at `path`; raise UsageError if there is no workload in it."""
+        folder = cls(Path(path).expanduser())
         if folder.workload.is_file():
             return folder
         if not folder.path.exists():
@@ -57,19 +57,19 @@ class TuningFolder:
         else:
             cause = Reason("folder-lacks", name=folder.workload.name)
         raise UsageError(
-            Reason("not-tuning-folder", folder=str(place), cause=cause),
-            hint=f"kmark import LOG --workload {place}",
+            Reason("not-tuning-folder", folder=str(path), cause=cause),
+            hint=f"kmark import LOG --workload {path}",
         )
 
     @classmethod
-    def make(cls, place: str | os.PathLike[str]) -> TuningFolder:
-        """The folder at `place`, made if it is not there; its workload is yet to be written."""
-        folder = cls(Path(place).expanduser())
+    def make(cls, path: str | os.PathLike[str]) -> TuningFolder:
+        """Return the folder at `path`, created if missing; its workload need not exist yet."""
+        folder = cls(Path(path).expanduser())
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                Reason("folder-not-made", folder=str(place), error=str(error.strerror)),
+                Reason("folder-not-made", folder=str(path), error=str(error.strerror)),
                 hint="name another folder",
             ) from None
         return folder
@@ -105,11 +105,11 @@ class TuningFolder:
         return self.trials / f"{name}.jsonl"
 
     def names(self) -> list[str]:
-        """Names of the plans that are there, BBS_TN_2 before BBS_TN_10."""
+        """Return the names of the existing plans, BBS_TN_2 before BBS_TN_10."""
         return sorted((path.stem for path in self.plans.glob("*.toml")), key=_natural)
 
     def read_state(self) -> State:
-        """What was remembered; nothing if there is no such file yet."""
+        """Load state.json; return an empty state if the file does not exist yet."""
         try:
             document = json.loads(self.state.read_text(encoding="utf-8"))
             names, written = document["names"], document["written"]
@@ -136,7 +136,7 @@ class TuningFolder:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """`text` in a file that appears whole or not at all, and survives a crash once this returns."""
+    """Write `text` to a file atomically, and sync it to disk."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_whole(path, text.encode(), sync=True)
@@ -145,7 +145,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that `write_whole` could not write, before there is anything to lose."""
+    """Raise UsageError for a file that `write_whole` could not write, before work is lost."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.touch()
@@ -155,7 +155,7 @@ def check_writable(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:
-    """An error that names the file, which a full disk's own does not."""
+    """Return a UsageError that names the file: the OSError of a full disk does not."""
     return UsageError(
         Reason("file-unwritable", file=str(path), error=error.strerror or str(error)),
         hint="make room or allow writing there, then give the same command again",
@@ -171,7 +171,7 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 @contextmanager
 def hinted(hint: str) -> Iterator[None]:
-    """A refusal from below that knows of no way out gets this one."""
+    """Add `hint` to a UsageError that is raised in the context and has no hint."""
     try:
         yield
     except UsageError as error:
@@ -185,5 +185,6 @@ def digest(text: str) -> str:
 
 
 def _natural(name: str) -> tuple[str | int, ...]:
-    """`split` puts words at even places and numbers at odd ones, so tuples compare."""
+    """Return a key for sorting names with numbers. `split` puts words at even indices and numbers
+    at odd ones, so tuples compare."""
     return tuple(int(word) if i % 2 else word for i, word in enumerate(_DIGITS.split(name)))

@@ -1,6 +1,6 @@
 """Points: the legal configurations of a space as one numbered list.
 
-Strategies work on the numbers: with the whole list in memory every proposal is legal and
+Strategies work on the numbers. As the whole list is in memory, every proposal is legal and
 distinct, and neighbours are exact.
 """
 
@@ -20,11 +20,11 @@ from kernelmark.core.space import Space
 Codes = NDArray[np.integer]
 Numbers = NDArray[np.int64]
 
-TRIES = 5  # combinations looked at for each point that may be kept
+TRIES = 5  # combinations checked per point of the limit
 
 
 class Points:
-    """`codes[i, p]` is the index in `values[p]` of the value that point i gives to `names[p]`."""
+    """Numbered configurations: point i has `values[p][codes[i, p]]` for parameter `names[p]`."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Points:
 
     @classmethod
     def of(cls, space: Space, *, limit: int = 200_000, seed: int = 1) -> Points:
-        """Every legal point of `space`, in the space's order. Of a space with more than `limit`
-        there is a sample; the default, its neighbours and the seeds are always in it."""
+        """Return all legal points of `space`, in the space's order. If there are more than `limit`,
+        return a random sample that includes the default, its neighbours and the seeds."""
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         if not names or not space.size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
-        kept = _legal(space, values, _round_default(space, values))
+        kept = _legal(space, values, _always_kept(space, values))
         if space.size <= TRIES * limit:
             legal = _legal(space, values, _every(space, values))
             if len(legal) <= limit:
@@ -58,7 +58,7 @@ class Points:
         for _ in range(TRIES):
             if len(kept) >= limit:
                 break
-            drawn = _drawn(space, values, limit, random)
+            drawn = _draw(space, values, limit, random)
             kept = _distinct(np.concatenate([kept, _legal(space, values, drawn)]))
         kept = kept[:limit]
         return cls(names, values, kept[np.lexsort(kept.T[::-1])])
@@ -67,14 +67,14 @@ class Points:
         return len(self.codes)
 
     def config(self, i: int) -> Config:
-        """The configuration of point `i`."""
+        """Return the configuration of point `i`."""
         row = self.codes[i]
         return FrozenDict(
             {n: v[c] for n, v, c in zip(self.names, self.values, row.tolist(), strict=True)}
         )
 
     def index(self, config: Config) -> int | None:
-        """The number of the point with exactly these values; None when there is none."""
+        """Return the number of the point with exactly these values, or None."""
         if len(config) != len(self.names):
             return None
         code = []
@@ -86,19 +86,20 @@ class Points:
         return int(numbers[0]) if numbers[0] >= 0 else None
 
     def find(self, codes: NDArray[np.integer]) -> Numbers:
-        """The number of the point with each row of codes; −1 where there is none."""
+        """Return the number of the point for each row of codes, −1 for rows without a point."""
         if not len(self) or not len(codes):
             return np.full(len(codes), -1, np.int64)
         keys = codes.astype(np.int64) @ self._weights
         sorted_keys, order = self._sorted
         at = np.minimum(np.searchsorted(sorted_keys, keys), len(self) - 1)
         numbers = order[at]
-        # Weights of a huge space are random: equal keys are not proof.
+        # Weights of a huge space are random, so different codes can have equal keys.
         right = (self.codes[numbers] == codes).all(axis=1)
         return np.where(right, numbers, -1)
 
     def neighbours(self, i: int) -> Numbers:
-        """The points that differ from `i` in one parameter, by parameter and value."""
+        """Return the points that differ from `i` in one parameter, ordered by parameter and
+        value."""
         numbers = self.find(_one_changed(self.codes[i], [len(v) for v in self.values]))
         return numbers[numbers >= 0]
 
@@ -108,8 +109,8 @@ class Points:
 
     @cached_property
     def _weights(self) -> Numbers:
-        """Multipliers that turn codes into a key: mixed radix, or random ones where that would
-        not fit into 63 bits."""
+        """Multipliers that map a row of codes to a key: mixed radix, or random if a mixed-radix key
+        would not fit into 63 bits."""
         product = 1
         weights = []
         for dim in reversed([len(v) for v in self.values]):
@@ -127,19 +128,19 @@ class Points:
 
 
 def _every(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
-    """Codes of all combinations of the space's products, one after another."""
+    """Return the codes of all combinations of the space's products, one product after another."""
     found = []
     for codes in _product_codes(space, values):
         dims = tuple(map(len, codes))
-        places = np.unravel_index(np.arange(math.prod(dims)), dims)
-        found.append(np.stack([c[at] for c, at in zip(codes, places, strict=True)], axis=1))
+        indices = np.unravel_index(np.arange(math.prod(dims)), dims)
+        found.append(np.stack([c[at] for c, at in zip(codes, indices, strict=True)], axis=1))
     return np.concatenate(found)
 
 
-def _drawn(
+def _draw(
     space: Space, values: Sequence[Sequence[ConfigValue]], count: int, random: np.random.Generator
 ) -> Codes:
-    """Codes of `count` random combinations of every product that is not empty."""
+    """Return the codes of `count` random combinations of each product that is not empty."""
     return np.concatenate(
         [
             np.stack([c[random.integers(0, len(c), count)] for c in codes], axis=1)
@@ -150,11 +151,11 @@ def _drawn(
 
 
 def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> list[list[Numbers]]:
-    """For each product of the space, the codes of its values by parameter."""
+    """Return, for each product of the space, the codes of its values by parameter."""
     return [
         [
             np.array([at for at, one in enumerate(known) if one in listed], np.int64)
-            # A set: a list of solutions is one parameter of thousands of values.
+            # A set is fast to search: a list of solutions is one parameter of thousands of values.
             for known, listed in zip(values, map(set, product), strict=True)
         ]
         for product in space.products
@@ -162,7 +163,7 @@ def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> lis
 
 
 def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) -> Codes:
-    """The rows whose configuration the space does not forbid."""
+    """Return the rows whose configuration the space does not forbid."""
     names = list(space.parameters)
     columns = [[v[c] for c in codes[:, p].tolist()] for p, v in enumerate(values)]
     forbids = space.forbids
@@ -174,15 +175,15 @@ def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) 
 
 
 def _distinct(codes: Codes) -> Codes:
-    """Each row once, in the order of their first places."""
+    """Return each row once, in the order of first occurrence."""
     _, first = np.unique(codes, axis=0, return_index=True)
     rows: Codes = codes[np.sort(first)]
     return rows
 
 
-def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
-    """Codes of the default and of everything one parameter away, and of the seeds; a config with
-    values that the space does not have is left out."""
+def _always_kept(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
+    """Return the codes of the default, of its neighbours and of the seeds, without configs that
+    have values outside the space."""
     rows = []
     for config in (space.default, *space.seeds):
         pairs = list(zip(space.parameters, values, strict=True))
@@ -195,7 +196,7 @@ def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Cod
 
 
 def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:
-    """All rows that differ from `row` in one place."""
+    """Return all rows that differ from `row` in one column."""
     changed = []
     for p, dim in enumerate(dims):
         others = np.delete(np.arange(dim), int(row[p]))

@@ -1,1 +1,1 @@
-"""Install: winners in the configuration files of the libraries that run them."""
+"""Install: writing winners to the config files of libraries, and checking that they are used."""

@@ -1,15 +1,15 @@
-"""aiter-style GEMM configs in JSON: looked up as aiter does, and checked.
+"""aiter's GEMM configs in JSON: lookup as in aiter, and checks.
 
-Two layouts live side by side in a folder of configs:
+A folder of configs can have two layouts:
 
     gemm/<arch>-<NAME>[-<suffix>].json             legacy; gemm/<backend>/… for another backend
-    <arch>/<backend>/gemm/<name>/DEFAULT.json      nested, <name> in small letters with _ for -;
-    <arch>/<backend>/gemm/<name>/<NAME>-<suffix>.json   invisible without its DEFAULT.json
+    <arch>/<backend>/gemm/<name>/DEFAULT.json      nested, <name> in lower case with _ for -;
+    <arch>/<backend>/gemm/<name>/<NAME>-<suffix>.json   ignored without its DEFAULT.json
 
-A suffix is `N=…-K=…` or `B=…-N=…-K=…`; for two fused GEMMs it names both N. A file holds buckets:
-`M_LEQ_x`, `M_GEQ_x` and `any`. The first folder whose default file exists is the one; in it the
-first file that is specialised on the shape replaces the default altogether, bucket by bucket
-nothing is merged. K of 4-bit operands counts elements, not bytes.
+A suffix is `N=…-K=…` or `B=…-N=…-K=…`; for two fused GEMMs it has both N. A file has buckets:
+`M_LEQ_x`, `M_GEQ_x` and `any`. The first folder that has a default file is used. The first file in
+it for the shape replaces the whole default file; buckets are not merged. K of 4-bit operands counts
+elements, not bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernelmark.core.reason import Reason
 
 STANDARD = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FROM_4 = STANDARD[1:]
-# Families whose kernels ask with bounds of their own.
+# Families whose kernels look for other bounds than STANDARD.
 BOUNDS: dict[str, tuple[int, ...]] = {
     "GEMM-AFP4WFP4_PRESHUFFLED": (4, 8, 16, 31, *STANDARD[4:]),
     "BATCHED_GEMM-AFP4WFP4": tuple(sorted({*_FROM_4, 320})),
@@ -60,12 +60,12 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "kernel_type": ("bandwidth_bound", "compute_bound"),
 }
 _NEEDED = (("BLOCK_SIZE_M", "BLOCK_M"), ("BLOCK_SIZE_N", "BLOCK_N"))
-_LARGEST_BLOCK = 4096  # in one direction; a digit too many, not a tile
+_LARGEST_BLOCK = 4096  # in one dimension; a larger one is a typo
 _LOST = "is never read: names are gemm/gfx…-FAMILY.json, or gfx…/BACKEND/gemm/FAMILY/…"
 _SHAPE = "N=…-K=… nor B=…-N=…-K=…", re.compile(r"(?:B=[0-9]+-)?N=[0-9]+-K=[0-9]+\Z")
 _N8_SHAPE = "N8=…-N16=…-K=…", re.compile(r"N8=[0-9]+-N16=[0-9]+-K=[0-9]+\Z")
 _N4_SHAPE = "N4=…-N16=…-K=…", re.compile(r"N4=[0-9]+-N16=[0-9]+-K=[0-9]+\Z")
-# Kernels that fuse a GEMM of few bits with one of 16 ask with both N, and with nothing else.
+# Kernels that fuse a low-bit GEMM with a 16-bit one look up suffixes with both N only.
 _SHAPES = {
     "FUSED-GEMM-A8W8_BLOCKSCALE-A16W16": _N8_SHAPE,
     "FUSED-GEMM-AFP4WFP4-A16W16": _N4_SHAPE,
@@ -79,7 +79,8 @@ Bucket = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A config with where it comes from. `tuned`: a specialised file and not its `any` bucket."""
+    """A config, with its file and bucket. `tuned`: from a file for the shape, but not from its
+    `any` bucket."""
 
     config: Bucket
     file: Path
@@ -89,7 +90,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something wrong in a file; `place` is the bucket, empty for the whole file."""
+    """An error in a file; `place` is the bucket, "" for the whole file."""
 
     file: str
     place: str
@@ -104,7 +105,7 @@ class Lint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:
-    """What a file's place says of it; `suffix` is "" for a default file."""
+    """The parts of a file's path; `suffix` is "" for a default file."""
 
     arch: str
     backend: str
@@ -114,7 +115,7 @@ class Name:
 
 
 def bounds(family: str) -> tuple[int, ...]:
-    """The values of x that a family's kernels look for in M_LEQ_x and M_GEQ_x."""
+    """Return the values of x that a family's kernels look for in M_LEQ_x and M_GEQ_x."""
     return BOUNDS.get(family, STANDARD)
 
 
@@ -129,8 +130,8 @@ def lookup(
     batch: int | None = None,
     backend: str | None = None,
 ) -> Found:
-    """The config for a shape; a family without a default file, or a bucket that is missing, is
-    a usage error. `k` counts elements."""
+    """Return the config for a shape; raise UsageError if the family has no default file, or the
+    file no bucket for m. `k` counts elements."""
     folder, prefix, default = folder_of(root, family, arch, backend)
     suffixes = [f"B={batch}-N={n}-K={k}"] if batch is not None else []
     special = (folder / f"{prefix}{family}-{suffix}.json" for suffix in [*suffixes, f"N={n}-K={k}"])
@@ -145,7 +146,7 @@ def lookup(
 
 
 def read(file: Path) -> dict[str, Bucket]:
-    """The buckets of a file, its notes left out."""
+    """Load the buckets of a file; other keys are ignored."""
     try:
         text = read_whole(file).decode()
     except OSError as error:
@@ -156,7 +157,7 @@ def read(file: Path) -> dict[str, Bucket]:
 
 
 def parse(text: str, file: Path) -> dict[str, Bucket]:
-    """The buckets of a file's text; `file` is for what is said of it."""
+    """Parse the buckets from a file's text; error messages name `file`."""
     try:
         document = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
@@ -174,7 +175,8 @@ def _wrong(file: Path, fault: Reason, hint: str | None = None) -> UsageError:
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are given once: of a key that is given twice the first is lost."""
+    """Return a dict of pairs; raise ValueError for a duplicate key, of which JSON readers silently
+    drop the first value."""
     document = dict(pairs)
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
@@ -184,7 +186,8 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
-    """(folder, prefix of its file names, default file) of the first place that has a default."""
+    """Return (folder, prefix of its file names, default file) of the first folder that has a
+    default file."""
     small = family.lower().replace("-", "_")
     nested = [
         (root / arch / name / "gemm" / small, "", "DEFAULT.json")
@@ -212,7 +215,7 @@ def bucket_of(buckets: Mapping[str, Bucket], m: int, known: tuple[int, ...]) -> 
 
 
 def lint(root: Path) -> Lint:
-    """Everything wrong with the configs under `root`; no file where there are none of GEMMs."""
+    """Check the GEMM configs under `root`; `files` is 0 if there are none."""
     every = sorted(root.rglob("*.json"))
     names = {path: name_of(root, path) for path in every}
     files = [path for path in every if names[path] or "gemm" in path.relative_to(root).parts[:-1]]
@@ -227,7 +230,7 @@ def lint(root: Path) -> Lint:
 
 
 def name_of(root: Path, path: Path) -> Name | None:
-    """What a path means, or None for a file that no lookup of GEMM configs reads."""
+    """Parse a path; return None for a file that no lookup of GEMM configs reads."""
     parts = path.relative_to(root).parts
     if parts[0] == "gemm" and len(parts) in (2, 3):
         match = _ARCH.match(path.stem)
@@ -259,7 +262,7 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
     except UsageError as error:
         yield "", error.message.fields["cause"]
         return
-    yield from _check_place(path, name)
+    yield from _check_path(path, name)
     known = _known_bounds(path, name)
     if not buckets:
         yield "", "holds no bucket"
@@ -271,8 +274,9 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
         yield from ((bucket, text) for text in _check_values(config, name.family))
 
 
-def _check_place(path: Path, name: Name) -> Iterator[tuple[str, str]]:
-    """A file that is never opened: its folder has no default, or nobody asks for its suffix."""
+def _check_path(path: Path, name: Name) -> Iterator[tuple[str, str]]:
+    """Yield an error if the file is never opened: its folder has no default file, or no lookup
+    has its suffix."""
     form, shape = _SHAPES.get(name.family, _SHAPE)
     if name.suffix and not shape.match(name.suffix):
         yield "", f"is never read: {name.suffix} is not {form}"
@@ -320,7 +324,7 @@ def _check_values(config: Bucket, family: str) -> Iterator[str]:
 
 
 def check_settings(config: Bucket) -> Iterator[str]:
-    """What is wrong with the values of settings that Triton and its GEMM kernels share."""
+    """Yield errors in the values of settings that are common to Triton GEMM kernels."""
     for key, value in config.items():
         if key in _POWERS:
             if not _positive(value) or value & (value - 1):

@@ -1,4 +1,4 @@
-"""Winners into the files of their library: decided, proved, then written, with a way back."""
+"""Apply: write winners to the files of their library, checked on a copy first, with backups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelmark.tune.records.outcome import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The files that were written and the copies of what they were."""
+    """The written files, and the backups of their previous content."""
 
     files: tuple[Path, ...]
     backups: tuple[Path, ...]
@@ -29,27 +29,27 @@ class Written:
 def prepare(
     emitter: Emitter, outcomes: Sequence[Outcome], into: Path, given: Fields | None = None
 ) -> Change:
-    """What would be written into `into`, proved on a copy of it: every winner is found there, and
-    every other lookup is what it was. Nothing is written."""
-    held, notes = _of_other_versions(outcomes)
+    """Return the change that would be written to `into`, without writing it. It is checked on a
+    copy: all winners are found, and all other lookups are unchanged."""
+    held, notes = _outdated_winners(outcomes)
     stale = {holding.name for holding in held}
     current = [replace(o, kept=False) if o.name in stale else o for o in outcomes]
     change = emitter.emit(current, into, given or FrozenDict())
     change = replace(change, held=(*held, *change.held), notes=(*change.notes, *notes))
     with staged(change, into) as copy:
-        _prove(emitter, change, copy)
+        _check(emitter, change, copy)
     return change
 
 
-def _of_other_versions(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[str]]:
-    """Winners that this machine would run with another version of their library than they were
-    tuned with, and notes of the versions of those that it cannot run at all."""
+def _outdated_winners(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[str]]:
+    """Return the winners whose library has another version on this machine than they were tuned
+    with, and notes with the versions of winners that cannot run on this machine."""
     held, notes = [], []
     for outcome in outcomes:
         tuned = outcome.tuned
         if not outcome.kept or not tuned.version:
             continue
-        if not _is_here(outcome):
+        if not _can_run(outcome):
             notes.append(f"for {tuned.backend} {tuned.version} on {outcome.arch}")
         elif reason := outdated(outcome):
             held.append(Held(name=outcome.name, reason=f"it was {reason}: tune again"))
@@ -57,7 +57,7 @@ def _of_other_versions(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[st
 
 
 def outdated(outcome: Outcome) -> str | None:
-    """Why a winner may not mean the same kernel with the library that is here."""
+    """Return why a winner may select another kernel with the installed library, or None."""
     tuned = outcome.tuned
     if not outcome.kept or not tuned.version:
         return None
@@ -71,8 +71,8 @@ def outdated(outcome: Outcome) -> str | None:
     return None
 
 
-def _is_here(outcome: Outcome) -> bool:
-    """Whether this machine has a device that a winner is for."""
+def _can_run(outcome: Outcome) -> bool:
+    """Return whether this machine has a device of a winner's architecture."""
     kind, _, _ = outcome.device.partition(":")
     infos = devices.registry.get(kind).infos() if kind in devices.registry else []
     return any(info.arch == outcome.arch for info in infos)
@@ -80,14 +80,14 @@ def _is_here(outcome: Outcome) -> bool:
 
 @contextlib.contextmanager
 def staged(change: Change, into: Path) -> Iterator[Path]:
-    """A copy of what a check reads, with the change made in it; the target itself where nothing
-    changes."""
+    """Yield a copy of the files that a check reads, with the change applied; `into` itself if
+    nothing changes."""
     if not change.edits:
         yield into
         return
-    with tempfile.TemporaryDirectory(prefix="kmark-") as place:
-        copy = Path(place) / into.resolve().name  # that of `..` would be outside
-        texts = {path: text_at(into / path) for path in change.beside}
+    with tempfile.TemporaryDirectory(prefix="kmark-") as temporary:
+        copy = Path(temporary) / into.resolve().name  # resolved: `..` would be outside
+        texts = {path: text_at(into / path) for path in change.also_read}
         texts |= {edit.path: edit.after for edit in change.edits}
         for path, text in texts.items():
             if text is not None:
@@ -96,7 +96,7 @@ def staged(change: Change, into: Path) -> Iterator[Path]:
 
 
 def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) -> Written:
-    """Write the change, read it back and check it; if anything is wrong, undo it."""
+    """Write the change, read it back and check it; undo it on any error."""
     for edit in change.edits:
         if text_at(into / edit.path) != edit.before:
             raise UsageError(
@@ -113,7 +113,7 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
         for edit in change.edits:
             write_whole(into / edit.path, edit.after)
             done.append(into / edit.path)
-        _prove(emitter, change, into)
+        _check(emitter, change, into)
     except BaseException:
         for edit in change.edits:
             if into / edit.path in done:
@@ -123,8 +123,8 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
 
 
 def export(emitter: Emitter, change: Change, to: Path) -> tuple[Path, ...]:
-    """The changed files alone, at `to`, where nothing may be in the way. They were proved in
-    their place, and are read back to be what was proved."""
+    """Write only the changed files, to `to`, and compare them with what was checked. Raise
+    UsageError if one of them exists there."""
     for edit in change.edits:
         if (to / edit.path).exists():
             raise UsageError(
@@ -140,7 +140,7 @@ def export(emitter: Emitter, change: Change, to: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _prove(emitter: Emitter, change: Change, path: Path) -> None:
+def _check(emitter: Emitter, change: Change, path: Path) -> None:
     faults = emitter.check(change, path)
     if faults:
         raise KernelmarkError(
@@ -150,7 +150,8 @@ def _prove(emitter: Emitter, change: Change, path: Path) -> None:
 
 
 def _backup(path: Path, text: str) -> Path:
-    """A copy beside the file, with the date in its name and never in the place of another."""
+    """Write a backup next to the file, with the date in its name, and return its path. Existing
+    files are not overwritten."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     copy = path.with_name(f"{path.name}.{stamp}.bak")
     number = 2

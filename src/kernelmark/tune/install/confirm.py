@@ -1,12 +1,11 @@
-"""Confirm: whether a library really runs the tuned kernel once it is given the file.
+"""Confirm: whether a library runs the tuned kernel when it is given the file.
 
-A library that does not like a file, an entry or an index says nothing and runs its own choice. So
-each winner's problem is run once by the library itself, in a process that has the file installed.
-If the tuned kernel ran, the problem is run again without the file, as the library may choose that
-kernel by itself. Names are taken from the library's own log: hipBLASLt's extended profile, which it
-writes when the process ends, else Tensile's line for each launch, on standard output. hipBLASLt
-prints such lines too, but of kernels: their names differ from those of solutions, which winners
-have.
+A library silently ignores a file, entry or index that it rejects, and runs its default. So each
+winner's problem is run once by the library, in a process that has the file installed. If the tuned
+kernel ran, the problem is run again without the file, because the kernel may be the default too.
+Kernel names are read from the library's log: hipBLASLt's extended profile, which it writes when the
+process ends, else Tensile's line for each launch, on standard output. hipBLASLt prints such lines
+too, but with names of kernels, while winners have names of solutions.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from kernelmark.tune.records.outcome import Outcome
 
 TIMEOUT_S = 300.0
 _LOG = "hipblaslt.log"
-# Bit 128 of hipBLASLt's mask has names; a level, if set, would replace the mask.
+# Bit 128 of hipBLASLt's mask logs names; HIPBLASLT_LOG_LEVEL, if set, would replace the mask.
 _LOGGING = {"HIPBLASLT_LOG_MASK": "128", "TENSILE_DB": "0x8000"}
 _UNWANTED = ("HIPBLASLT_LOG_LEVEL", "HIPBLASLT_TUNING_FILE", "HIPBLASLT_TUNING_MODE")
 _RUNNING = re.compile(r"^Running kernel: (\S+)$", re.MULTILINE)
@@ -44,18 +43,18 @@ _SHAPE = {"M": "m", "N": "n", "K": "k"} | {
 
 
 class Proof(StrEnum):
-    """What a run of the library says of one winner."""
+    """The result of running one winner by the library."""
 
     CONFIRMED = "confirmed"  # the tuned kernel ran, and another one without the file
     UNPROVEN = "runs without the file, too"  # the file may have been read or not
     IGNORED = "ignored"  # another kernel ran
-    ABSENT = "not in the file"  # there is no entry that the library could follow
-    UNKNOWN = "unknown"  # nothing ran, or its name is not known
+    ABSENT = "not in the file"  # the file has no entry for the winner
+    UNKNOWN = "unknown"  # nothing ran, or the kernel's name is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The kernel that ran for a winner; `detail` says why it is not known."""
+    """The kernel that ran for a winner; `detail` is the reason if it is unknown."""
 
     outcome: Outcome
     proof: Proof
@@ -66,8 +65,8 @@ class Confirmation:
 def confirm(
     emitter: Emitter, outcomes: Sequence[Outcome], path: Path, *, timeout_s: float = TIMEOUT_S
 ) -> Iterator[Confirmation]:
-    """Run each winner's problem by the library with `path` installed, one process each. A winner
-    that has no entry in the file is not run."""
+    """Run each winner's problem by the library with `path` installed, in one process per winner.
+    A winner without an entry in the file is not run."""
     override = check_file(emitter, path)
     return (
         _confirmed(emitter, override, outcome, path.resolve(), timeout_s) for outcome in outcomes
@@ -75,7 +74,8 @@ def confirm(
 
 
 def check_file(emitter: Emitter, path: Path) -> Override:
-    """Return how a library is made to read `path`; refuse what none reads and what is not there."""
+    """Return the override that makes a library read `path`; raise UsageError if no library does, or
+    if `path` is missing."""
     if emitter.override is None:
         raise UsageError(
             f"no library reads {emitter.name} files by itself",
@@ -109,8 +109,8 @@ def _confirmed(
         return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=found)
     proof = Proof.IGNORED
     if found == [outcome.tuned.kernel.name]:
-        # Its own choice may be the same kernel, whether it read the file or not. One that is not
-        # logged (rocBLAS's gemv) is another: the tuned one was.
+        # The library's default may be the same kernel. A default that is not logged (rocBLAS's
+        # gemv) is another kernel, since the tuned one was logged.
         alone = _run(override, outcome, call, None, timeout_s)
         if isinstance(alone, str):
             detail = f"without the file: {alone}"
@@ -126,11 +126,11 @@ def _run(
     path: Path | None,
     timeout_s: float,
 ) -> list[str] | str:
-    """Return the kernels that the library runs for a winner's problem, with `path` installed if it
-    is given, or why they are not known. It logs none that it does not take from Tensile."""
+    """Return the kernels that the library runs for a winner's problem, with `path` installed if
+    given, or the error. Only kernels from Tensile are logged."""
     device = device_of(outcome)
-    with tempfile.TemporaryDirectory(prefix="kmark-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="kmark-") as temporary:
+        folder = Path(temporary)
         case = Case(problem=outcome.problem, backend=override.backend)
         (folder / "case.jsonl").write_text(codec.dumps(case), encoding="utf-8")
         command = [sys.executable, "-m", "kernelmark.runners.profiled", "--device", device]
@@ -163,7 +163,7 @@ def _variables(override: Override, path: Path | None, folder: Path, index: str) 
 
 
 def logged_names(text: str, call: Mapping[str, str]) -> list[str]:
-    """Return the solutions that hipBLASLt's extended profile has for a call."""
+    """Return the names of the solutions in hipBLASLt's extended profile for a call."""
     names = []
     for line in text.splitlines():
         fields = dict(_FIELD.findall(line))

@@ -1,11 +1,12 @@
-"""Triton configs of vLLM and SGLang: an object by M in a file a shape, found by the nearest M.
+"""Triton configs of vLLM and SGLang: one file per shape, with entries found by the nearest M.
 
     N=…,K=…,device_name=…,dtype=fp8_w8a8,block_shape=[128,128].json   block-scaled fp8 GEMMs
     E=…,N=…,device_name=…[,dtype=…][,block_shape=…].json              fused MoE
 
-SGLang writes a blank into block_shape, has per_channel_quant=True and _down after it, and keeps MoE
-files in a folder a Triton version, of which the newest other one is used where its own has none.
-Both take the entry whose M is nearest; of two that are equally near, the first in the file.
+SGLang writes a blank into block_shape, may add per_channel_quant=True and _down, and has one
+folder of MoE files per Triton version. If a file is missing there, the newest other version's is
+used. Both libraries use the entry with the nearest M; of two equally near ones, the first in the
+file.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _NAME = re.compile(
     r"(?P<channels>,per_channel_quant=True)?(?P<down>_down)?\.json\Z"
 )
 VERSION = re.compile(r"triton_([0-9]+(?:_[0-9]+)*)\Z")
-_TRITON = "triton_version"  # beside the entries, in vLLM's MoE files
+_TRITON = "triton_version"  # a key next to the entries of vLLM's MoE files
 _BLOCK_K = "BLOCK_SIZE_K"
-_CHANNELWISE = "fp8_w8a8_channelwise"  # SGLang's; null leaves the m near it to CUTLASS
+_CHANNELWISE = "fp8_w8a8_channelwise"  # SGLang's; for m nearest to a null entry, CUTLASS is used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a file is looked up by. A GEMM has `k`, a fused MoE `experts`; the other is 0."""
+    """The lookup key of a file. A GEMM has `k`, a fused MoE `experts`; the other is 0."""
 
     n: int
     device: str
@@ -51,13 +52,13 @@ class Shape:
 
     @property
     def raised(self) -> bool:
-        """Whether SGLang compares each BLOCK_SIZE_K with the scale's block when it reads a file."""
+        """Whether SGLang may raise BLOCK_SIZE_K to the block size of the scales (on reading)."""
         return bool(self.k and self.block) and self.dtype == "fp8_w8a8"
 
     def file_name(self, style: Style) -> str:
-        """The name that the library asks for."""
+        """Return the file name that the library opens."""
         device = self.device
-        # vLLM's lookup of MoE files, and no other, takes every GPU of that family for one.
+        # Only vLLM's lookup of MoE files treats all GPUs of the H200 family as one.
         if style == "vllm" and self.experts and "H200" in device.split("_"):
             device = "NVIDIA_H200"
         sizes = f"E={self.experts},N={self.n}" if self.experts else f"N={self.n},K={self.k}"
@@ -71,12 +72,12 @@ class Shape:
 
 
 def spell_device(name: str, style: Style) -> str:
-    """A GPU's name as the library writes it into names of files."""
+    """Return a GPU's name as it is in the library's file names."""
     return re.sub(r"[\s/]+", "_", name) if style == "vllm" else name.replace(" ", "_")
 
 
 def parse_name(name: str) -> Shape | None:
-    """The shape that a file's name says; None for a file of another kind."""
+    """Parse the shape from a file's name; return None for a file of another kind."""
     match = _NAME.match(name)
     if match is None or (match["first"], match["second"]) not in (("E", "N"), ("N", "K")):
         return None
@@ -94,13 +95,13 @@ def parse_name(name: str) -> Shape | None:
     )
 
 
-def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
-    """The entries of a file in its order. What the library's reader fails on is refused."""
+def parse(text: str, file: str, style: Style) -> dict[int, Mapping[str, Any]]:
+    """Parse the entries of a file, in order; raise UsageError where the library's reader fails."""
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
             raise ValueError("not an object")
-        shape = parse_name(PurePath(place).name)
+        shape = parse_name(PurePath(file).name)
         if style == "vllm" and not (shape and shape.k):
             document.pop(_TRITON, None)
         nulls = shape is not None and shape.dtype == _CHANNELWISE
@@ -109,11 +110,11 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
         }
     except (ValueError, RecursionError) as error:
         cause = f"cannot be read by {style}: {error}"
-        raise UsageError(Reason("in-file", file=place, cause=cause)) from None
+        raise UsageError(Reason("in-file", file=file, cause=cause)) from None
     for key, value in entries.items():
         if not isinstance(value, dict):
             cause = f"{key} is not an object of settings"
-            raise UsageError(Reason("in-file", file=place, cause=cause))
+            raise UsageError(Reason("in-file", file=file, cause=cause))
         if (
             style == "sglang"
             and shape
@@ -121,17 +122,17 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
             and not isinstance(value.get(_BLOCK_K), int)
         ):
             cause = f"cannot be read by sglang: {key} has no {_BLOCK_K}"
-            raise UsageError(Reason("in-file", file=place, cause=cause))
+            raise UsageError(Reason("in-file", file=file, cause=cause))
     return entries
 
 
 def nearest(entries: Entries, m: int) -> int | None:
-    """The M whose entry serves m."""
+    """Return the M whose entry is used for m."""
     return min(entries, key=lambda key: abs(key - m), default=None)
 
 
 def served(entries: Entries, key: int) -> tuple[int, int | None]:
-    """The first and the last m that an entry serves; None for no end."""
+    """Return the first and the last m that an entry is used for; None means no upper limit."""
     order = list(entries)
     below = max((x for x in entries if x < key), default=None)
     above = min((x for x in entries if x > key), default=None)
@@ -148,19 +149,21 @@ def served(entries: Entries, key: int) -> tuple[int, int | None]:
 
 
 def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path | None:
-    """The file that the library opens. `triton` is the version that SGLang runs with; its MoE files
-    are in a folder for each, and a missing one of the down projection is that of the other."""
+    """Return the file that the library opens. `triton` is the Triton version that SGLang runs
+    with, whose folder has its MoE files; without a file for the down projection, SGLang uses that
+    of the up projection."""
     name = shape.file_name(style)
     folders = list(_folders(root, triton)) if style == "sglang" and shape.experts else [root]
     file = next((folder / name for folder in folders if (folder / name).is_file()), None)
     if file is None and shape.down:
-        return find_file(root, _up(shape), style, triton)
+        return find_file(root, _up_projection(shape), style, triton)
     return file
 
 
-def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping[str, Any] | None:
-    """The settings that a kernel is launched with for m; None if the library chooses them."""
-    entries = parse(text, place, style)
+def lookup(text: str, file: str, shape: Shape, style: Style, m: int) -> Mapping[str, Any] | None:
+    """Return the settings that a kernel is launched with for m; None if the library uses its
+    default."""
+    entries = parse(text, file, style)
     key = nearest(entries, m)
     if key is None:
         return None
@@ -168,13 +171,13 @@ def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping
     if not settings and shape.dtype == _CHANNELWISE:
         return None
     if style == "sglang" and shape.raised:
-        return _whole_blocks(settings, shape)
+        return _raise_block_k(settings, shape)
     return settings
 
 
 def lint(root: Path) -> Lint:
-    """Everything wrong with the files of both libraries under `root`."""
-    root = root.absolute()  # its own name may be that of a Triton version
+    """Check the files of both libraries under `root`."""
+    root = root.absolute()  # the last part of its name may be a Triton version
     shapes = {path: parse_name(path.name) for path in sorted(root.rglob("*.json"))}
     files = {path: shape for path, shape in shapes.items() if shape}
     findings = [
@@ -186,7 +189,7 @@ def lint(root: Path) -> Lint:
 
 
 def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
-    """(M, or "" for the whole file; what is wrong)."""
+    """Yield pairs of M ("" for the whole file) and an error."""
     if " " in shape.device:
         yield "", "is never read: a blank in the name of a GPU is _"
         return
@@ -218,8 +221,9 @@ def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
         yield from ((str(key), text) for text in check_settings(settings))
 
 
-def _whole_blocks(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
-    """SGLang raises a BLOCK_SIZE_K below the scale's block, on NVIDIA only if it is no divisor."""
+def _raise_block_k(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
+    """Return the settings with BLOCK_SIZE_K as SGLang raises it if it is below the block size of
+    the scales, on NVIDIA only if it does not divide that."""
     assert shape.block is not None
     of_scale, block_k = shape.block[1], settings.get(_BLOCK_K)
     if not isinstance(block_k, int) or block_k >= of_scale:
@@ -229,7 +233,7 @@ def _whole_blocks(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, Any
     return {**settings, _BLOCK_K: of_scale}
 
 
-def _up(shape: Shape) -> Shape:
+def _up_projection(shape: Shape) -> Shape:
     return Shape(
         n=shape.n,
         k=shape.k,
@@ -242,7 +246,7 @@ def _up(shape: Shape) -> Shape:
 
 
 def _folders(root: Path, triton: str) -> Iterator[Path]:
-    """The folder of the version that runs, then the others from the newest."""
+    """Yield the folder of the running Triton version, then the others, newest first."""
     own = root / f"triton_{triton.replace('.', '_')}"
     if triton:
         yield own

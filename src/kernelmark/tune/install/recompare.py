@@ -1,4 +1,4 @@
-"""Recompare: reference and tuned once more, in turns, by the final that tuned configs go through.
+"""Recompare: repeat the final between reference and tuned config.
 
 The search is not repeated: the tuned config is the only finalist.
 """
@@ -32,21 +32,23 @@ def recompare(
     acceptance: Callable[[str], Acceptance] = lambda name: Acceptance(),
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Each outcome decided anew on its own device, or another of its architecture. If one of them
-    cannot run here, that is an error before any is timed; a kernel of another name is not kept."""
+    """Repeat the final of each outcome, on its device or another of its architecture. Raise
+    UsageError before timing if one cannot run here. An outcome whose kernel has another name now is
+    not kept."""
     runners = check_here(outcomes)
     decided = []
     for device, runner in runners.items():
         with runner.pool() as pool:
             for outcome in (tuned for tuned in outcomes if tuned.device == device):
-                again = _again(outcome, pool, acceptance(outcome.name))
+                again = _repeat(outcome, pool, acceptance(outcome.name))
                 on_outcome(again)
                 decided.append(again)
     return decided
 
 
 def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
-    """A runner for each device of the outcomes; what cannot run on this machine is an error."""
+    """Return a runner for each device of the outcomes; raise UsageError if an outcome cannot run
+    on this machine."""
     runners = {o.device: LocalRunner([device_of(o)]) for o in outcomes}
     for outcome in outcomes:
         _check_one(outcome, runners[outcome.device].infos[0])
@@ -54,7 +56,7 @@ def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
 
 
 def device_of(outcome: Outcome) -> str:
-    """The device it was tuned on, or one like it where there are fewer now."""
+    """Return the device of an outcome; if it is missing, one of the same architecture."""
     kind = devices.registry.get(outcome.device.partition(":")[0])
     infos = kind.infos() if kind.available() is None else []
     alike = [info.name for info in infos if info.arch == outcome.arch]
@@ -75,7 +77,7 @@ def _check_one(outcome: Outcome, info: DeviceInfo) -> None:
             raise UsageError(reason)
 
 
-def _again(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
+def _repeat(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
     plan = TunePlan(
         name=outcome.name,
         problem=outcome.problem,
@@ -91,13 +93,13 @@ def _again(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
         config=outcome.tuned.config,
         step="full",
         status=Status.OK,
-        seconds=math.inf,  # its time of another day, or device, says nothing of this machine now
+        seconds=math.inf,  # the earlier time must not count as a search time of this machine
     )
-    with tempfile.TemporaryDirectory(prefix="kmark-") as place:
-        journal = Journal(Path(place) / f"{outcome.name}.jsonl")
+    with tempfile.TemporaryDirectory(prefix="kmark-") as temporary:
+        journal = Journal(Path(temporary) / f"{outcome.name}.jsonl")
         try:
             work = finals(plan, pool.devices[0].info, journal, [finalist], outcome.evaluations)
-            again = _played(work, plan, pool, journal)
+            again = _measure(work, plan, pool, journal)
         finally:
             journal.close()
     if replaced(outcome, again):
@@ -108,12 +110,12 @@ def _again(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
 
 
 def replaced(outcome: Outcome, again: Outcome) -> bool:
-    """Whether another kernel runs now than the one that was tuned, as far as names tell."""
+    """Return whether the kernel has another name now than when it was tuned."""
     was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
     return bool(was and now and was != now)
 
 
-def _played(work: Work[Outcome], plan: TunePlan, pool: Pool, journal: Journal) -> Outcome:
+def _measure(work: Work[Outcome], plan: TunePlan, pool: Pool, journal: Journal) -> Outcome:
     (device,) = pool.devices
     while True:
         try:

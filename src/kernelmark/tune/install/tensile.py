@@ -1,13 +1,13 @@
-"""Tensile library logic: one file merged into another, as TensileMergeLibrary does.
+"""Tensile library logic: merging one file into another, as TensileMergeLibrary does.
 
-A logic file is a list of twelve, or an object with names for them: 4 the problem type, 5 the
-solutions, 7 the table of exact sizes [[m, n, batch, k], [solution, efficiency]], 11 the library's
-type. What is merged is that table: a size that the base lacks is added, one that it has is
-replaced if the incremental efficiency is higher or `force` says so. Solutions that no size uses
-are dropped, equal ones become one, and all are numbered anew.
+A logic file is a list of twelve elements, or an object that names them: 4 is the problem type, 5
+the solutions, 7 the table of exact sizes [[m, n, batch, k], [solution, efficiency]], 11 the library
+type. The tables are merged: a size that the base lacks is added; one that it has is replaced if the
+incremental efficiency is higher, or with `force`. Solutions that no size uses are dropped, equal
+ones are deduplicated, and all are renumbered.
 
-Tensile makes the names of solutions from their parameters when it builds a library; here names are
-taken as they stand, and parameters decide whether two solutions are the same.
+Tensile generates the names of solutions from their parameters when it builds a library. Here names
+are not changed, and two solutions are the same if their parameters are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import yaml
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
-_PLACES = {
+_POSITIONS = {
     "MinimumRequiredVersion": 0,
     "ArchitectureName": 2,
     "ProblemType": 4,
@@ -35,16 +35,16 @@ _PLACES = {
     "LibraryType": 11,
 }
 _IDENTITY = ("SolutionIndex", "SolutionNameMin", "KernelNameMin", "BaseName")
-# What means nothing without staggering.
+# Parameters without effect if StaggerU is 0.
 _STAGGER = ("StaggerUMapping", "StaggerUStride", "_staggerStrideShift")
-_LEADING = 4  # of eight numbers of a size the last four are leading dimensions
+_LEADING = 4  # the last four of eight numbers of a size are leading dimensions
 Size = tuple[int, ...]
 _loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class Fate(StrEnum):
-    """What became of an incremental size; the marks are those of TensileMergeLibrary."""
+    """What was done with an incremental size, with the marks of TensileMergeLibrary."""
 
     ADDED = "[-]"
     BETTER = "[O]"
@@ -54,8 +54,8 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One incremental size: what it was worth before (None: absent), and what is written now, or
-    was offered where nothing is."""
+    """The merge of one incremental size, with the efficiency before (None: absent) and after; if
+    the size was kept, `after` is the rejected efficiency."""
 
     size: Size
     fate: Fate
@@ -65,19 +65,19 @@ class Step:
 
 @dataclass(slots=True)
 class Logic:
-    """A logic file. `place` is for what is said of it, `text` what it was read from."""
+    """A logic file: its path for error messages, and the text it was parsed from."""
 
     document: Any
-    place: str
+    path: str
     text: str = ""
 
     def get(self, name: str) -> Any:
         if isinstance(self.document, dict):
             return self.document.get(name)
-        return self.document[_PLACES[name]]
+        return self.document[_POSITIONS[name]]
 
     def set(self, name: str, value: Any) -> None:
-        self.document[name if isinstance(self.document, dict) else _PLACES[name]] = value
+        self.document[name if isinstance(self.document, dict) else _POSITIONS[name]] = value
 
     @property
     def solutions(self) -> list[dict[str, Any]]:
@@ -89,33 +89,33 @@ class Logic:
         return self.get("ExactLogic") or []
 
 
-def parse(text: str, place: str) -> Logic:
-    """A logic file's text, its form checked."""
+def parse(text: str, path: str) -> Logic:
+    """Parse and check a logic file."""
     try:
         document = yaml.load(text, Loader=_loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
-        raise UsageError(Reason("file-not-yaml", file=place, error=first)) from None
-    if isinstance(document, list) and len(document) < max(_PLACES.values()) + 1:
-        raise UsageError(Reason("logic-parts", file=place, parts=len(document)))
+        raise UsageError(Reason("file-not-yaml", file=path, error=first)) from None
+    if isinstance(document, list) and len(document) < max(_POSITIONS.values()) + 1:
+        raise UsageError(Reason("logic-parts", file=path, parts=len(document)))
     if not isinstance(document, list | dict):
-        raise UsageError(Reason("not-logic", file=place))
-    logic = Logic(document, place, text)
+        raise UsageError(Reason("not-logic", file=path))
+    logic = Logic(document, path, text)
     if not isinstance(logic.get("ProblemType"), dict):
-        raise UsageError(Reason("logic-without-problem-type", file=place))
+        raise UsageError(Reason("logic-without-problem-type", file=path))
     if not isinstance(logic.get("Solutions"), list) or not isinstance(logic.table, list):
-        raise UsageError(Reason("logic-without-solutions", file=place))
+        raise UsageError(Reason("logic-without-solutions", file=path))
     for solution in logic.solutions:
         if not isinstance(solution, dict) or not isinstance(solution.get("SolutionIndex"), int):
-            raise UsageError(Reason("solution-without-index", file=place))
+            raise UsageError(Reason("solution-without-index", file=path))
         if not isinstance(solution.get("SolutionNameMin"), str):
             raise UsageError(
-                Reason("solution-without-name", file=place, index=solution["SolutionIndex"]),
+                Reason("solution-without-name", file=path, index=solution["SolutionIndex"]),
                 hint="run TensileMergeLibrary once: it names them",
             )
     for row in logic.table:
         if not _is_row(row) or row[1][0] not in range(len(logic.solutions)):
-            raise UsageError(Reason("logic-row", file=place, row=str(row)[:60]))
+            raise UsageError(Reason("logic-row", file=path, row=str(row)[:60]))
     return logic
 
 
@@ -128,8 +128,8 @@ def _is_row(row: object) -> bool:
 
 
 def answers(logic: Logic) -> dict[Size, tuple[dict[str, Any], float]]:
-    """The solution and efficiency of each size; of a size given twice, the later one. The table
-    counts solutions by their order: Tensile does not use SolutionIndex for it."""
+    """Return the solution and efficiency of each size; of a duplicate size, the last one. The table
+    refers to solutions by position: Tensile does not use SolutionIndex for it."""
     solutions = logic.solutions
     return {_trimmed(size): (solutions[index], eff) for size, (index, eff) in logic.table}
 
@@ -137,8 +137,8 @@ def answers(logic: Logic) -> dict[Size, tuple[dict[str, Any], float]]:
 def merge(
     base: Logic, extra: Logic, *, force: bool = False, no_eff: bool = False
 ) -> tuple[Logic, list[Step]]:
-    """`base` with the sizes of `extra`. `no_eff` writes 0 as the efficiency of what is merged;
-    the comparison still uses the files' values. Neither argument is changed."""
+    """Return `base` with the sizes of `extra`. `no_eff` writes 0 as the efficiency of merged sizes;
+    comparisons still use the files' values. Neither argument is changed."""
     _check_alike(base, extra)
     table, steps = answers(base), []
     for size, (solution, efficiency) in answers(extra).items():
@@ -148,7 +148,7 @@ def merge(
             efficiency = 0.0 if no_eff else efficiency
             table[size] = (solution, efficiency)
         steps.append(Step(size=size, fate=fate, before=before, after=efficiency))
-    merged = Logic(copy.deepcopy(base.document), base.place)
+    merged = Logic(copy.deepcopy(base.document), base.path)
     _fill(merged, [*base.solutions, *extra.solutions], table)
     version = max((_version(logic) for logic in (base, extra)), key=_numbers)
     if isinstance(merged.get("MinimumRequiredVersion"), dict):
@@ -169,7 +169,8 @@ def _fill(
     pool: Sequence[dict[str, Any]],
     table: Mapping[Size, tuple[dict[str, Any], float]],
 ) -> None:
-    """Solutions that are used, in the order of the pool, each once and under a name of its own."""
+    """Set the table of `logic`, and its solutions: those that the table uses, in the order of the
+    pool, without duplicates and with unique names."""
     used = {digest(solution) for solution, _ in table.values()}
     numbers: dict[str, int] = {}
     names: set[str] = set()
@@ -189,13 +190,13 @@ def _fill(
 
 
 def digest(solution: Mapping[str, Any]) -> str:
-    """Equal for solutions with equal parameters, whatever their number and name."""
+    """Return a digest of a solution's parameters, without its index and names."""
     values = {k: v for k, v in sanitised(solution).items() if k not in _IDENTITY}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def sanitised(solution: Mapping[str, Any]) -> dict[str, Any]:
-    """A solution without what has no effect."""
+    """Return a solution with parameters that have no effect set to 0."""
     if solution.get("StaggerU") == 0:
         return {**solution, **dict.fromkeys(_STAGGER, 0)}
     return dict(solution)
@@ -214,16 +215,16 @@ def _trimmed(size: Sequence[int]) -> Size:
 
 def _check_alike(base: Logic, extra: Logic) -> None:
     if isinstance(base.document, dict) != isinstance(extra.document, dict):
-        raise UsageError(Reason("logic-form-differs", file=extra.place, base=base.place))
+        raise UsageError(Reason("logic-form-differs", file=extra.path, base=base.path))
     mine, theirs = base.get("ProblemType"), extra.get("ProblemType")
     for name in {**mine, **theirs}:
-        # What a file of an earlier Tensile does not name is off, which is also written '' or [].
+        # A parameter missing in files of older Tensile versions is off, like 0, '' or [].
         if (mine.get(name) or 0) != (theirs.get(name) or 0):
             raise UsageError(
                 Reason(
                     "logic-problem-differs",
-                    file=extra.place,
-                    base=base.place,
+                    file=extra.path,
+                    base=base.path,
                     name=name,
                     given=str(theirs.get(name)),
                     there=str(mine.get(name)),
@@ -234,15 +235,15 @@ def _check_alike(base: Logic, extra: Logic) -> None:
         default = [logic.document.get("DefaultSolution") for logic in (base, extra)]
         if default[0] != default[1]:
             raise UsageError(
-                Reason("logic-default-differs", file=extra.place, base=base.place),
+                Reason("logic-default-differs", file=extra.path, base=base.path),
                 hint="run TensileMergeLibrary: it knows what the defaults mean",
             )
     if base.get("LibraryType") != extra.get("LibraryType"):
         raise UsageError(
             Reason(
                 "logic-type-differs",
-                file=extra.place,
-                base=base.place,
+                file=extra.path,
+                base=base.path,
                 given=str(extra.get("LibraryType")),
                 there=str(base.get("LibraryType")),
             )
@@ -259,16 +260,16 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def check_folder(folder: Path, logic: Logic) -> None:
-    """Refuse logic that does not belong into a folder called Equality or GridBased."""
+    """Raise UsageError for logic of another library type than its folder, Equality or GridBased."""
     kind = logic.get("LibraryType")
     if folder.name in ("Equality", "GridBased") and folder.name != kind:
         raise UsageError(
-            Reason("logic-folder", file=logic.place, given=str(kind), folder=str(folder))
+            Reason("logic-folder", file=logic.path, given=str(kind), folder=str(folder))
         )
 
 
 def text_of(logic: Logic, like: str | None) -> str:
-    """YAML, laid out as `like` was wherever one of the usual layouts gives it back exactly."""
+    """Return the YAML of `logic`, in the layout of `like` if a usual layout reproduces that."""
     layouts = [(sort, width) for sort in (True, False) for width in (80, 10**6)]
     if like is not None and "---" not in like[:4]:
         original = yaml.load(like, Loader=_loader)

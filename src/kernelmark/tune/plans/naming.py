@@ -2,9 +2,9 @@
 
 A GEMM is named <inputs><output><compute>_<transA><transB>_<n>, in the letters that BLAS libraries
 use and in their column-major order, so that row-major `ta=n tb=t` (torch's Linear) is TN. Inputs
-of two dtypes have both letters, A's first: F8B8. A batch of GEMMs is BATCHED_ and the name of
-its GEMM; a quantised one BATCHED_<scheme>_<output>. Other ops are ATTN_BF16, CONV_F16. The counter
-n begins anew for each type and layout and follows the order of contribution.
+of two dtypes have both letters, A's first: F8B8. A batched GEMM is BATCHED_<name of its GEMM>, a
+quantised one BATCHED_<scheme>_<output>. Other ops are named ATTN_BF16, CONV_F16. The counter n
+starts at 0 for each type and layout, and follows the order of contribution.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNTER = re.compile(r"(.+)_(\d+)\Z")
 
 
 def stem(problem: Problem) -> str:
-    """The name without its counter."""
+    """Return the name of a problem without its counter."""
     if problem.op == "gemm":
         return _gemm_name(problem)
     if problem.op == "batched_gemm":
@@ -47,9 +47,9 @@ def stem(problem: Problem) -> str:
 
 
 def assign(problems: Iterable[Problem], given: Mapping[str, str]) -> dict[str, str]:
-    """A name for each problem's key: the one in `given`, else the next of its kind, in order.
+    """Return names by problem key: the one in `given`, else the stem with the next free counter.
 
-    Names in `given` are never given to another problem, also if theirs is not asked for."""
+    A name in `given` is not reused, even if `problems` lacks the problem that has it."""
     taken = {name: key for key, name in given.items()}
     following: dict[str, int] = {}
     for name in taken:
@@ -68,8 +68,8 @@ def assign(problems: Iterable[Problem], given: Mapping[str, str]) -> dict[str, s
 
 
 def _gemm_name(problem: Problem) -> str:
-    """BLAS computes the transpose of our row-major GEMM: its A is our B."""
     types, options = problem.dtypes, problem.options
+    # BLAS computes the transpose of our row-major GEMM: its A is our B.
     a, b = _letter(types["b"]), _letter(types["a"])
     inputs = a if a == b else a + b
     layout = "".join("N" if options[name] == "n" else "T" for name in ("tb", "ta"))

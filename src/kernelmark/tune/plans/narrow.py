@@ -1,4 +1,4 @@
-"""The space that a plan lets a search go over: the backend's own, narrowed by the plan."""
+"""The space that is searched for a plan: the backend's space, narrowed by the plan."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from kernelmark.tune.plans.planfile import value_text
 _SHOWN = 12  # values of a parameter that a hint lists
 
 
-def space_of(plan: TunePlan, info: DeviceInfo, place: str = "") -> Space:
-    """What may be tried for `plan` on a device; `place` is the plan's file, for errors."""
-    place = place or plan.name
+def space_of(plan: TunePlan, info: DeviceInfo, file: str = "") -> Space:
+    """Return the space of `plan` on a device; error messages name `file`."""
+    file = file or plan.name
     backend = backends.find(plan.backend)
     whole = backend.space(plan.problem, info)
     if whole is None:
-        reason = Reason("plan-nothing-to-tune", place=place, backend=plan.backend, device=info.name)
+        reason = Reason("plan-nothing-to-tune", place=file, backend=plan.backend, device=info.name)
         cause = backend.untunable(plan.problem, info)
         raise UsageError(
             reason.having(cause=cause) if cause else reason,
             hint="kmark list backends says what there is",
         )
     if plan.reference_config:
-        _check_reference(plan, info, place)
-    return narrowed(whole, plan.space, place)
+        _check_reference(plan, info, file)
+    return narrowed(whole, plan.space, file)
 
 
-def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
-    """Refuse a reference that cannot be run, before a search that would end without it.
+def _check_reference(plan: TunePlan, info: DeviceInfo, file: str) -> None:
+    """Raise UsageError before the search if the reference config cannot be run.
 
-    Its values need not be among those that are searched, but are of their kind."""
+    Its values need not be in the space that is searched, but must be of the same types."""
     try:
         whole = backends.find(plan.reference_backend).space(plan.problem, info)
-    except Unsupported:  # a library that is not here lists nothing
+    except Unsupported:  # a library that is not installed cannot list its space
         return
     if whole is None:
         return
@@ -51,7 +51,7 @@ def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
             raise UsageError(
                 Reason(
                     "not-a-parameter",
-                    file=place,
+                    file=file,
                     key=f"reference.config.{name}",
                     backend=plan.reference_backend,
                 ),
@@ -62,7 +62,7 @@ def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
             raise UsageError(
                 Reason(
                     "value-of-another-type",
-                    file=place,
+                    file=file,
                     key=f"reference.config.{name}",
                     given=value_text(value),
                 ),
@@ -75,38 +75,39 @@ def _kind(value: ConfigValue) -> type:
 
 
 def narrowed(
-    space: Space, allowed: Mapping[str, tuple[ConfigValue, ...]], place: str = "plan"
+    space: Space, allowed: Mapping[str, tuple[ConfigValue, ...]], file: str = "plan"
 ) -> Space:
-    """`space` with only the `allowed` values of the parameters that are named there.
+    """Return `space` with the `allowed` values only; parameters not in `allowed` keep all values.
 
-    A value that the space does not have is refused: it would be another kernel than the rest of
-    the file speaks of. The default stays, also outside of the narrowed values."""
+    Raise UsageError for a value that is not in the space. The default config stays, even if its
+    values are not allowed."""
     parameters = dict(space.parameters)
     for name, values in allowed.items():
         if name not in parameters:
             raise UsageError(
-                Reason("not-in-space", file=place, key=f"space.{name}"),
+                Reason("not-in-space", file=file, key=f"space.{name}"),
                 hint=f"it has: {', '.join(parameters)}",
             )
-        wanted = [_own(value, parameters[name], place, f"space.{name}") for value in values]
+        wanted = [_own(value, parameters[name], file, f"space.{name}") for value in values]
         parameters[name] = tuple(dict.fromkeys(wanted))
     narrow = dataclasses.replace(space, parameters=FrozenDict(parameters))
     if next(iter(narrow), None) is None:
         raise UsageError(
-            Reason("space-empty", file=place),
+            Reason("space-empty", file=file),
             hint="allow more values of a parameter",
         )
     return narrow
 
 
-def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str, key: str) -> ConfigValue:
-    """The space's own value that `value` means: 10 is also 10.0, but 1 is not true."""
+def _own(value: ConfigValue, known: tuple[ConfigValue, ...], file: str, key: str) -> ConfigValue:
+    """Return the value of the space that equals `value`: 10 equals 10.0, but 1 does not equal
+    true."""
     for candidate in known:
         if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
             return candidate
     shown = ", ".join(value_text(candidate) for candidate in known[:_SHOWN])
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     raise UsageError(
-        Reason("value-not-in-space", file=place, key=key, given=value_text(value)),
+        Reason("value-not-in-space", file=file, key=key, given=value_text(value)),
         hint=f"it has: {shown}{more}",
     )

@@ -1,5 +1,5 @@
-"""TunePlan: how one problem is tuned. A file of it is written by `kmark tune plan`, read by
-`kmark tune run`, and edited by hand in between."""
+"""TunePlan: how one problem is tuned. `kmark tune plan` writes its file, `kmark tune run` reads
+it, and users may edit it in between."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
 
-ALPHA = 0.05  # of the interval of the ratio in the final
-# Fields that decide neither which candidates there are nor who wins.
+ALPHA = 0.05  # significance level of the ratio in the final
+# Fields that affect neither the candidates nor the decision.
 _DESCRIPTIVE = ("count", "share", "reference_s", "blas", "arch")
 _DECIDING = ("acceptance", "reference_backend", "reference_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """When a search ends: after so many evaluated candidates, or minutes, whatever comes first;
-    0 minutes are no limit."""
+    """Limits of a search, which ends at the first one reached; 0 minutes means no time limit."""
 
     evaluations: int = 100
     minutes: float = 0.0
@@ -38,9 +37,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What a winner must show. `finalists` are screened in two rounds; the best has `rounds` rounds
-    against the reference alone: faster by `min_ratio` and by `min_gain_us`, and right on fresh
-    inputs (`seeds`) and on `neighbours` sizes next to the problem's."""
+    """The conditions for keeping a winner. `finalists` candidates are screened in two rounds; the
+    best is then measured against the reference in `rounds` rounds. It must be faster by `min_ratio`
+    and `min_gain_us`, and correct on new inputs (`seeds`) and on `neighbours` similar sizes."""
 
     finalists: int = 3
     rounds: int = 6
@@ -52,10 +51,11 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunePlan:
-    """`space` narrows the backend's own space: name → the values that may be tried, empty for all.
+    """How one problem is tuned.
 
-    `arch` is the architecture that the space was listed for, "" if that is not known. `reference`
-    is what a winner has to beat; its backend may be another one."""
+    `space` narrows the backend's space: name → allowed values; empty allows all. `arch` is the
+    architecture that the space was listed for, "" if unknown. A winner has to beat the reference,
+    whose backend may differ."""
 
     name: str  # BBS_TN_0
     problem: Problem
@@ -70,22 +70,22 @@ class TunePlan:
     space: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=FrozenDict)
     count: int = 1
     share: float = 0.0
-    reference_s: float = 0.0  # from the summary; 0 when it was not timed
+    reference_s: float = 0.0  # from the summary; 0 if not timed
     blas: Mapping[str, str] = field(default_factory=FrozenDict)
 
 
 def search_digest(plan: TunePlan) -> str:
-    """Return the digest of what decides which candidates there are, and their order."""
+    """Return the digest of the fields that determine the candidates and their order."""
     return _digest(plan, (*_DESCRIPTIVE, *_DECIDING, "budget"))
 
 
 def decision_digest(plan: TunePlan) -> str:
-    """Return the digest of everything that an outcome holds for, whatever its budget was."""
+    """Return the digest of the fields that determine an outcome, except for the budget."""
     return _digest(plan, (*_DESCRIPTIVE, "budget"))
 
 
 def plan_digest(plan: TunePlan) -> str:
-    """Return the digest of everything that the work on a plan depends on."""
+    """Return the digest of all fields that affect the search or its outcome."""
     return _digest(plan, _DESCRIPTIVE)
 
 

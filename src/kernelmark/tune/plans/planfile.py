@@ -1,4 +1,4 @@
-"""TunePlan as a TOML file that explains itself, and back."""
+"""Reading and writing a TunePlan as a commented TOML file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ Limits = TypeVar("Limits", Budget, Acceptance)
 
 
 def text(plan: TunePlan, *, default: Config | None = None) -> str:
-    """The file of a plan. `default` is where the search starts, which a comment says."""
+    """Return the TOML text of a plan. `default` is the config that the search starts from, which
+    is written as a comment."""
     parts = [
         f"# How {plan.name} is tuned by `kmark tune run`. Edit what you like: `kmark tune plan` "
         "leaves an\n# edited file alone unless it is given --force.\n",
@@ -114,11 +115,11 @@ def _comment(words: str) -> list[str]:
 
 
 def value_text(value: ConfigValue) -> str:
-    """A value that reads back as itself, of the same type."""
+    """Return a value as TOML that parses back to the same value and type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON leaves DEL as it is, which TOML does not allow.
+        # JSON does not escape DEL; TOML requires it.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
 
@@ -128,7 +129,7 @@ def key_text(key: str) -> str:
 
 
 def list_text(key: str, values: Sequence[ConfigValue]) -> str:
-    """`key = [a, b]`, over several lines where one is too short."""
+    """Return `key = [a, b]`, wrapped if it is longer than a line."""
     line = f"{key_text(key)} = [{', '.join(map(value_text, values))}]"
     if len(line) <= _WIDTH:
         return line
@@ -144,58 +145,58 @@ def list_text(key: str, values: Sequence[ConfigValue]) -> str:
 
 
 def table_text(items: Mapping[str, ConfigValue]) -> list[str]:
-    """Lines of a table's body."""
+    """Return the lines of a table's body."""
     return [f"{key_text(key)} = {value_text(value)}" for key, value in items.items()]
 
 
 def read(path: Path) -> TunePlan:
-    """Load a plan; raise a one-line error with the file and key if it is invalid."""
+    """Load a plan; raise UsageError with the file and key if it is invalid."""
     document = _document(path)
-    place = str(path)
-    _known(document, _TOP, place, "")
-    reference = _table(document, "reference", place)
-    _known(reference, _REFERENCE, place, "reference.")
-    name = _text(document, "name", place, path.stem)
+    file = str(path)
+    _check_keys(document, _TOP, file, "")
+    reference = _table(document, "reference", file)
+    _check_keys(reference, _REFERENCE, file, "reference.")
+    name = _text(document, "name", file, path.stem)
     if name != path.stem:
         raise UsageError(
-            Reason("plan-name-differs", file=place, given=name),
+            Reason("plan-name-differs", file=file, given=name),
             hint=f'write name = "{path.stem}", or rename the file',
         )
-    backend = _backend(document, "backend", place, "")
-    strategy = _text(document, "strategy", place, "kmark")
+    backend = _backend(document, "backend", file, "")
+    strategy = _text(document, "strategy", file, "kmark")
     if strategy not in strategies.registry:
         known = ", ".join(strategies.registry.names())
         raise UsageError(
-            Reason("value-unknown", file=place, key="strategy", given=repr(strategy)),
+            Reason("value-unknown", file=file, key="strategy", given=repr(strategy)),
             hint=f"known: {known}",
         )
     return TunePlan(
         name=name,
-        problem=_problem(document, place, backend),
+        problem=_problem(document, file, backend),
         backend=backend,
-        reference_backend=_backend(reference, "backend", place, "reference.", backend),
-        reference_config=_config(_table(reference, "config", place, "reference."), place),
-        arch=_text(document, "arch", place, ""),
+        reference_backend=_backend(reference, "backend", file, "reference.", backend),
+        reference_config=_config(_table(reference, "config", file, "reference."), file),
+        arch=_text(document, "arch", file, ""),
         strategy=strategy,
-        seed=_whole(document, "seed", place, 1, least=0),
-        budget=_numbers(Budget, _table(document, "budget", place), place, "budget"),
-        acceptance=_numbers(Acceptance, _table(document, "acceptance", place), place, "acceptance"),
-        space=_values(_table(document, "space", place), place),
-        count=_whole(document, "count", place, 1, least=1),
-        share=_real(document, "share", place, 0.0, most=1.0),
-        reference_s=_real(reference, "time_s", place, 0.0, prefix="reference."),
-        blas=_words(_table(document, "blas", place), place),
+        seed=_whole(document, "seed", file, 1, least=0),
+        budget=_numbers(Budget, _table(document, "budget", file), file, "budget"),
+        acceptance=_numbers(Acceptance, _table(document, "acceptance", file), file, "acceptance"),
+        space=_values(_table(document, "space", file), file),
+        count=_whole(document, "count", file, 1, least=1),
+        share=_real(document, "share", file, 0.0, most=1.0),
+        reference_s=_real(reference, "time_s", file, 0.0, prefix="reference."),
+        blas=_words(_table(document, "blas", file), file),
     )
 
 
 def target(path: Path) -> tuple[str, str]:
-    """The backend and the architecture that a file is for, whatever else is wrong with it."""
-    document, place = _document(path), str(path)
-    return _backend(document, "backend", place, ""), _text(document, "arch", place, "")
+    """Return the backend and the architecture of a plan's file, without checking other keys."""
+    document, file = _document(path), str(path)
+    return _backend(document, "backend", file, ""), _text(document, "arch", file, "")
 
 
 def learn_ops(folder: TuningFolder) -> None:
-    """Make the ops known that the kernel files of a folder's plans define."""
+    """Register the ops that are defined by the kernel files of a folder's plans."""
     for name in folder.names():
         path = folder.plan(name)
         with contextlib.suppress(OSError, KernelmarkError):  # reported where the plan is needed
@@ -204,7 +205,7 @@ def learn_ops(folder: TuningFolder) -> None:
 
 
 def too_few(rounds: int) -> Reason | None:
-    """Return why a final of so many rounds is refused, None if it is not."""
+    """Return a reason if a final of `rounds` rounds is too short, else None."""
     if rounds >= LEAST_ROUNDS:
         return None
     return Reason("final-too-few-rounds", rounds=rounds, least=LEAST_ROUNDS, level=1 - ALPHA)
@@ -214,95 +215,95 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_whole(path).decode())
     except FileNotFoundError:
-        raise UsageError(Reason("file-missing", file=str(path)), hint=_anew(path)) from None
+        raise UsageError(Reason("file-missing", file=str(path)), hint=_rewrite_hint(path)) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise UsageError(
-            Reason("file-not-utf8", file=str(path)), hint=f"delete it: {_anew(path)}"
+            Reason("file-not-utf8", file=str(path)), hint=f"delete it: {_rewrite_hint(path)}"
         ) from None
     except ValueError as error:
         raise UsageError(
             Reason("file-not-toml", file=str(path), error=str(error)),
-            hint=f"fix that line, or delete the file: {_anew(path)}",
+            hint=f"fix that line, or delete the file: {_rewrite_hint(path)}",
         ) from None
 
 
-def _anew(path: Path) -> str:
+def _rewrite_hint(path: Path) -> str:
     return f"'kmark tune plan {path.parent.parent} -b BACKEND' writes it anew"
 
 
-def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str, prefix: str) -> None:
+def _check_keys(table: Mapping[str, Any], names: tuple[str, ...], file: str, prefix: str) -> None:
     for key in table:
         if key not in names:
             raise UsageError(
-                Reason("key-unknown", file=place, key=f"{prefix}{key}"),
+                Reason("key-unknown", file=file, key=f"{prefix}{key}"),
                 hint=f"known: {', '.join(names)}",
             )
 
 
-def _table(table: Mapping[str, Any], key: str, place: str, prefix: str = "") -> dict[str, Any]:
+def _table(table: Mapping[str, Any], key: str, file: str, prefix: str = "") -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise UsageError(
-            Reason("value-not-table", file=place, key=f"{prefix}{key}"),
+            Reason("value-not-table", file=file, key=f"{prefix}{key}"),
             hint=f"begin it with [{prefix}{key}]",
         )
     return value
 
 
 def _text(
-    table: Mapping[str, Any], key: str, place: str, default: str | None, prefix: str = ""
+    table: Mapping[str, Any], key: str, file: str, default: str | None, prefix: str = ""
 ) -> str:
     value = table.get(key, default)
     if value is None:
         raise UsageError(
-            Reason("key-missing", file=place, key=f"{prefix}{key}"),
-            hint=f"write it there, or delete the file: {_anew(Path(place))}",
+            Reason("key-missing", file=file, key=f"{prefix}{key}"),
+            hint=f"write it there, or delete the file: {_rewrite_hint(Path(file))}",
         )
     if not isinstance(value, str):
         raise UsageError(
-            Reason("value-not-text", file=place, key=f"{prefix}{key}", given=repr(value)),
+            Reason("value-not-text", file=file, key=f"{prefix}{key}", given=repr(value)),
             hint=f'write {key} = "{value}"',
         )
     return value
 
 
 def _backend(
-    table: Mapping[str, Any], key: str, place: str, prefix: str, default: str | None = None
+    table: Mapping[str, Any], key: str, file: str, prefix: str, default: str | None = None
 ) -> str:
-    name = _text(table, key, place, default, prefix)
+    name = _text(table, key, file, default, prefix)
     if name not in backends.registry and not backends.is_file(name):
         known = ", ".join(backends.registry.names())
         raise UsageError(
-            Reason("value-unknown", file=place, key=f"{prefix}{key}", given=repr(name)),
+            Reason("value-unknown", file=file, key=f"{prefix}{key}", given=repr(name)),
             hint=f"known: {known}, or a .py file of your own",
         )
     return name
 
 
-def _problem(document: Mapping[str, Any], place: str, backend: str) -> Problem:
-    key = _text(document, "problem", place, None)
+def _problem(document: Mapping[str, Any], file: str, backend: str) -> Problem:
+    key = _text(document, "problem", file, None)
     if key.split(" ", 1)[0] not in ops.registry and backends.is_file(backend):
         backends.find(backend)  # its file may define the op
     try:
         return ops.parse(key)
     except KernelmarkError as error:
         raise UsageError(
-            Reason("value-refused", file=place, key="problem", cause=error.message),
+            Reason("value-refused", file=file, key="problem", cause=error.message),
             hint=error.hint or "kmark list ops says what a problem may be",
         ) from None
 
 
 def _whole(
-    table: Mapping[str, Any], key: str, place: str, default: int, *, least: int, prefix: str = ""
+    table: Mapping[str, Any], key: str, file: str, default: int, *, least: int, prefix: str = ""
 ) -> int:
     value = table.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(
             Reason(
                 "value-not-whole",
-                file=place,
+                file=file,
                 key=f"{prefix}{key}",
                 given=repr(value),
                 least=least,
@@ -315,7 +316,7 @@ def _whole(
 def _real(
     table: Mapping[str, Any],
     key: str,
-    place: str,
+    file: str,
     default: float,
     *,
     most: float = math.inf,
@@ -323,9 +324,9 @@ def _real(
 ) -> float:
     value = table.get(key, default)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    # A whole number of 400 digits is no float; neither are inf and nan within these bounds.
+    # An integer of 400 digits overflows a float. The bounds also reject inf and nan.
     if not number or not 0 <= value <= min(most, sys.float_info.max):
-        where = {"file": place, "key": f"{prefix}{key}", "given": repr(value)[:40]}
+        where = {"file": file, "key": f"{prefix}{key}", "given": repr(value)[:40]}
         raise UsageError(
             Reason("value-not-number", **where, least=0)
             if math.isinf(most)
@@ -335,60 +336,60 @@ def _real(
     return float(value)
 
 
-def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: str) -> Limits:
-    """A class of numbers, each whole or not as its default is."""
+def _numbers(kind: type[Limits], table: Mapping[str, Any], file: str, section: str) -> Limits:
+    """Parse a table into a Budget or Acceptance; each number has the type of its default."""
     defaults = kind()
     prefix = f"{section}."
-    _known(table, tuple(field.name for field in fields(kind)), place, prefix)
+    _check_keys(table, tuple(field.name for field in fields(kind)), file, prefix)
     numbers: dict[str, Any] = {}
     for key in table:
         default = getattr(defaults, key)
         if isinstance(default, int):
             least = _LEAST.get(key, 1)
-            numbers[key] = _whole(table, key, place, default, least=least, prefix=prefix)
+            numbers[key] = _whole(table, key, file, default, least=least, prefix=prefix)
         else:
-            numbers[key] = _real(table, key, place, default, prefix=prefix)
+            numbers[key] = _real(table, key, file, default, prefix=prefix)
     if reason := too_few(numbers.get("rounds", LEAST_ROUNDS)):
         raise UsageError(
-            Reason("value-refused", file=place, key=f"{prefix}rounds", cause=reason),
+            Reason("value-refused", file=file, key=f"{prefix}rounds", cause=reason),
             hint=f"write rounds = {LEAST_ROUNDS}, or more",
         )
     return kind(**numbers)
 
 
-def _config(table: Mapping[str, Any], place: str) -> Config:
+def _config(table: Mapping[str, Any], file: str) -> Config:
     for key, value in table.items():
-        _simple(value, place, f"reference.config.{key}")
+        _check_simple(value, file, f"reference.config.{key}")
     return FrozenDict(table)
 
 
-def _values(table: Mapping[str, Any], place: str) -> Mapping[str, tuple[ConfigValue, ...]]:
+def _values(table: Mapping[str, Any], file: str) -> Mapping[str, tuple[ConfigValue, ...]]:
     for key, values in table.items():
         if not isinstance(values, list) or not values:
             raise UsageError(
-                Reason("value-not-list", file=place, key=f"space.{key}", given=repr(values)),
+                Reason("value-not-list", file=file, key=f"space.{key}", given=repr(values)),
                 hint=f"write {key} = [16, 32]; without the line all values may be tried",
             )
         for value in values:
-            _simple(value, place, f"space.{key}")
+            _check_simple(value, file, f"space.{key}")
     return FrozenDict({key: tuple(values) for key, values in table.items()})
 
 
-def _simple(value: object, place: str, key: str) -> None:
+def _check_simple(value: object, file: str, key: str) -> None:
     if not isinstance(value, str | int | float) or (
         isinstance(value, float) and not math.isfinite(value)
     ):
         raise UsageError(
-            Reason("value-not-simple", file=place, key=key, given=repr(value)),
+            Reason("value-not-simple", file=file, key=key, given=repr(value)),
             hint='write 16, "wide" or true',
         )
 
 
-def _words(table: Mapping[str, Any], place: str) -> Mapping[str, str]:
+def _words(table: Mapping[str, Any], file: str) -> Mapping[str, str]:
     for key, value in table.items():
         if not isinstance(value, str):
             raise UsageError(
-                Reason("value-not-text", file=place, key=f"blas.{key}", given=repr(value)),
+                Reason("value-not-text", file=file, key=f"blas.{key}", given=repr(value)),
                 hint=f'write {key} = "{value}"',
             )
     return FrozenDict(table)

@@ -1,4 +1,4 @@
-"""From what problems cost to one plan each, and to files that leave a user's edits alone."""
+"""Planning: a plan for each problem of a summary, and their files, which keep a user's edits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kernelmark.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What all plans of one call have in common."""
+    """The settings that all plans of one call share."""
 
     backend: str
     reference: str
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A plan with the space that it was made from."""
+    """A plan, with the default config and the size of its space."""
 
     plan: TunePlan
     default: Config
@@ -48,8 +48,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A problem that no plan is written for, with the reason; `bare` if its backend offers nothing
-    to choose from, `by_reference` if it is another backend that is to be beaten who cannot."""
+    """A problem that no plan is written for, with the reason. `bare`: the backend has nothing to
+    tune for it. `by_reference`: the reference is another backend, which cannot run it."""
 
     cost: Cost
     reason: Reason
@@ -58,21 +58,22 @@ class Refused:
 
 
 class Fate(StrEnum):
-    """What became of a plan's file."""
+    """What was done with a plan's file."""
 
     NEW = "new"
-    CHANGED = "changed"  # it was as it had been written, and is another now
+    CHANGED = "changed"  # overwritten: the user had not edited it
     SAME = "same"
-    EDITED = "edited"  # by hand, so it was left alone
-    UNREADABLE = "unreadable"  # since it was edited by hand
+    EDITED = "edited"  # kept: the user edited it
+    UNREADABLE = "unreadable"  # kept: the user edited it, and it is invalid now
 
 
 def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> list[Cost]:
-    """Every problem of the workload by contribution: as timed, then, untimed, by calls × work.
+    """Return all problems of the workload by contribution: timed ones by time, then untimed ones
+    by calls × work.
 
-    Counts are today's, so shares are right after another log was imported. `thr` is in percent;
-    without one the summary's own selection holds, and what it does not know is selected unless it
-    leaves problems out."""
+    Counts come from the workload, so shares are correct after another log was imported. `thr` is in
+    percent; None keeps the summary's selection. Problems that are not in the summary are then
+    selected only if all problems in it are."""
     called = counts(workload)
     timed = {} if known is None else {cost.problem: cost for cost in known.costs}
     whole = all(cost.selected for cost in timed.values())
@@ -96,9 +97,10 @@ def drafts(
     info: DeviceInfo,
     timed_by: str = "",
 ) -> tuple[list[Draft], list[Refused]]:
-    """A plan for each problem that can be tuned, in the order given. `timed_by` is the backend
-    that the costs were timed with: what it could not do is no reference, and its times count
-    as the reference's only if it is the reference."""
+    """Return a plan for each problem that can be tuned, in the order given, and the refused ones.
+
+    `timed_by` is the backend that the costs were timed with. If it is the reference, its failures
+    are refused and its times are the reference's; otherwise both are ignored."""
     backend, reference = backends.find(settings.backend), backends.find(settings.reference)
     drafted: list[Draft] = []
     refused: list[Refused] = []
@@ -147,7 +149,8 @@ def drafts(
 
 
 def named(folder: TuningFolder, problems: Sequence[Problem]) -> dict[str, str]:
-    """Names by key, those given before kept. Where the state is lost, plans say theirs."""
+    """Return names by problem key, keeping existing ones. Names missing in the state are read from
+    the plans."""
     names = dict(folder.read_state().names)
     taken = set(names.values())
     for name in folder.names():
@@ -159,7 +162,8 @@ def named(folder: TuningFolder, problems: Sequence[Problem]) -> dict[str, str]:
 def write(
     folder: TuningFolder, drafted: Iterable[Draft], names: Mapping[str, str], *, force: bool = False
 ) -> dict[str, Fate]:
-    """Every plan in its file, unless that was edited by hand and is not to be overwritten."""
+    """Write every plan to its file, except for files that the user edited (`force` overwrites
+    these too)."""
     written = dict(folder.read_state().written)
     fates: dict[str, Fate] = {}
     for draft in drafted:
@@ -180,7 +184,7 @@ def write(
 
 
 def complaint(path: Path) -> str:
-    """What is wrong with a plan's file; "" if nothing."""
+    """Return the error in a plan's file, "" if it is valid."""
     try:
         planfile.read(path)
     except KernelmarkError as error:
@@ -189,8 +193,9 @@ def complaint(path: Path) -> str:
 
 
 def _text_at(path: Path) -> str | None:
-    """What is in a file, if there is one; one that is no text is not as it was written either."""
+    """Return the text of a file, None if it does not exist."""
     try:
+        # A file that is not UTF-8 differs from what was written, so it counts as edited.
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
@@ -202,7 +207,7 @@ def _refusal(
     backend: Backend, problem: Problem, info: DeviceInfo, *, reference: bool = False
 ) -> Reason:
     rule: Callable[[Problem, DeviceInfo], str | None] = backend.supports
-    if not _is_here(info):  # then neither need be what runs it
+    if not _is_present(info):  # then the libraries that run the backend need not be installed
         rule = getattr(backend, "refuses", rule)
     cause = rule(problem, info)
     if cause is None:
@@ -210,13 +215,13 @@ def _refusal(
     return Reason("backend-refuses", reference=reference, backend=backend.name, cause=cause)
 
 
-def _is_here(info: DeviceInfo) -> bool:
-    """A device that is known by its architecture alone has no memory that could be counted."""
+def _is_present(info: DeviceInfo) -> bool:
+    # A device that is known by its architecture alone has no memory size.
     return info.memory_bytes > 0
 
 
 def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
-    """Backends that have something to tune for a problem; the scripted one only on its device."""
+    """Return the backends with something to tune for a problem; `fake` only on a fake device."""
     names = []
     for name in backends.registry.names():
         try:
@@ -234,7 +239,7 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        if _is_here(info) or backends.is_file(backend.name):
+        if _is_present(info) or backends.is_file(backend.name):
             return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
         return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
     if space is None or next(iter(space), None) is None:

@@ -1,7 +1,7 @@
-"""Summary: what each problem of a workload costs with the reference, and its share of the whole.
+"""Summary: the time that each problem of a workload takes with the reference, and its share.
 
-A problem's cost is its number of calls times the time of one. What the reference could not do has
-its reason and no share.
+The cost of a problem is its number of calls times the time of one call. A problem that failed with
+the reference has a reason and no share.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from kernelmark.tune.folder import hinted, unreadable, write_whole
 from kernelmark.workloads.workload import Workload
 
 _US = 1e6
-_DIGITS = 6  # after the point
+_DIGITS = 6  # after the decimal point
 COLUMNS = (
     *("problem", "count", "time_us", "low_us", "high_us", "total_us"),
     *("pct_of_total", "cumulative_pct", "selected", "threshold_pct", "status", "reason"),
     *("backend", "version", "device", "model", "arch", "timing", "run"),
 )
 _Line = Mapping[str, Any]  # file and line, as fields of a reason
-_LATER = ("threshold_pct",)  # what files of old do not have
+_LATER = ("threshold_pct",)  # columns that older versions did not write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What times were taken with. Those of another basis are not mixed in; which of several like
-    devices it was makes no other one."""
+    """The conditions of a measurement. Times of different bases are not mixed; devices of the same
+    model have the same basis."""
 
     backend: str
     version: str
@@ -50,8 +50,8 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One distinct problem. `status` is None until it is timed; `share` and `cumulative` are of
-    the whole workload's time, 0 to 1."""
+    """The cost of one distinct problem. `status` is None until it is timed; `share` and
+    `cumulative` are fractions of the workload's time, 0 to 1."""
 
     problem: Problem
     count: int
@@ -67,25 +67,25 @@ class Cost:
 
     @property
     def no_time(self) -> bool:
-        """Whether the reference could not do it or did it wrongly."""
+        """Whether the reference failed or was wrong."""
         return self.status not in (None, Status.OK)
 
     @property
     def rel_half_width(self) -> float:
-        """As of a measurement; infinite where there is no interval."""
+        """Relative half-width of the interval, as for a measurement; infinite without one."""
         width = Interval(low_s=self.low_s, high_s=self.high_s).rel_half_width
         return width if math.isfinite(width) else math.inf
 
     @property
     def total_s(self) -> float:
-        """Seconds over all calls; 0 where there is no time that counts."""
+        """Seconds of all calls; 0 without a valid time."""
         return self.count * self.time_s if self.status is Status.OK else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Costs, the largest first. `thr` is the threshold in percent that selected them, None where
-    none was given; single ones may have been selected by hand since."""
+    """Costs, the largest first. `thr` is the threshold in percent that selected them, if given;
+    users may have changed the selection since."""
 
     basis: Basis
     costs: tuple[Cost, ...]
@@ -101,24 +101,24 @@ class Summary:
 
     @property
     def coverage(self) -> float:
-        """The share of the selected problems."""
+        """The total share of the selected problems."""
         return math.fsum(cost.share for cost in self.selected)
 
     @property
     def failed(self) -> tuple[Cost, ...]:
-        """What the reference could not do or did wrongly."""
+        """The problems on which the reference failed or was wrong."""
         return tuple(cost for cost in self.costs if cost.no_time)
 
     @property
     def timed(self) -> Summary:
-        """Of those that have a time, and so a part in the whole."""
+        """The summary of the problems that have a valid time."""
         timed = tuple(cost for cost in self.costs if cost.status is Status.OK)
         return dataclasses.replace(self, costs=timed)
 
 
 def counts(workload: Workload) -> dict[Problem, int]:
-    """Calls of each distinct problem: logged calls that differ only in what our problem does not
-    tell apart (leading dimensions, an activation) are one problem."""
+    """Return the number of calls by problem. Logged calls that differ only in properties that a
+    Problem does not have (leading dimensions, an activation) are the same problem."""
     calls: dict[Problem, int] = {}
     for call in workload.calls:
         calls[call.problem] = calls.get(call.problem, 0) + call.count
@@ -126,7 +126,7 @@ def counts(workload: Workload) -> dict[Problem, int]:
 
 
 def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
-    """The cost that a result shows; a wrong result keeps its time but has no share."""
+    """Return the cost from a result; a wrong result keeps its time but has no share."""
     measured = result.measurement
     reason = "" if result.status is Status.OK else result.why or "no reason was given"
     cost = Cost(
@@ -140,15 +140,14 @@ def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
 
 
 def counted(cost: Cost, count: int) -> Cost:
-    """The same time with another number of calls."""
+    """Return `cost` with another number of calls."""
     return dataclasses.replace(cost, count=count)
 
 
 def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) -> Summary:
-    """Costs sorted, with their shares; `thr` is in percent: problems below it are not selected.
+    """Sort the costs, and compute their shares. Problems below `thr` percent are not selected.
 
-    A threshold of 0 selects every problem, also those that could not be timed; without one they
-    stay as they are."""
+    A threshold of 0 selects all problems, also those without a time; None keeps the selection."""
     every = sorted(costs, key=lambda cost: (-cost.total_s, -cost.count, cost.problem.key))
     whole = math.fsum(cost.total_s for cost in every)
     ranked: list[Cost] = []
@@ -168,7 +167,7 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) ->
 
 
 def records(found: Summary) -> list[dict[str, str | int | float | None]]:
-    """One flat record a problem: the rows of summary.csv, with units in the columns' names."""
+    """Return the rows of summary.csv, one per problem."""
     basis = found.basis
     return [
         {
@@ -201,7 +200,8 @@ def write(path: Path, found: Summary) -> None:
 
 
 def read(path: Path) -> Summary | None:
-    """The summary in a file; None if there is none yet. `selected` may have been edited."""
+    """Load a summary; return None if the file does not exist or is empty. Users may have edited
+    `selected`."""
     with hinted(f"delete it and summarise again: kmark tune summarise {path.parent}"):
         return _read(path)
 
@@ -236,30 +236,30 @@ def _read(path: Path) -> Summary | None:
 _BASIS = ("backend", "version", "device", "model", "arch", "timing")
 
 
-def _cost(row: Mapping[str, str | None], place: _Line) -> Cost:
+def _cost(row: Mapping[str, str | None], where: _Line) -> Cost:
     cells = {name: row.get(name) or "" for name in COLUMNS}
 
     def seconds(name: str) -> float:
-        return _real(cells[name], name, place) / _US
+        return _real(cells[name], name, where) / _US
 
     def share(name: str) -> float:
-        return _real(cells[name], name, place, needed=True) / 100
+        return _real(cells[name], name, where, needed=True) / 100
 
     if cells["selected"] not in ("yes", "no"):
         raise UsageError(
-            Reason("cell-not-yes-or-no", **place, column="selected", given=cells["selected"]),
+            Reason("cell-not-yes-or-no", **where, column="selected", given=cells["selected"]),
             hint="write yes or no",
         )
     try:
         problem = ops.parse(cells["problem"])
     except KernelmarkError as error:
         raise UsageError(
-            Reason("cell-refused", **place, column="problem", cause=error.message), hint=error.hint
+            Reason("cell-refused", **where, column="problem", cause=error.message), hint=error.hint
         ) from None
     return Cost(
         problem=problem,
-        count=_whole(cells["count"], "count", place),
-        status=_status(cells["status"], place),
+        count=_whole(cells["count"], "count", where),
+        status=_status(cells["status"], where),
         time_s=seconds("time_us"),
         low_s=seconds("low_us"),
         high_s=seconds("high_us"),
@@ -271,14 +271,14 @@ def _cost(row: Mapping[str, str | None], place: _Line) -> Cost:
     )
 
 
-def _whole(text: str, name: str, place: _Line) -> int:
+def _whole(text: str, name: str, where: _Line) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(Reason("cell-not-whole", **place, column=name, given=text))
+        raise UsageError(Reason("cell-not-whole", **where, column=name, given=text))
     return int(text)
 
 
-def _real(text: str, name: str, place: _Line, *, needed: bool = False) -> float:
-    """A number; an empty cell is one that is not known."""
+def _real(text: str, name: str, where: _Line, *, needed: bool = False) -> float:
+    """Parse a number; an empty cell is NaN unless `needed`."""
     if not text and not needed:
         return math.nan
     try:
@@ -286,19 +286,19 @@ def _real(text: str, name: str, place: _Line, *, needed: bool = False) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UsageError(Reason("cell-not-number", **place, column=name, given=text))
+        raise UsageError(Reason("cell-not-number", **where, column=name, given=text))
     return value
 
 
-def _status(text: str, place: _Line) -> Status | None:
+def _status(text: str, where: _Line) -> Status | None:
     known = tuple(status.value for status in Status)
     if text and text not in known:
-        raise UsageError(Reason("cell-unknown", **place, column="status", given=text, known=known))
+        raise UsageError(Reason("cell-unknown", **where, column="status", given=text, known=known))
     return Status(text) if text else None
 
 
 def _us(seconds: float) -> float | None:
-    """Microseconds to a picosecond; None for what is not known, as an interval of one block."""
+    """Return microseconds, rounded to a picosecond; None for NaN (no interval with one block)."""
     return round(seconds * _US, _DIGITS) if math.isfinite(seconds) else None
 
 

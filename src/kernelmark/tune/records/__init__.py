@@ -1,1 +1,1 @@
-"""Records: what a tuning folder holds of a search, and how far each plan is."""
+"""Records: journals, outcomes and result files of a tuning folder, and the progress of plans."""

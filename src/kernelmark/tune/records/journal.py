@@ -1,8 +1,8 @@
-"""Journal: everything that was evaluated for one plan, in a file that only grows.
+"""Journal: all evaluations of one plan, in an append-only file.
 
-One JSON object a line: a header, a trial for every evaluation, an outcome at the end. A line is on
-disk before the search learns of it, so that a killed run loses what was on the device and nothing
-else. What the kill cut in half is dropped on reading.
+One JSON object per line: a header, a trial for each evaluation, an outcome at the end. A line is
+synced to disk before the search continues, so a killed run loses only the case on the device. A
+truncated last line is dropped on reading.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.outcome import Outcome
 
-COMPILE = "compile"  # the step of what was never timed
-FINAL_STEP = "final "  # how steps of finals begin
-SCREENING_STEP = "heat"  # of finalists; journals of older versions have this word too
+COMPILE = "compile"  # the step of a trial that was not timed
+FINAL_STEP = "final "  # prefix of the steps of finals
+SCREENING_STEP = "heat"  # screening of finalists; the stored word is that of older versions
 
 
 def is_screening(step: str) -> bool:
-    """Return whether a step of a final is of the screening."""
+    """Return whether a step of a final belongs to the screening."""
     return f" {SCREENING_STEP} " in step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What the answers below it hold for. The second group is how the search is continued: the
-    same questions in the same batches."""
+    """The first line of a journal: what its trials are valid for. The second group of fields makes
+    a continued search request the same candidates in the same batches."""
 
-    plan: str  # digest of what is searched, and how
-    space: str  # digest of the values that may be tried
+    plan: str  # search_digest of the plan
+    space: str  # digest of the parameters and their values
     problem: str
     backend: str
     version: str  # of the library underneath
@@ -58,7 +58,7 @@ class Header:
     at: float = 0.0
 
 
-# A journal with another one of these answers other questions.
+# Fields of the header that must not change: with another value, the trials are not valid.
 _SAME = {
     "plan": "plan",
     "space": "space",
@@ -68,20 +68,20 @@ _SAME = {
     "model": "model of device",
 }
 _DIGESTS = ("plan", "space")
-# What a candidate may be because of the machine, or of what else ran there.
+# Statuses that the machine may have caused, or other work on it, instead of the candidate.
 OF_THE_MACHINE = (
     *(Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY, Status.RUNTIME_ERROR),
-    Status.IMPOSSIBLE,  # by the noise of a single sample, or by a roof that is measured again
+    Status.IMPOSSIBLE,  # by noise in a single sample, or a roof that has been measured again since
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One evaluation of a config: compiled only, or timed to a fidelity (`step`). A failed one is
-    data: its status and error say why. `cost_s` is what it took of the machine.
+    """One evaluation of a config: compiled only, or timed at a fidelity (`step`). A failed trial
+    has a status and an error. `cost_s` is the time it took to compile and measure.
 
-    `backend` and `problem` are "" for the plan's own. `load` is what other work used of the cores
-    meanwhile, on average; None where the device does not say."""
+    `backend` and `problem` are "" for the plan's own. `load` is the mean load of other work, in
+    cores; None if unknown."""
 
     config: Config
     step: str
@@ -89,7 +89,7 @@ class Trial:
     seconds: float | None = None
     low_s: float = 0.0
     high_s: float = math.inf
-    worst: float | None = None  # largest error in units of its tolerance, where it was checked
+    worst: float | None = None  # largest error in units of its tolerance; None if not checked
     kernel: KernelInfo = field(default_factory=KernelInfo)
     error: str = ""
     cost_s: float = 0.0
@@ -108,15 +108,15 @@ class Trial:
 
     @property
     def of_search(self) -> bool:
-        """Whether it is of the search: not of a final, nor on a neighbouring size."""
+        """Whether the trial belongs to the search: not to a final or a neighbouring size."""
         return not (self.backend or self.problem or self.step.startswith(FINAL_STEP))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The outcome, for which plan as a whole it was reached, and for which but for its budget.
-    `plan` is "" for what is gone on with, a search that the clock ended or a final that was
-    disturbed; `decision` in journals of old."""
+    """The outcome, with the plan_digest and decision_digest of its plan. `plan` is "" if the next
+    run continues: the search was stopped or the final disturbed. `decision` is "" in journals of
+    older versions."""
 
     plan: str
     outcome: Outcome
@@ -128,9 +128,9 @@ Line = Header | Trial | Finished
 
 
 class Journal:
-    """The journal of one plan, opened for one process. `header` is None while it is new. With
-    `retry_failed` it does not remember what may have failed because of the machine: the lines
-    stay, and later ones take their place."""
+    """The journal of one plan, locked by one process. `header` is None while it is new.
+    `retry_failed` drops trials that may have failed because of the machine: their lines stay in the
+    file, and later lines replace them."""
 
     def __init__(self, path: Path, *, retry_failed: bool = False) -> None:
         self.path = path
@@ -175,7 +175,7 @@ class Journal:
             self._drop(again)
 
     def _drop(self, keys: Container[tuple[str, str, str, str]]) -> None:
-        """Ask again for these: the lines stay, and later ones take their place."""
+        """Forget trials so that they are repeated; their lines stay in the file."""
         self.trials = [trial for trial in self.trials if trial.key not in keys]
         self._by_key = {trial.key: trial for trial in self.trials}
 
@@ -192,7 +192,8 @@ class Journal:
             self._by_key[line.key] = line
 
     def begin(self, header: Header) -> Header:
-        """The header that holds: the one on file, or this one when the journal is new."""
+        """Return the header in the file; write `header` if the journal is new. Raise UsageError if
+        the trials in the file are not valid for `header`."""
         if self.header is None:
             self._write(header)
             return header
@@ -214,7 +215,7 @@ class Journal:
         return self.header
 
     def record(self, trial: Trial) -> None:
-        """Keep a trial; it is on disk when this returns."""
+        """Append a trial, and sync it to disk."""
         self._write(trial)
 
     def finish(self, finished: Finished) -> None:
@@ -230,22 +231,22 @@ class Journal:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            error.filename = str(self.path)  # a full disk does not say which file it was
+            error.filename = str(self.path)  # the OSError of a full disk has no file name
             raise
         self._take(line)
 
     def find(
         self, *, config: Config, step: str, backend: str = "", problem: str = ""
     ) -> Trial | None:
-        """The answer to a question, if it was asked before. What does not compile has the same
-        answer at every step."""
+        """Return the trial of a config at a step, or None. A trial that was only compiled counts at
+        every step."""
         text = config_key(config)
         return self._by_key.get((backend, problem, text, step)) or self._by_key.get(
             (backend, problem, text, COMPILE)
         )
 
     def reached(self, steps: Sequence[str]) -> list[Trial]:
-        """The furthest trial of every candidate, in the order they were first met."""
+        """Return each candidate's trial of the highest step, in the order of first trials."""
         order = {COMPILE: -1} | {step: i for i, step in enumerate(steps)}
         best: dict[str, Trial] = {}
         for trial in self.trials:
@@ -262,13 +263,13 @@ class Journal:
 
 
 def read(path: Path) -> tuple[Header | None, list[Trial], Outcome | None]:
-    """What a journal holds, without locking it: one that is being written can be looked at."""
+    """Load a journal without locking it, so that it can be read while a run writes it."""
     header, trials, last = load(path)
     return header, trials, last.outcome if last else None
 
 
 def load(path: Path) -> tuple[Header | None, list[Trial], Finished | None]:
-    """As `read`, with the plan that the outcome is for."""
+    """Load a journal as `read` does, with the digests of the outcome's plan."""
     header, last, trials = None, None, []
     lines, _ = _lines(path.read_bytes(), path)
     for line in lines:
@@ -283,12 +284,13 @@ def load(path: Path) -> tuple[Header | None, list[Trial], Finished | None]:
 
 
 def reopened(last: Finished | None) -> Finished | None:
-    """An outcome that trials follow: the search went on after it, and has not ended again."""
+    """Return `last` marked as unfinished, for an outcome that is followed by trials: the search was
+    continued and has not ended again."""
     return dataclasses.replace(last, plan="") if last is not None and last.plan else last
 
 
 def header(path: Path) -> Header | None:
-    """Only what a journal is for; None where its first line does not say."""
+    """Return the header of a journal, None if its first line is not a valid one."""
     try:
         with path.open("rb") as file:
             line = _line(file.readline(), 1)
@@ -303,47 +305,47 @@ def searched(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def candidates(trials: Iterable[Trial]) -> int:
-    """How many candidates a search has evaluated."""
+    """Return the number of candidates that a search has evaluated."""
     return len({config_key(trial.config) for trial in trials if trial.of_search})
 
 
 def minutes_spent(plan: TunePlan, cost_s: float) -> bool:
-    """Whether a search that took this long has used up the minutes of its plan."""
+    """Return whether a search that took this long has used up the minutes of its plan."""
     return bool(plan.budget.minutes) and cost_s >= 60 * plan.budget.minutes
 
 
 def out_of_minutes(plan: TunePlan, trials: Sequence[Trial]) -> bool:
-    """Whether a search that has ended was ended by the minutes of its plan."""
+    """Return whether an ended search was ended by the minutes of its plan."""
     spent = minutes_spent(plan, sum(trial.cost_s for trial in searched(trials)))
     return spent and candidates(trials) < plan.budget.evaluations
 
 
 def now() -> float:
-    """Seconds since the epoch, as a journal keeps them."""
+    """Return seconds since the epoch, to the millisecond."""
     return round(time.time(), 3)
 
 
 def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
-    """The lines, and the bytes they take: a last one that is cut short is left out."""
+    """Return the lines and their size in bytes, without a truncated last line."""
     lines: list[Line] = []
     at = 0
     while (end := data.find(b"\n", at)) >= 0:
         try:
             lines.append(_line(data[at:end], len(lines) + 1))
         except CodecError as error:
-            if data.find(b"\n", end + 1) < 0:  # a machine that lost power may end a file like this
+            if data.find(b"\n", end + 1) < 0:  # a power loss can corrupt the last line
                 break
             reason = Reason("in-file", file=str(path), cause=error.message)
-            raise UsageError(reason, hint=_mending(len(lines))) from None
+            raise UsageError(reason, hint=_repair_hint(len(lines))) from None
         if not isinstance(lines[0], Header):
-            raise UsageError(Reason("journal-without-header", file=str(path)), hint=_mending(0))
+            raise UsageError(Reason("journal-without-header", file=str(path)), hint=_repair_hint(0))
         at = end + 1
     return lines, at
 
 
-def _mending(before: int) -> str:
+def _repair_hint(before: int) -> str:
     anew = "move the file away to tune from the start"
-    # Without its first line nobody knows what the answers below it are for.
+    # Without the header it is unknown what the trials are valid for.
     return f"delete that line: what it held is asked again; or {anew}" if before else anew
 
 
@@ -351,7 +353,7 @@ def _line(data: bytes, number: int) -> Line:
     try:
         document = codec.parse(data)
     except CodecError:
-        # The parser counts lines too, and its count begins at this one.
+        # The parser's error has a line number too, relative to this line.
         raise CodecError(Reason("line-not-json", line=number)) from None
     kind = _TYPES.get(str(document.pop("line", ""))) if isinstance(document, dict) else None
     if kind is None:

@@ -1,4 +1,4 @@
-"""Outcome: what tuning one problem came to. What is kept is decided here and nowhere else."""
+"""Outcome: the result of tuning one problem."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kernelmark.core.result import OPTIONAL, Config, KernelInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A backend's config for a problem, as timed in the final. `worst` is the largest error in
-    units of its tolerance over every check that was made; above 1 it is wrong."""
+    """A backend's config for a problem, as timed in the final. `worst` is the largest error of all
+    checks in units of its tolerance; above 1 it is wrong."""
 
     backend: str
     config: Config = field(default_factory=FrozenDict)
@@ -31,11 +31,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`ratio` is reference time / tuned time, a median over interleaved rounds, with its interval.
+    """The result of tuning one problem. `ratio` is reference time / tuned time over interleaved
+    rounds, with its interval.
 
-    `share` is the problem's part of the workload's time with the reference, 0 to 1. `blas` holds
-    the fields of the call as its log gave them (transA, lda, a_type, …), for emitters. `disturbed`
-    by other work, a final says nothing: it is to be played again."""
+    `share` is the problem's fraction of the workload's time with the reference, 0 to 1. `blas` has
+    the fields of the logged call (transA, lda, a_type, …), for emitters. `disturbed`: other work
+    disturbed the final, which has to be repeated."""
 
     name: str  # BBS_TN_0
     problem: Problem
@@ -59,14 +60,14 @@ class Outcome:
 
     @property
     def saved_s(self) -> float:
-        """Seconds saved over the workload's calls."""
+        """Seconds saved over all calls of the workload."""
         return (self.reference.median_s - self.tuned.median_s) * self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Uplifts over the kept outcomes, as factors; `weighted_saving` and `coverage` are shares of
-    the workload's whole time with the reference."""
+    """Totals of a tuning run. Uplifts are factors over the kept outcomes; `weighted_saving` and
+    `coverage` are fractions of the workload's time with the reference."""
 
     problems: int
     kept: int

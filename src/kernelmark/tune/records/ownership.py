@@ -1,5 +1,5 @@
-"""Whose trials a folder holds: one folder tunes one backend on one architecture, and what was found
-for another is nobody's result."""
+"""Ownership: which plan, backend and architecture the trials of a folder belong to. One folder
+tunes one backend on one architecture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelmark.tune.records.outcome import Outcome
 
 
 def check(folder: TuningFolder, backend: str, arch: str) -> None:
-    """Refuse to plan for a backend or architecture that is not that of the folder."""
+    """Raise UsageError if the folder has plans or trials of another backend or architecture."""
     elsewhere = f"take another folder, with a copy of {folder.workload}"
     away = f"{elsewhere}; or move its plans, trials and results away"
     for theirs, listed_for in planned(folder):
@@ -58,7 +58,7 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
 
 
 def planned(folder: TuningFolder) -> list[tuple[str, str]]:
-    """Backend and architecture of each plan that says them; any other may be written anew."""
+    """Return the backend and architecture of each readable plan; other plans may be overwritten."""
     targets = []
     for name in folder.names():
         with suppress(KernelmarkError):
@@ -68,8 +68,8 @@ def planned(folder: TuningFolder) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentOutcomes:
-    """What the journals of plans have come to, by name: outcomes of the plans as they are now, and
-    why the others are not. `unreadable` are those of the latter whose file is at fault."""
+    """The outcomes that are valid for the current plans, by name. `stale` has the reasons why other
+    outcomes are not; `unreadable` is the subset whose file cannot be read."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     stale: dict[str, str] = field(default_factory=dict)
@@ -77,8 +77,8 @@ class CurrentOutcomes:
 
 
 def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes:
-    """From journals alone, whatever files of results say."""
-    held = CurrentOutcomes()
+    """Return the current outcomes from journals, without the result files."""
+    found = CurrentOutcomes()
     for plan in plans:
         path = folder.journal(plan.name)
         try:
@@ -86,28 +86,28 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes
         except FileNotFoundError:
             continue
         except OSError as error:
-            held.unreadable[plan.name] = Reason(
+            found.unreadable[plan.name] = Reason(
                 "file-unreadable", file=str(path), error=error.strerror or str(error)
             )
             continue
         except KernelmarkError as error:
-            held.unreadable[plan.name] = error.message
+            found.unreadable[plan.name] = error.message
             continue
         if header is None or last is None:
             continue
         if reason := stale(plan, header, last):
-            held.stale[plan.name] = reason
+            found.stale[plan.name] = reason
         else:
-            held.outcomes[plan.name] = weighed(last.outcome, plan)
-    held.stale.update(held.unreadable)
-    return held
+            found.outcomes[plan.name] = weighed(last.outcome, plan)
+    found.stale.update(found.unreadable)
+    return found
 
 
 def readable(
     folder: TuningFolder, *, but: Container[str] = ()
 ) -> tuple[list[TunePlan], dict[str, str]]:
-    """The plans of a folder in the order of their names, and why some cannot be read. Those that
-    `but` has are left out."""
+    """Return the readable plans of a folder in the order of names, and the errors of the others,
+    by name. Names in `but` are left out."""
     plans: list[TunePlan] = []
     broken: dict[str, str] = {}
     for name in folder.names():
@@ -121,26 +121,26 @@ def readable(
 
 
 def current(folder: TuningFolder) -> CurrentOutcomes:
-    """The outcomes of a folder: from plans and journals where there are any, also where a run was
-    killed before it wrote its results; else from the file of results, which can stand alone."""
+    """Return the outcomes of a folder: from its plans and journals, which are complete even if a
+    run was killed before it wrote its results; without plans, from outcomes.json."""
     if not folder.names():
         return CurrentOutcomes(outcomes={outcome.name: outcome for outcome in results.read(folder)})
     plans, broken = readable(folder)
-    held = outcomes(folder, plans)
-    if not (held.outcomes or held.stale or broken):
+    found = outcomes(folder, plans)
+    if not (found.outcomes or found.stale or broken):
         raise NothingToDo(
             Reason("no-tuning-results", folder=str(folder.path)),
             hint=f"kmark tune run {folder.path}",
         )
     return CurrentOutcomes(
-        outcomes=held.outcomes,
-        stale=held.stale | broken,
-        unreadable=held.unreadable | broken,
+        outcomes=found.outcomes,
+        stale=found.stale | broken,
+        unreadable=found.unreadable | broken,
     )
 
 
 def outdated(folder: TuningFolder, plans: Iterable[TunePlan]) -> list[str]:
-    """Return the names of plans whose journal is of another search and cannot be continued."""
+    """Return the names of plans whose journal belongs to another search: it cannot be continued."""
     names = []
     for plan in plans:
         path = folder.journal(plan.name)
@@ -151,7 +151,7 @@ def outdated(folder: TuningFolder, plans: Iterable[TunePlan]) -> list[str]:
 
 
 def stale(plan: TunePlan, header: journal.Header, last: journal.Finished | None) -> str:
-    """Why what a journal holds is not of the plan as it is now, "" if it is."""
+    """Return why a journal is not valid for the current plan, "" if it is."""
     if header.plan != search_digest(plan):
         return (
             "its plan was edited since: another problem, space, seed or strategy; go back to what "
@@ -172,5 +172,6 @@ def stale(plan: TunePlan, header: journal.Header, last: journal.Finished | None)
 
 
 def weighed(outcome: Outcome, plan: TunePlan) -> Outcome:
-    """With the calls and the share that the plan has by now: a later summary knows them better."""
+    """Return the outcome with the plan's current calls and share, which a later summary may have
+    changed."""
     return dataclasses.replace(outcome, count=plan.count, share=plan.share, blas=plan.blas)

@@ -1,10 +1,9 @@
-"""The results of a tuning folder as files: every outcome, those that are kept, and what they come
-to together.
+"""The result files of a tuning folder.
 
-raw_results.csv    one row an outcome; units are in the columns' names
-final_results.csv  the rows that are kept
+raw_results.csv    one row per outcome; column names have the units
+final_results.csv  the rows of kept outcomes
 metrics.json       uplifts, saving and coverage, in percent
-outcomes.json      the outcomes whole, for emitters
+outcomes.json      the complete outcomes, for emitters
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kernelmark.workloads.generate import categories
 
 _KIND = "outcomes"
 _US = 1e6
-# Without a summary nobody knows what part of the workload a problem is.
+# Without a summary, the share of a problem in the workload's time is unknown.
 _NO_SHARES = {"weighted_uplift_pct": None, "coverage_pct": None}
 _GEMMS = ("gemm", "batched_gemm")
 _LAYOUTS = {"trans_a": "ta", "trans_b": "tb"}
@@ -59,7 +58,7 @@ def write(
     retired: Mapping[str, str] | None = None,
     unreached: Sequence[str] = (),
 ) -> Metrics:
-    """All files, each whole or not at all. `retired` and `unreached` are plans without one."""
+    """Write all files, each atomically. `retired` and `unreached` are plans without an outcome."""
     metrics = Metrics.of(outcomes)
     rows = [row(outcome) for outcome in outcomes]
     kept = [r for r, outcome in zip(rows, outcomes, strict=True) if outcome.kept]
@@ -81,8 +80,7 @@ def write(
 
 
 def percents(metrics: Metrics) -> dict[str, float | int]:
-    """Metrics in the units they are shown in. An uplift is over the kept outcomes; saving and
-    coverage are shares of the workload's whole time with the reference."""
+    """Return the metrics in percent, as they are shown."""
     return {
         "problems": metrics.problems,
         "kept": metrics.kept,
@@ -94,8 +92,8 @@ def percents(metrics: Metrics) -> dict[str, float | int]:
 
 
 def row(outcome: Outcome) -> Row:
-    """An outcome as a flat row. `category` has the words of docs/suites.md that hold for a
-    product; what depends on a share that nobody knows is not a number."""
+    """Return an outcome as a flat row. `category` has the words of docs/suites.md that apply to a
+    GEMM. Values that depend on an unknown share are NaN."""
     problem, reference, tuned = outcome.problem, outcome.reference, outcome.tuned
     op = ops.registry.get(problem.op)
     moved = op.bytes(problem)
@@ -142,13 +140,13 @@ def row(outcome: Outcome) -> Row:
 
 
 def _layout(problem: Problem) -> Row:
-    """Of a GEMM stored by rows, as its m, n and k are."""
+    """Return the transposes of a row-major GEMM."""
     options = problem.options
     return {column: options[name] for column, name in _LAYOUTS.items() if name in options}
 
 
 def _changed(outcome: Outcome) -> bool:
-    """Whether another kernel runs than before; by its code where that is known."""
+    """Return whether another kernel runs than before, by the hash of its code if known."""
     before, after = outcome.reference, outcome.tuned
     if before.kernel.binary_hash and after.kernel.binary_hash:
         return before.kernel.binary_hash != after.kernel.binary_hash
@@ -166,7 +164,7 @@ def _category(problem: Problem) -> str:
 
 
 def csv_text(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Comma-separated; what is not known is empty."""
+    """Return rows as CSV; NaN becomes an empty cell."""
     return files.csv_text([{k: _cell(value) for k, value in row.items()} for row in rows], names)
 
 
@@ -177,7 +175,7 @@ def _cell(value: Any) -> Any:
 
 
 def dumps(outcomes: Sequence[Outcome]) -> str:
-    """Outcomes as one document, exact."""
+    """Return outcomes as one JSON document, without loss."""
     document = {
         "kernelmark": _KIND,
         "version": codec.VERSION,
@@ -187,14 +185,14 @@ def dumps(outcomes: Sequence[Outcome]) -> str:
 
 
 def loads(text: str | bytes) -> tuple[Outcome, ...]:
-    """What `dumps` wrote."""
+    """Parse the outcomes that `dumps` wrote."""
     fields = codec.open_envelope(codec.parse(text), _KIND)
     outcomes: tuple[Outcome, ...] = codec.read(fields.get("outcomes"), tuple[Outcome, ...], _KIND)
     return outcomes
 
 
 def read(folder: TuningFolder) -> tuple[Outcome, ...]:
-    """The outcomes of a folder."""
+    """Load the outcomes of a folder from outcomes.json."""
     path, again = outcomes_file(folder), f"kmark tune run {folder.path}"
     try:
         return loads(path.read_bytes())

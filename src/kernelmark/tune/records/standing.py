@@ -1,4 +1,4 @@
-"""Standing: how far the tuning of each plan is, from its file and journal alone."""
+"""Standing: the progress of each plan, from its file and journal."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from kernelmark.tune.records.ownership import stale, weighed
 
 
 class State(StrEnum):
-    """Where the tuning of a plan stands."""
+    """The state of a plan's tuning."""
 
-    MISSING = "missing"  # it was not begun
-    RUNNING = "running"  # a process is at it now
-    STOPPED = "stopped"  # `kmark tune run` goes on with it
-    EDITED = "edited"  # what was found is of another plan than the file holds now
+    MISSING = "missing"  # not begun
+    RUNNING = "running"  # a process has its journal open
+    STOPPED = "stopped"  # `kmark tune run` continues it
+    EDITED = "edited"  # the plan was edited since, so its results do not apply
     DONE = "done"
-    TIME_UP = "time was up"  # done, but the plan's minutes ended its search before its candidates
-    FAILED = "failed"  # its plan or journal cannot be read, or no candidate went well
+    TIME_UP = "time was up"  # done, but the search ended by the plan's minutes
+    FAILED = "failed"  # its plan or journal cannot be read, or no candidate succeeded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One plan. `evaluations` counts candidates, `failures` those of them that never went well;
-    `best_s` is the shortest time of any, before the final."""
+    """The progress of one plan. `evaluations` counts candidates, `failures` those that never
+    succeeded; `best_s` is the shortest time of the search."""
 
     name: str
     state: State
@@ -48,7 +48,7 @@ class Standing:
 
 
 def standings(folder: TuningFolder) -> list[Standing]:
-    """Every plan of a folder, those with the largest share of the workload first."""
+    """Return the standings of all plans of a folder, largest share of the workload first."""
     retired = _retired(folder)
     every = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
     return sorted(every, key=lambda plan_state: -plan_state.plan.share if plan_state.plan else 0.0)
@@ -56,7 +56,7 @@ def standings(folder: TuningFolder) -> list[Standing]:
 
 def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     """Return the standing of a plan; if its file cannot be read, the error is the reason.
-    `retired` is why the last run gave it up, if it did."""
+    `retired` is why the last run could not tune it, or ""."""
     try:
         plan = planfile.read(folder.plan(name))
     except KernelmarkError as error:
@@ -75,7 +75,7 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     reason = stale(plan, header, last) if header is not None else ""
     edited = bool(reason) and not _locked(path)
     if edited and header is not None and header.plan != search_digest(plan):
-        # None of its candidates is one of this plan.
+        # None of the journal's candidates belongs to this plan.
         return Standing(name=name, state=State.EDITED, plan=plan, reason=reason)
     own = searched(trials)
     good = [trial for trial in own if trial.ok]
@@ -92,10 +92,9 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
 
 
 def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
-    """Why it was given up says nothing once somebody is at it again."""
     if last is not None:
         return last.outcome.reason
-    return "" if _locked(path) else retired
+    return "" if _locked(path) else retired  # outdated while a process tries again
 
 
 def _state(
@@ -112,14 +111,14 @@ def _state(
         return State.FAILED if retired else State.STOPPED
     if not any(trial.ok for trial in trials):
         return State.FAILED
-    # A search that was stopped, or whose plan asks for more by now, goes on.
+    # A search that was stopped, or whose budget was raised since, will be continued.
     if last.plan != plan_digest(plan):
         return State.STOPPED
     return State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process has the journal open for writing."""
+    """Return whether a process has the journal open for writing."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -129,7 +128,7 @@ def _locked(path: Path) -> bool:
 
 
 def _retired(folder: TuningFolder) -> dict[str, str]:
-    """Plans that the last run gave up, with the reasons that it left beside its metrics."""
+    """Return the plans that the last run could not tune, with the reasons in its metrics file."""
     try:
         document = json.loads(results.metrics_file(folder).read_text(encoding="utf-8"))
         return {str(name): str(why) for name, why in document["retired"].items()}

@@ -1,1 +1,1 @@
-"""Search: sessions that evaluate candidates on devices, up to the final against the reference."""
+"""Search: sessions that evaluate candidates on devices, and the final against the reference."""

@@ -1,4 +1,4 @@
-"""Whether the winner of a final is kept: surely faster, by enough, large enough to judge."""
+"""Acceptance: whether the winner of a final is significantly and sufficiently faster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kernelmark.tune.plans.plan import ALPHA, Acceptance
 from kernelmark.tune.records.journal import Trial
 from kernelmark.tune.records.outcome import Choice
 
-# An interval whose ends differ by more says that the machine was busy, not how fast a kernel is.
+# Largest high / low of an interval. Wider ones come from a busy machine, not from the kernel.
 _WIDEST = 2.0
-# How much longer the final may take than the search. Both time alike: of 143 winners on an H200
-# none took more than 1.05 times as long, and what others do to a CPU is a factor of many.
+# Largest time of the final / time in the search. Both are timed in the same way: of 143 winners on
+# an H200 none exceeded 1.05, while other processes slow a CPU down several times.
 _LONGEST = 1.5
 _US = 1e-6
 _RULE = GoldenTot()
@@ -26,7 +26,7 @@ _RULE = GoldenTot()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Reference over finalist, over the rounds that both ended well."""
+    """The ratio reference time / finalist time, over the rounds in which both succeeded."""
 
     ratio: float
     low: float
@@ -35,10 +35,10 @@ class Score:
 
     @classmethod
     def of(cls, log_ratios: Sequence[float], looks: int = 1) -> Score | None:
-        """From the logarithm of the ratio in each round; None without a round.
+        """Return the score from the logarithm of each round's ratio; None without rounds.
 
-        `looks` is how often the rounds were judged, this time included: a final that goes on until
-        it is won has as many chances to be won by luck (Bonferroni)."""
+        `looks` is the number of times the rounds were judged, including this one. Repeated looks
+        raise the chance of a false positive, so alpha is divided by it (Bonferroni)."""
         if not log_ratios:
             return None
         interval = signed_rank(log_ratios, ALPHA / looks)
@@ -53,10 +53,10 @@ class Score:
 def disturbance(
     trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float, cpu_time: bool
 ) -> Reason | None:
-    """What says that the machine did other work during the `trials` of a final, if anything.
+    """Return a reason if other work disturbed the `trials` of a final, else None.
 
-    Other work only makes times longer: a search that was slower than the final is no sign of it.
-    `cpu_time` does not hold what others take of a core, so that their load alone is no sign.
+    Other work only makes times longer, so a final that is faster than the search is not a sign.
+    `cpu_time` excludes other processes on the core, so their load alone is not a disturbance.
     """
     loads = [trial.load for trial in trials if trial.load is not None]
     load = statistics.fmean(loads) if loads else 0.0
@@ -77,7 +77,7 @@ def decide(
     reference_fault: Reason | None,
     disturbed: Reason | None = None,
 ) -> tuple[bool, Reason]:
-    """Whether the tuned config is kept, and why."""
+    """Return whether the tuned config is kept, and why."""
     if fault is not None:
         return False, Reason("not-verified", cause=fault)
     if score is None:

@@ -1,7 +1,7 @@
-"""Check: what a sample of a plan's candidates uses, compiled where their GPU need not be.
+"""Check: the resource usage of a sample of a plan's candidates, compiled without a GPU.
 
-Only compilers work here. What a search would reject by registers, spills or shared memory is
-rejected by the same rule, so a space can be judged on a laptop before a GPU is at hand.
+Candidates are only compiled, and rejected by the same rule as in a search (spills, shared memory),
+so a space can be checked on a laptop.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kernelmark.tune.search.evaluate import static_reason
 
 
 class Verdict(StrEnum):
-    """What compiling says of a candidate."""
+    """The verdict on a candidate after compilation."""
 
-    ACCEPTED = "accepted"  # it would be timed
-    REJECTED = "rejected"  # by what it uses
+    ACCEPTED = "accepted"  # a search would time it
+    REJECTED = "rejected"  # for its resource usage
     FAILED = "failed"  # it did not compile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A compiled candidate; `reason` says why it would not be timed."""
+    """A compiled candidate; `reason` is why a search would not time it."""
 
     config: Config
     verdict: Verdict
@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The candidates of one plan that were compiled."""
+    """The compiled candidates of one plan."""
 
     plan: TunePlan
     candidates: tuple[Candidate, ...]
@@ -63,8 +63,8 @@ class Check:
 def check(
     plans: Sequence[TunePlan], *, candidates: int, jobs: int | None, compile_timeout_s: float
 ) -> Iterator[Check]:
-    """Each plan with up to `candidates` of its space: the backend's own choice, then a random
-    sample by the plan's seed. A plan that is not for a GPU is refused before anything starts."""
+    """Compile up to `candidates` configs of each plan: the space's default, then a random sample
+    by the plan's seed. Raise UsageError before compiling if a plan is not for a GPU."""
     if candidates < 1:
         raise UsageError(Reason("candidates-none", given=candidates), hint="ask for at least 1")
     if jobs is not None and jobs < 1:
@@ -98,7 +98,7 @@ def _checked(
     pool = Pool([])
     try:
         for plan, info in plans:
-            # Workers know one architecture; plans of one folder usually have the same.
+            # A pool compiles for one architecture; plans of one folder usually have the same.
             if not pool.compilers or pool.compilers[0].info.arch != info.arch:
                 pool.close()
                 pool = compile_pool(info, jobs, timeout_s)

@@ -148,8 +148,8 @@ class Driver:
     # Sessions
 
     def _open_sessions(self) -> None:
-        """Open as many sessions as the window allows. None is opened before those it may learn from
-        have ended, so that the search is the same on a faster machine."""
+        """Open as many sessions as the window allows. A session is opened after all sessions whose
+        winners it may start from have ended, so that the search is the same on a faster machine."""
         while self._next < len(self.plans) and not self._out_of_time:
             before = self.plans[: max(0, self._next - self._window + 1)]
             if any(p.name not in self.outcomes and p.name not in self.retired for p in before):

@@ -1,9 +1,8 @@
-"""Evaluate candidates, each only as far as it deserves.
+"""Evaluation of candidates at increasing fidelity.
 
-A candidate is compiled on the host's cores first, and one that spills or does not fit is rejected
-without having met the device. What is left climbs a ladder of timings: a short one for all, longer
-ones for those that come close to the best. Every timed launch is checked, so a wrong candidate is
-a failed one, whatever its time.
+A candidate is first compiled on the host; one that spills registers or exceeds the shared memory is
+rejected without using the device. The others climb a ladder of timings: a short one for all, longer
+ones for those close to the best. Every timed launch is checked, so a wrong candidate fails.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ from kernelmark.core.units import bytes_text
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.journal import COMPILE, Journal, Trial, now
 
-# Bytes a thread of an NVIDIA GPU keeps in memory for want of registers, above which no candidate
-# has ever won.
+# Spilled bytes per thread on an NVIDIA GPU. No candidate that spilled more has ever won.
 MAX_SPILLED_BYTES = 256
-# Of a batch, at most this share climbs a step.
+# Largest fraction of a batch that climbs a step.
 CLIMBING = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A fidelity. A candidate goes on to the next one when it is at most `within` times as slow as
-    the best at this one."""
+    """A fidelity. A candidate climbs to the next step if its time is at most `within` times the
+    best time of this step."""
 
     name: str
     timing: Timing
@@ -49,8 +47,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A case to be measured for a journal, under the name of its step. Another `process` has its
-    tensors elsewhere in memory: candidates that are compared have the same."""
+    """A case to be measured and recorded in a journal under the name of its step. Tensor addresses
+    depend on `process`: candidates that are compared have the same one."""
 
     case: Case
     step: str
@@ -59,8 +57,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Requests that are all answered, in the journal, before whoever made them goes on. `ahead` is
-    worth compiling meanwhile. `together`: timed in this order with nothing in between."""
+    """Requests whose trials are all in the journal before the generator that yielded them resumes.
+    `ahead` are cases to compile meanwhile. `together`: time the requests in this order with nothing
+    in between."""
 
     requests: tuple[Request, ...]
     ahead: tuple[Case, ...] = ()
@@ -72,8 +71,8 @@ Work = Generator[Round, None, T]
 
 
 def ladder(info: DeviceInfo) -> tuple[Step, ...]:
-    """The steps for a device. On a GPU making inputs costs as much as a short timing, so there is
-    one short step; on a CPU a slow candidate is dropped after a single launch."""
+    """Return the steps for a device. On a GPU, creating inputs takes as long as a short timing, so
+    there is one short step; on a CPU, a slow candidate is dropped after a single launch."""
     if info.kind != "cpu":
         return (
             Step(name="short", timing=_timing(0.008, 0.004, samples=3), within=1.06),
@@ -88,15 +87,15 @@ def ladder(info: DeviceInfo) -> tuple[Step, ...]:
 
 
 def final_timing(info: DeviceInfo, seed: int) -> Timing:
-    """One side of one final round: fresh memory, and inputs of a seed of its own."""
+    """Return the timing of one side in one round of a final, with the inputs of `seed`."""
     if info.kind != "cpu":
         return _timing(0.03, 0.01, blocks=2, seed=seed)
     return _timing(0.15, 0.03, blocks=2, seed=seed, timer=_cpu_timer(info))
 
 
 def uses_cpu_time(info: DeviceInfo) -> bool:
-    """Whether candidates are timed by CPU time: on one core, where it is the time of a launch
-    without what other processes take of the core."""
+    """Return whether candidates are timed by CPU time: on a single core, CPU time excludes other
+    processes."""
     return info.kind == "cpu" and info.units == 1
 
 
@@ -127,17 +126,17 @@ def _timing(
 
 
 def spilled_bytes(resources: Mapping[str, int]) -> int:
-    """Bytes a thread keeps in memory for want of registers.
+    """Return the spilled bytes per thread.
 
-    AMD counts spilling stores, not registers: the stack's size, if reported, is exact."""
+    AMD compilers count spill stores, not registers; the stack size, if reported, is exact."""
     return resources.get("stack_bytes", 4 * resources.get("spilled_registers", 0))
 
 
 def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> str | None:
-    """Why a compiled kernel need not be timed, from what it uses; None if it may be good."""
+    """Return why a compiled kernel need not be timed, from its resource usage, or None."""
     spilled = spilled_bytes(resources)
-    # AMD's waves wait for memory in order: a reloaded register waits for all prefetched tiles.
-    # Scalar registers are spilled into lanes of vector registers, not into memory.
+    # AMD waves wait for loads in order, so a reloaded register waits for all prefetched tiles.
+    # SGPRs are spilled into lanes of VGPRs, not into memory.
     allowed = 0 if info.kind == "hip" else MAX_SPILLED_BYTES
     if spilled > allowed:
         return f"spills {bytes_text(spilled)} a thread, above {bytes_text(allowed)}"
@@ -149,7 +148,7 @@ def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> str | None:
 
 
 class Evaluator:
-    """Takes batches of one plan's candidates up the ladder."""
+    """Evaluator of one plan's candidates, batch by batch."""
 
     def __init__(self, plan: TunePlan, info: DeviceInfo, journal: Journal) -> None:
         self.plan = plan
@@ -159,15 +158,15 @@ class Evaluator:
         self._best: dict[str, float] = {}
 
     def batch(self, configs: Sequence[Config], ahead: Iterable[Config] = ()) -> Work[list[Trial]]:
-        """The furthest trial of each config."""
+        """Request the timings of a batch; return the trial of the highest step of each config."""
         later = tuple(self.case(config, self.steps[0].timing) for config in ahead)
         reached = yield from self._timed(configs, self.steps[0], later)
         for step, above in zip(self.steps, self.steps[1:], strict=False):
-            rising = self._rising(reached, step)
-            if not rising:
+            climbing = self._climbing(reached, step)
+            if not climbing:
                 break
-            for trial in (yield from self._timed(rising, above, later)):
-                reached[_place(reached, trial.config)] = trial
+            for trial in (yield from self._timed(climbing, above, later)):
+                reached[_index_of(reached, trial.config)] = trial
         return reached
 
     def case(self, config: Config, timing: Timing) -> Case:
@@ -184,8 +183,8 @@ class Evaluator:
         trials = [self.journal.find(config=config, step=step.name) for config in configs]
         return [trial for trial in trials if trial is not None]
 
-    def _rising(self, reached: Sequence[Trial], step: Step) -> list[Config]:
-        """Who goes on: like is compared with like, times of this step alone."""
+    def _climbing(self, reached: Sequence[Trial], step: Step) -> list[Config]:
+        """Return the configs that climb to the next step, by the times of this step alone."""
         here = [t for t in reached if t.ok and t.step == step.name and t.seconds is not None]
         times = [t.seconds for t in here if t.seconds is not None]
         self._best[step.name] = min([self._best.get(step.name, math.inf), *times])
@@ -195,16 +194,16 @@ class Evaluator:
         return [here[i].config for seconds, i in close[:most] if seconds <= limit]
 
 
-def _place(trials: Sequence[Trial], config: Config) -> int:
+def _index_of(trials: Sequence[Trial], config: Config) -> int:
     text = config_key(config)
     return next(i for i, trial in enumerate(trials) if config_key(trial.config) == text)
 
 
 def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float = 0.0) -> Trial:
-    """A measured result as a line of the plan's journal."""
+    """Return a measured result as a line of the plan's journal."""
     measured, check = result.measurement, result.check
     worst = None
-    if check is not None:  # what was not written, or beside the output, has no size
+    if check is not None:  # missing writes and writes outside the output have no error value
         worst = check.worst if check.passed or check.worst > 1 else math.inf
     return Trial(
         config=request.case.config,
@@ -218,14 +217,15 @@ def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float 
         error=format_reason(result.error, BRIEF),
         cost_s=round(result.cost.get("total", 0.0) + compile_s, 6),
         at=now(),
-        backend=_other(request.case.backend, plan.backend),
-        problem=_other(request.case.problem.key, plan.problem.key),
+        backend=_unless_own(request.case.backend, plan.backend),
+        problem=_unless_own(request.case.problem.key, plan.problem.key),
         load=_load(measured) if measured else None,
     )
 
 
 def _load(measured: Measurement) -> float | None:
-    """Cores' worth of other work, over all blocks: one block is too short to count ticks in."""
+    """Return the load by other work in cores, averaged over all blocks: one block is too short for
+    the resolution of CPU ticks."""
     loads = [b.telemetry.load for b in measured.blocks if b.telemetry.load is not None]
     return round(statistics.fmean(loads), 3) if loads else None
 
@@ -233,7 +233,7 @@ def _load(measured: Measurement) -> float | None:
 def compiled_trial(
     request: Request, status: Status, error: str, kernel: KernelInfo, cost_s: float, plan: TunePlan
 ) -> Trial:
-    """The trial of a case that is not worth timing after its compilation."""
+    """Return the trial of a case that is not worth timing after its compilation."""
     return Trial(
         config=request.case.config,
         step=COMPILE,
@@ -242,11 +242,11 @@ def compiled_trial(
         error=format_reason(error, BRIEF),
         cost_s=round(cost_s, 6),
         at=now(),
-        backend=_other(request.case.backend, plan.backend),
-        problem=_other(request.case.problem.key, plan.problem.key),
+        backend=_unless_own(request.case.backend, plan.backend),
+        problem=_unless_own(request.case.problem.key, plan.problem.key),
     )
 
 
-def _other(name: str, own: str) -> str:
-    """What a journal writes: nothing for the plan's own."""
+def _unless_own(name: str, own: str) -> str:
+    """Return "" if `name` is the plan's own, which journals leave out."""
     return "" if name == own else name

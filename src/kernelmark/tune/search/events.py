@@ -11,7 +11,7 @@ from kernelmark.tune.records.outcome import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Plans and candidates done and in all, candidates a minute so far, seconds still expected."""
+    """Plans and candidates, done and total; candidates per minute; expected seconds left."""
 
     plans_done: int
     plans: int
@@ -23,14 +23,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Before anything is timed: what there is to do, and how long it is expected to take."""
+    """The expected amount of work, before anything is timed."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """`known` candidates are in its journal already."""
+    """A plan's search began; `known` of at most `limit` candidates are in its journal already."""
 
     name: str
     device: str
@@ -52,7 +52,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """`fresh` is False where the outcome was in the journal."""
+    """A plan has its outcome; `fresh` is False if it was read from the journal."""
 
     outcome: Outcome
     fresh: bool
@@ -61,7 +61,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
-    """A plan that cannot be tuned here, and why."""
+    """A plan cannot be tuned here, for `reason`."""
 
     name: str
     reason: str

@@ -46,11 +46,11 @@ from kernelmark.tune.search.evaluate import (
 )
 
 _SCREENINGS = 2  # once forwards, once backwards
-# Most sets of a plan's rounds, and the verdicts after which another set is measured.
+# Largest number of sets of a plan's rounds, and the verdicts after which another set is measured.
 _MOST_SETS = 3
 _UNDECIDED = ("disturbed", "too-noisy", "not-faster")
-_FIRST_SEED = 1001  # far from those of the search
-# Statuses of a config on a neighbouring size that it does not support, which is no fault.
+_FIRST_SEED = 1001  # for other inputs than the search, which uses seed 1
+# Statuses of a config on a neighbouring size that it does not support, which is not an error.
 _NOT_SUPPORTED = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
 # Sizes next to a problem's, by op: the first that the config supports are used. The last ones have
 # the alignment that descriptors (TMA) need.
@@ -81,8 +81,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Rounds in which all `sides` are timed in turns, the reference first. The sides are part of
-    the step's name in the journal: with other sides it is another stage."""
+    """Rounds in which all `sides` are timed alternately, the reference first. The step's name in
+    the journal has a digest of the sides: a stage with other sides is another stage."""
 
     name: str  # SCREENING_STEP, round
     sides: tuple[Side, ...]
@@ -170,8 +170,8 @@ class _Final:
         return Stage(name="round", sides=both, rounds=rounds, seeds=asked.seeds)
 
     def add_set(self, side: Side) -> bool:
-        """Add a set of rounds to the final of a side if those measured do not decide it. Return
-        whether one was added."""
+        """Add a set of rounds to the final of a side if the measured rounds do not decide it.
+        Return whether one was added."""
         sets = self._sets.get(side.key, 1)
         if sets == _MOST_SETS or self.fault(side) is not None or self.fault(self.reference):
             return False

@@ -1,8 +1,8 @@
 """Session: the search for one plan, from the default config to an outcome.
 
-A session asks, and is answered by its journal; it does not know who measures, nor when. What it
-asks next depends on the answers and on nothing else, so that one that is begun again over the same
-journal walks the same way, without measuring, up to where it was cut off.
+A session yields requests and reads the results from its journal; the driver measures them. Its next
+request depends on earlier results only. A session that is restarted with the same journal therefore
+repeats the same requests, without measuring, up to where it was interrupted.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from kernelmark.tune.search.evaluate import Evaluator, Work
 from kernelmark.tune.search.finals import finals, nothing_found
 from kernelmark.tune.search.transfer import Winner
 
-# A plan of which so many candidates failed, and none went well, is given up.
+# A search ends after this many failed candidates without a success.
 MAX_FAILURES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How many candidates are asked for at once, and how many such batches are on their way:
-    with two, one is compiled while the other is timed."""
+    """The candidates per batch, and the number of batches in progress: with two, one is compiled
+    while the other is timed."""
 
     batch: int = 4
     ahead: int = 1
 
 
 class Session:
-    """One plan on one device. `stop` ends the search after the batch at hand."""
+    """The search of one plan on one device. Setting `stop` ends it after the current batch."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Session:
         self.best: Trial | None = None
         self.best_s: float | None = None  # includes results not yet reported to the search
         self._failures = 0
-        # Not of finals: one that a search comes back from would leave it fewer minutes.
+        # Without finals: a search that is continued after a final would have fewer minutes left.
         self._costs: dict[tuple[str, str, str, str], float] = {}
         if plan.arch and plan.arch != info.arch:
             raise UsageError(
@@ -115,17 +115,18 @@ class Session:
 
     @cached_property
     def _points(self) -> Points:
-        """Listed when needed: it can take a second, and a plan that is done does without."""
+        """The points of the space, listed when needed: this can take a second, and a plan that is
+        done does not need them."""
         return Points.of(self._space)
 
     @property
     def limit(self) -> int:
-        """Candidates that the search may evaluate."""
+        """The number of candidates that the search may evaluate."""
         return min(self.plan.budget.evaluations, len(self._points))
 
     @property
     def done(self) -> Outcome | None:
-        """The outcome, when the journal has it and the plan asks for nothing else by now."""
+        """The outcome, if the journal has one and the plan has not changed since."""
         last = self.journal.finished
         if last is None or last.plan != plan_digest(self.plan):
             return None
@@ -133,16 +134,16 @@ class Session:
 
     @property
     def steps(self) -> list[str]:
-        """The fidelities of candidates, in order."""
+        """The names of the fidelities of candidates, in order."""
         return [step.name for step in self._evaluator.steps]
 
     def is_new(self, trial: Trial) -> bool:
-        """Whether this is the first that is heard of a candidate."""
+        """Return whether this is the first trial of a candidate."""
         own = not trial.backend and not trial.problem
         return own and trial.step in (COMPILE, self.steps[0])
 
     def record(self, trial: Trial) -> None:
-        """Keep the answer to a request."""
+        """Write the trial of a request to the journal."""
         self.journal.record(trial)
         self._notice(trial)
 
@@ -153,11 +154,11 @@ class Session:
             self.best_s = min(self.best_s or math.inf, trial.seconds or math.inf)
 
     def work(self) -> Work[Outcome | None]:
-        """Search, then the final against the reference; None if it was stopped with nothing."""
+        """Run the search and the final; return None if stopped without a successful candidate."""
         yield from self._search()
-        # All that is known, also of a search that was larger, or had more minutes, before.
+        # Includes candidates of an earlier search with a larger budget.
         reached = self.journal.reached(self.steps)
-        # With those that are to be tried again but that a budget lowered since does not ask for.
+        # Read from the file: `retry_failed` drops trials that a lowered budget may not repeat.
         known = candidates(load(self.journal.path)[1])
         if any(trial.ok for trial in reached):
             outcome = yield from finals(self.plan, self.info, self.journal, reached, known)
@@ -165,7 +166,7 @@ class Session:
             return None
         else:
             outcome = nothing_found(self.plan, self.info, self.journal, known)
-        # One that was stopped, or disturbed, goes on when it is begun again.
+        # A stopped or disturbed session is continued by the next run.
         asked = "" if self.stop or outcome.disturbed else plan_digest(self.plan)
         decision = decision_digest(self.plan)
         self.journal.finish(Finished(plan=asked, decision=decision, outcome=outcome))
@@ -214,11 +215,11 @@ class Session:
 
     @property
     def cost_s(self) -> float:
-        """What the search took of the machine so far."""
+        """Seconds that the search has used for compiling and timing."""
         return sum(self._costs.values())
 
 
 def library_version(backend: str) -> str:
-    """The version of a backend's library, "" if it is unknown here."""
+    """Return the version of a backend's library, "" if it is not available."""
     library = backends.find(backend)
     return "" if library.available() is not None else library.version()

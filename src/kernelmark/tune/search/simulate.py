@@ -1,7 +1,7 @@
-"""Simulated spaces: every point was measured before, so a search costs look-ups, not a GPU.
+"""Simulated spaces: all points are already measured, so a search needs no GPU.
 
-Read from Kernel Tuner cache files, T4 results files, files of Triton's autotuner, and a compact
-pair of NAME.json and NAME.npz.
+Formats: Kernel Tuner caches, T4 results, files of Triton's autotuner, and a compact pair of
+NAME.json and NAME.npz.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ FACTS = {
         checked="files that Kernel Tuner's own writer made, read as its caches are",
     ),
 }
-# Files of the T4 benchmark hub spell their unit miliseconds.
+# Files of the T4 benchmark hub contain the misspelling "miliseconds".
 UNITS_S = {
     **dict.fromkeys(("s", "seconds"), 1.0),
     **dict.fromkeys(("ms", "milliseconds", "miliseconds"), 1e-3),
     **dict.fromkeys(("us", "microseconds"), 1e-6),
     **dict.fromkeys(("ns", "nanoseconds"), 1e-9),
 }
-# Objectives that Kernel Tuner computes from the time: the same order, the other way round.
+# Objectives that Kernel Tuner computes from the time: they rank configurations like the time does.
 _RATES = frozenset(("GFLOP/s", "TFLOP/s", "GFLOPS", "TFLOPS", "GB/s", "TB/s"))
 
 
@@ -81,18 +81,18 @@ class Simulated:
     constants: Mapping[str, ConfigValue] | None = None
 
     def seconds(self, point: int) -> float | None:
-        """What the point gave; None when it failed."""
+        """Return the time of a point, None if it failed."""
         value = float(self.times_s[point])
         return None if math.isnan(value) else value
 
     @cached_property
     def best_s(self) -> float:
-        """The least time of the space."""
+        """The shortest time of the space."""
         return float(np.nanmin(self.times_s))
 
 
 def simulate(space: Simulated, search: Search, budget: int) -> list[int]:
-    """Ask, look up and tell until `budget` points are known; the points in order."""
+    """Run a search on recorded times for `budget` points; return the points in order."""
     known: list[int] = []
     while len(known) < budget:
         asked = search.ask(1)
@@ -105,7 +105,7 @@ def simulate(space: Simulated, search: Search, budget: int) -> list[int]:
 
 
 def try_strategy(space: Simulated, strategy: str, *, budget: int, seed: int = 1) -> list[int]:
-    """The points that a strategy tries on a measured space, in order; at most `budget`."""
+    """Return the points that a strategy tries on a measured space, in order, at most `budget`."""
     if budget < 1 or seed < 0:
         raise UsageError(
             Reason("search-budget-or-seed", budget=budget, seed=seed),
@@ -117,15 +117,15 @@ def try_strategy(space: Simulated, strategy: str, *, budget: int, seed: int = 1)
 
 
 def quality(space: Simulated, known: Sequence[int], after: int | None = None) -> float:
-    """Least time of the space / least time among the first `after` points (None: all of them);
-    0 when all failed."""
+    """Return the shortest time of the space / the shortest of the first `after` points (None: all
+    of them); 0 if all failed."""
     times = space.times_s[list(known[:after])]
     good = times[~np.isnan(times)]
     return space.best_s / float(good.min()) if len(good) else 0.0
 
 
 def read(path: str | os.PathLike[str]) -> Simulated:
-    """The measured space in a file: a Kernel Tuner cache, T4 results, or the compact form."""
+    """Load the measured space of a file, in any of the module's formats."""
     path = Path(path).expanduser()
     document = _document(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
@@ -169,7 +169,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise CodecError(
             Reason("file-unreadable", file=path.name, error=str(error)), hint=_WHOLE
         ) from error
-    # Kernel Tuner leaves the last two brackets out while a session is open.
+    # Kernel Tuner omits the last two brackets while a session is open.
     for tried in (text, text.rstrip().rstrip(",") + "}}"):
         try:
             document = json.loads(tried)
@@ -222,7 +222,7 @@ def _of_t4(name: str, document: Mapping[str, Any]) -> Simulated:
 
 
 def _of_triton(name: str, document: Mapping[str, Any]) -> Simulated:
-    """Of what Triton's autotuner timed, the parameters that vary."""
+    """Return the configs that Triton's autotuner timed, with the parameters that vary."""
     rows, times = [], []
     for config, timing in timed_configs(document, "it"):
         rows.append(config)
@@ -234,7 +234,7 @@ def _of_triton(name: str, document: Mapping[str, Any]) -> Simulated:
 
 
 def _measured_s(result: Mapping[str, Any], unit: str) -> float:
-    """Seconds of a result; NaN if it has no measurement of its objective."""
+    """Return the seconds of a result; NaN without a measurement of its objective."""
     wanted = (result.get("objectives") or ["time"])[0]
     measured = {entry["name"]: entry for entry in result.get("measurements", ())}
     own_unit = str(measured.get(wanted, {}).get("unit") or "").lower()
@@ -258,7 +258,7 @@ def _no_time(objective: object) -> CodecError:
 
 
 def _time_of(value: object, unit_s: float) -> float:
-    """Seconds, NaN for what no launch can take: failures are words or a huge time."""
+    """Return seconds, NaN for a failure, which is recorded as text or a huge time."""
     seconds = value * unit_s if isinstance(value, int | float) else math.nan
     return seconds if is_time(seconds) else math.nan
 
@@ -270,8 +270,8 @@ def _of_rows(
     times: Sequence[float],
     listed: Mapping[str, Sequence[ConfigValue]] | None,
 ) -> Simulated:
-    """Values in their listed order, or sorted when the file does not list them. The first time
-    of a configuration that is there twice."""
+    """Build a space from rows. Values are in `listed` order, else sorted. Of a configuration that
+    occurs twice, the first time counts."""
     values = []
     for key in names:
         seen = {row[key] for row in rows}
@@ -293,6 +293,6 @@ def _rank(value: ConfigValue) -> tuple[bool, float, str]:
 
 
 def folder(path: Path) -> list[Simulated]:
-    """Every measured space in a folder, by name."""
+    """Load all measured spaces of a folder, sorted by name."""
     files = [p for p in sorted(path.iterdir()) if p.name.endswith((".json", ".json.gz"))]
     return [read(p) for p in files]

@@ -1,4 +1,4 @@
-"""Tally: how far a tuning run is, how fast it goes and how long the rest will take."""
+"""Tally: the progress of a tuning run, its speed, and the expected time left."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from kernelmark.tune.search.evaluate import final_timing, ladder
 from kernelmark.tune.search.events import Progress
 from kernelmark.tune.search.finals import set_timings, timings
 
-# Timings a candidate takes, those that climb included.
+# Mean number of timings per candidate, including those of higher steps.
 _TIMINGS = 1.3
-# Seconds for one of a timing, before anything was tuned here: candidates that climb, sizes next to
-# the problem's, and fresh workers.
-_OTHERS = 3.0
-# Timings for which the experience of earlier runs counts, beside those of this one.
-_BEFORE = 4
+# Initial estimate of elapsed / expected seconds on a new machine. The excess is higher steps,
+# neighbouring sizes and worker starts.
+_OVERHEAD = 3.0
+# Weight of earlier runs in the estimated pace, in timings.
+_PRIOR_TIMINGS = 4
 
 
 class Tally:
-    """Counts candidates, and compares the expected seconds of timings with the elapsed ones."""
+    """A count of candidates, and the ratio of elapsed to expected seconds of their timings."""
 
     def __init__(self, plans: Sequence[TunePlan], deadline: float | None, info: DeviceInfo) -> None:
         self._plans = {plan.name: plan for plan in plans}
         self._candidates = dict.fromkeys(self._plans, 0)
-        self._limits: dict[str, int] = {}  # what the space of a begun plan has
+        self._limits: dict[str, int] = {}  # sizes of the spaces of begun plans
         self._finals = dict.fromkeys(self._plans, 0)
-        self._ended: dict[str, int] = {}  # candidates that were asked for in the end
+        self._ended: dict[str, int] = {}  # evaluated candidates of plans with an outcome
         self._retired: set[str] = set()
         self._deadline = deadline
         self._begun = time.monotonic()
         self._fresh = 0
         self._forecast = Forecast.of_machine(info)
-        # What timings are weighed by does not depend on what other commands learn.
+        # Relative weights of timings must not change with what other commands measure.
         model = Forecast(info, self._forecast.means.best_rates())
         steps = ladder(info)[0].timing, final_timing(info, 1)
         self._searching, self._finishing = (
             {p.name: model.seconds(_case(p, timing)) for p in plans} for timing in steps
         )
         known_s = sum(self._forecast.seconds(_case(p, steps[0])) for p in plans)
-        self._first_pace = _OTHERS * known_s / max(1e-9, sum(self._searching.values()))
+        self._first_pace = _OVERHEAD * known_s / max(1e-9, sum(self._searching.values()))
         self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
-        place = info.model or info.kind
-        # Of these backends if they were tuned here before, otherwise of any.
-        self._keys = "/".join((place, *sorted(self._backends), "tune")), f"{place}/tune"
-        self._expected = 0.0  # seconds, of the timings that were made
+        model_name = info.model or info.kind
+        # Means of these backends if they were tuned here before, otherwise of any backend.
+        self._keys = "/".join((model_name, *sorted(self._backends), "tune")), f"{model_name}/tune"
+        self._expected = 0.0  # seconds, of the timings done so far
 
     def began(self, name: str, known: int, limit: int) -> None:
         """Count a plan whose journal has `known` candidates and whose space has `limit`."""
@@ -76,7 +76,7 @@ class Tally:
         self._candidates[name] = 0
 
     def learn(self) -> None:
-        """Keep how long timings took, for later runs."""
+        """Save the pace of this run for the estimates of later runs."""
         if self._expected:
             for key in self._keys:
                 self._forecast.means.learn(key, self._spent_s / self._expected)
@@ -88,19 +88,19 @@ class Tally:
 
     @property
     def _pace(self) -> float:
-        """Elapsed over expected seconds: elapsed ones include compiling, starting and waiting."""
+        """Elapsed / expected seconds; the elapsed ones include compiling, starting and waiting."""
         known = self._forecast.means.get(*self._keys)
         load_s = self._forecast.load_s(self._backends)
-        few = _BEFORE * sum(self._searching.values()) / max(1, len(self._searching))
-        before = few * (self._first_pace if known is None else known)
-        # Starting and loading come once.
+        prior = _PRIOR_TIMINGS * sum(self._searching.values()) / max(1, len(self._searching))
+        before = prior * (self._first_pace if known is None else known)
+        # Backends are started and loaded only once, so this does not slow the rest.
         spent = max(self._spent_s / 2, self._spent_s - load_s) if self._expected else 0.0
-        return (before + spent) / (few + self._expected)
+        return (before + spent) / (prior + self._expected)
 
     @property
     def progress(self) -> Progress:
         going = self._plans.keys() - self._retired
-        total = sum(self._ended.get(n, self._asked(n)) for n in going)
+        total = sum(self._ended.get(n, self._total(n)) for n in going)
         open_plans = going - self._ended.keys()
         pace = self._pace
         finals_s = {name: self._final_left(name) * pace for name in open_plans}
@@ -108,7 +108,7 @@ class Tally:
         if not self._expected:
             left_s += self._forecast.load_s(self._backends)
         if self._deadline is not None:
-            # The deadline ends searches. Plans that are begun still have their finals.
+            # The deadline ends searches. The finals of begun plans follow it.
             begun_s = sum(finals_s[name] for name in open_plans & self._limits.keys())
             left_s = min(left_s, max(0.0, self._deadline - time.monotonic()) + begun_s)
         return Progress(
@@ -120,30 +120,31 @@ class Tally:
             left_s=left_s,
         )
 
-    def _asked(self, name: str) -> int:
-        """Candidates of a plan; a budget that was lowered is less than there were already."""
+    def _total(self, name: str) -> int:
+        """Return the total candidates of a plan, at least the evaluated ones: the budget may have
+        been lowered since."""
         return max(self._limit(name), self._candidates[name])
 
     def _limit(self, name: str) -> int:
-        """Candidates that a plan's budget and its space allow. Listing a space may take a second:
-        those of plans that are not begun are taken to be like the others'."""
+        """Return the candidates that a plan's budget and space allow. Listing a space may take a
+        second, so plans that are not begun are assumed to have spaces as large as the others'."""
         asked = self._plans[name].budget.evaluations
         if name in self._limits:
             return min(asked, self._limits[name])
         return min(asked, max(self._limits.values(), default=asked))
 
     def _search_left(self, name: str) -> float:
-        """Seconds expected of the timings that a plan's search still needs."""
+        """Return the expected seconds of the timings left in a plan's search."""
         if self._finals[name]:  # the search is over, even if candidates are left
             return 0.0
         tries = _TIMINGS * max(0, self._limit(name) - self._candidates[name])
         return tries * self._searching[name]
 
     def _final_left(self, name: str) -> float:
-        """Seconds expected of the timings that a plan's final still needs."""
+        """Return the expected seconds of the timings left in a plan's final."""
         plan, done = self._plans[name], self._finals[name]
         once, rounds = timings(plan, self._limit(name)), set_timings(plan)
-        # A final without a clear winner goes on. The factor is the mean of earlier ones.
+        # A final without a clear winner is extended, by the mean factor of earlier finals.
         known = self._forecast.means.get(*(f"{key}/finals" for key in self._keys))
         expected = once * (1.0 if known is None else known) - done
         # A final that exceeds the forecast at least finishes its current set of rounds.

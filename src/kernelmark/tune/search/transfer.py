@@ -1,4 +1,4 @@
-"""Winners of neighbouring problems as starts: what was good for 64 rows is rarely bad for 96."""
+"""Winners of similar problems as starts: a good config for m=64 is rarely bad for m=96."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The best config that a search found for a problem, kept in the end or not."""
+    """The best config that a search found for a problem, whether it was kept or not."""
 
     problem: Problem
     backend: str
@@ -28,8 +28,8 @@ class Winner:
 def starts(
     plan: TunePlan, arch: str, winners: Iterable[Winner], points: Points, most: int = MOST
 ) -> list[Config]:
-    """The winners of the nearest problems that differ from the plan's in sizes alone, as points of
-    its space, nearest first."""
+    """Return winners of problems that differ from the plan's in sizes only, mapped to points of
+    its space, nearest problem first."""
     near = [
         (distance(plan.problem, winner.problem), config_key(winner.config), winner)
         for winner in winners
@@ -47,7 +47,7 @@ def starts(
 
 
 def distance(problem: Problem, other: Problem) -> float:
-    """How far apart sizes are, in doublings; infinite when anything else differs."""
+    """Return the distance between sizes in doublings, infinite if anything else differs."""
     if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
         return math.inf
     if problem.dims.keys() != other.dims.keys():
@@ -56,7 +56,8 @@ def distance(problem: Problem, other: Problem) -> float:
 
 
 def mapped(config: Config, points: Points) -> Config | None:
-    """`config` with each value replaced by the space's nearest; None if that is no point."""
+    """Return `config` with each value replaced by the nearest of the space, None if the result is
+    not a point."""
     if set(config) != set(points.names):
         return None
     near = {

@@ -1,4 +1,4 @@
-"""Ways of searching a space: one file each."""
+"""Search strategies, one file each."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Features: where the points of a space lie, for a model that knows distances only.
+"""Features: coordinates of the points of a space, for a model that uses distances only.
 
-A parameter gives its place in the list of its values: authors list values so that neighbours are
-alike, whatever the unit. Integers that are not all powers of two also give how much of them is
-one: log₂ of the largest power of two that divides them, over log₂ of the value. Hardware works in
-groups of 2ⁿ and sizes are multiples of 2ⁿ, so 128 can be more like 64 and 256 than like 112 and
-144, and 96 is between. A few names without order are all equally far from each other.
+The first feature of a parameter is the index of its value in the list: authors list values so that
+neighbours are similar, whatever the unit. Integers that are not all powers of two have a second
+feature: log₂ of the largest power of two that divides the value, over log₂ of the value. Hardware
+works in groups of 2ⁿ, so 128 can be more similar to 64 and 256 than to 112 and 144, with 96 in
+between. A few unordered names are one-hot encoded, so all pairs have the same distance.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from kernelmark.core.result import ConfigValue
 from kernelmark.tune.points import Points
 
-UNORDERED = 8  # longer lists of names are solutions of a library, where neighbours are alike
-GROUP = 16  # values from here on count threads or elements that hardware takes in groups
-DOUBTFUL = 3.0  # how much farther the likeness by powers of two of smaller values is expected to be
+UNORDERED = 8  # longer lists of names are solutions of a library, where neighbours are similar
+GROUP = 16  # larger values count threads or elements, which hardware processes in groups
+DOUBTFUL = 3.0  # expected length scale of the power-of-two feature of values below GROUP
 
 Columns = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`table[i]` is where point i lies, each column in 0…1; columns with the same number in
-    `groups` are one property and share a length scale, which is expected near `lengths[group]`."""
+    """`table[i]` are the coordinates of point i, each in 0…1. Columns with the same number in
+    `groups` are one property and share a length scale, whose prior is around `lengths[group]`."""
 
     table: Columns
     groups: NDArray[np.int64]
@@ -37,12 +37,12 @@ class Features:
 
     @property
     def count(self) -> int:
-        """How many properties there are."""
+        """The number of properties."""
         return len(self.lengths)
 
 
 def features(points: Points) -> Features:
-    """The features of every point."""
+    """Compute the features of all points."""
     columns: list[Columns] = [np.zeros((len(points), 0), np.float32)]
     groups: list[int] = []
     lengths: list[float] = []
@@ -60,7 +60,7 @@ def features(points: Points) -> Features:
 
 
 def _properties(values: Sequence[ConfigValue]) -> list[tuple[NDArray[np.float64], float]]:
-    """For each property of a value its number, or numbers if unordered, and its length."""
+    """Return for each property the columns over `values`, and its expected length scale."""
     count = len(values)
     if count < 2:
         return []
@@ -69,10 +69,10 @@ def _properties(values: Sequence[ConfigValue]) -> list[tuple[NDArray[np.float64]
     made = [(np.linspace(0, 1, count)[:, None], 1.0)]
     whole = [v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0]
     if len(whole) == count and any(v & (v - 1) for v in whole) and any(v % 2 == 0 for v in whole):
-        shares = np.array([_share_of_twos(v) for v in whole])
-        made.append((shares[:, None], 1.0 if max(whole) >= GROUP else DOUBTFUL))
+        fractions = np.array([_fraction_of_twos(v) for v in whole])
+        made.append((fractions[:, None], 1.0 if max(whole) >= GROUP else DOUBTFUL))
     return made
 
 
-def _share_of_twos(value: int) -> float:
+def _fraction_of_twos(value: int) -> float:
     return math.log2(value & -value) / math.log2(value) if value > 1 else 1.0

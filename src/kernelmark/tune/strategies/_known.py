@@ -1,4 +1,4 @@
-"""What searches share: the record of what was asked and told, and a fixed order of questions."""
+"""Shared parts of searches: the record of proposed points, and a search in fixed order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelmark.tune.strategies.base import Search
 
 
 class Known:
-    """What was asked and what was told. A failed point has time infinity."""
+    """The proposed points, and their reported times. A failed point has an infinite time."""
 
     def __init__(self, count: int, starts: Iterable[int] = ()) -> None:
         self.seen: NDArray[np.bool_] = np.zeros(count, bool)
@@ -21,14 +21,14 @@ class Known:
         self._starts = iter(starts)
 
     def take(self, point: int) -> int:
-        """Note that the point is asked for."""
+        """Mark a point as proposed, and return it."""
         if not self.seen[point]:
             self.seen[point] = True
             self.left -= 1
         return point
 
     def tell(self, point: int, seconds: float | None) -> float:
-        """Note what the point gave, and give it back with infinity for a failure."""
+        """Record the time of a point, and return it; infinity for a failure."""
         self.take(point)
         if seconds is None or not math.isfinite(seconds) or seconds <= 0:
             seconds = math.inf
@@ -36,14 +36,14 @@ class Known:
         return self.seconds[point]
 
     def starts(self, n: int) -> Iterator[int]:
-        """Up to `n` given starts that were not seen yet; they count as asked."""
+        """Yield up to `n` given starts that were not seen yet, and mark them as proposed."""
         while n > 0 and (point := next(self._starts, None)) is not None:
             if not self.seen[point]:
                 n -= 1
                 yield self.take(point)
 
     def random(self, random: np.random.Generator) -> int | None:
-        """A point that was never seen; None when all were."""
+        """Return a random point that was not seen yet, None if all were."""
         if not self.left:
             return None
         for point in random.integers(0, len(self.seen), 32).tolist():
@@ -53,7 +53,7 @@ class Known:
 
 
 class Queue(Search):
-    """Asks in an order that was known at the start, whatever it is told."""
+    """A search in a fixed order, independent of the reported times."""
 
     def __init__(self, order: Iterable[int], count: int) -> None:
         self._known = Known(count, order)

@@ -1,8 +1,8 @@
-"""Surrogate: a Gaussian process over a fixed list of candidates, made to be asked after each point.
+"""Surrogate: a Gaussian process over a fixed list of candidates, with cheap single updates.
 
-For every candidate it keeps the row of L⁻¹k(X, candidate), so that one more observation costs one
-product with that table and no refit. Length scales, signal and noise are the most probable ones
-under broad priors, found by a few steps along the sign of the gradient.
+For every candidate it keeps L⁻¹k(X, candidate), so that one more observation costs one product with
+that table and no refit. Length scales, signal and noise are maximum a posteriori estimates under
+broad priors, found by a few steps along the sign of the gradient (Rprop).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
-LENGTH_SPREAD = 1.0  # of the logarithm of a length scale round the one that is expected
-NOISE, NOISE_SPREAD = 1e-3, 1.0  # of the variance of what is observed
+LENGTH_SPREAD = 1.0  # prior standard deviation of the logarithm of a length scale
+NOISE, NOISE_SPREAD = 1e-3, 1.0  # prior of noise variance / observed variance
 LEAST_NOISE = 1e-5
 STEPS = 20
 FIRST_STEP, LEAST_STEP, LARGEST_STEP = 0.3, 1e-3, 1.0
-BOUND = 4.0  # prior spreads a parameter may go
+BOUND = 4.0  # largest distance of a parameter from its prior mean, in prior spreads
 
 
 class Surrogate:
-    """Predicts from observations at points of the list. `candidates` are where it can be asked."""
+    """A Gaussian process with observations at points of the list; predicts at `candidates`."""
 
     def __init__(self, features: Features) -> None:
         self._table = features.table
@@ -42,117 +42,123 @@ class Surrogate:
         self.candidates: Numbers = np.zeros(0, np.int64)
 
     def fit(self, points: Sequence[int], observed: Floats, candidates: Numbers) -> None:
-        """Forget all; learn the length scales from these observations and take them in."""
+        """Replace all observations, and fit the parameters to the new ones."""
         self._theta = self._fit_parameters(self._table[list(points)].astype(float), observed)
         self._build(list(points), candidates)
 
     def _fit_parameters(self, rows: Floats, observed: Floats) -> Floats:
         """Return the maximum a posteriori parameters, by Rprop."""
         count = len(self._prior) - 2
-        apart = np.zeros((len(rows) ** 2, count))
+        squared = np.zeros((len(rows) ** 2, count))
         for column, group in enumerate(self._groups.tolist()):
             values = rows[:, column]
-            apart[:, group] += ((values[:, None] - values) ** 2).ravel()
+            squared[:, group] += ((values[:, None] - values) ** 2).ravel()
         theta = best = self._theta
         least = math.inf
         step = np.full(len(theta), FIRST_STEP)
         before = np.zeros(len(theta))
         low, high = (self._prior + side * BOUND * self._spread for side in (-1, 1))
         for _ in range(STEPS):
-            value, slope = self._neg_log_posterior(theta, apart, observed)
+            value, gradient = self._neg_log_posterior(theta, squared, observed)
             if value < least:
                 least, best = value, theta
-            same_sign = slope * before
+            same_sign = gradient * before
             step = np.where(same_sign > 0, 1.3 * step, np.where(same_sign < 0, 0.5 * step, step))
             step = np.clip(step, LEAST_STEP, LARGEST_STEP)
-            before = np.where(same_sign < 0, 0.0, slope)
+            before = np.where(same_sign < 0, 0.0, gradient)
             theta = np.clip(theta - np.sign(before) * step, low, high)
         return best
 
     def _neg_log_posterior(
-        self, theta: Floats, apart: Floats, observed: Floats
+        self, theta: Floats, squared: Floats, observed: Floats
     ) -> tuple[float, Floats]:
         """Return the negative log posterior, up to a constant, and its gradient."""
         size, count = len(observed), len(theta) - 2
         weights, signal, noise = np.exp(theta[:count]), math.exp(theta[-2]), math.exp(theta[-1])
-        square = (apart @ weights).reshape(size, size)
-        near, slope = _matern(square)
-        covariance = signal * near + (noise + LEAST_NOISE) * np.eye(size)
+        square = (squared @ weights).reshape(size, size)
+        correlation, derivative = _matern(square)
+        covariance = signal * correlation + (noise + LEAST_NOISE) * np.eye(size)
         lower = np.linalg.cholesky(covariance)
-        half = np.linalg.inv(lower)
-        inverse = half.T @ half
+        inv_lower = np.linalg.inv(lower)
+        inverse = inv_lower.T @ inv_lower
         alpha = inverse @ observed
         off = (theta - self._prior) / self._spread
         value = observed @ alpha / 2 + np.log(np.diag(lower)).sum() + off @ off / 2
         by_covariance = (inverse - np.outer(alpha, alpha)) / 2
         trace = np.trace(by_covariance)
         gradient = off / self._spread
-        gradient[:count] += signal * weights * ((by_covariance * slope).ravel() @ apart)
-        gradient[-2] += signal * (by_covariance * near).sum()
+        gradient[:count] += signal * weights * ((by_covariance * derivative).ravel() @ squared)
+        gradient[-2] += signal * (by_covariance * correlation).sum()
         gradient[-1] += noise * trace
         return float(value), gradient
 
     def _build(self, points: list[int], candidates: Numbers) -> None:
         weights = np.exp(self._theta[:-2] / 2)[self._groups]
-        self._placed: Singles = self._table * weights.astype(np.float32)
+        self._scaled: Singles = self._table * weights.astype(np.float32)
         self._signal = math.exp(self._theta[-2])
         self._noise = math.exp(self._theta[-1]) + LEAST_NOISE
         self.candidates = candidates
-        self._asked: Singles = self._placed[candidates]
-        self._asked_square = np.square(self._asked).sum(axis=1)
+        self._candidate_rows: Singles = self._scaled[candidates]
+        self._candidate_squares = np.square(self._candidate_rows).sum(axis=1)
         size = len(points)
         self._points = points
         self._believed = None
-        square = _apart(self._placed[points].astype(float), self._placed[points].astype(float))
+        square = _squared_distances(
+            self._scaled[points].astype(float), self._scaled[points].astype(float)
+        )
         covariance = self._signal * _matern(square)[0] + self._noise * np.eye(size)
         room = max(64, 2 * size)
-        self._half = np.zeros((room, room))
-        self._half[:size, :size] = np.linalg.inv(np.linalg.cholesky(covariance))
+        self._inv_lower = np.zeros((room, room))
+        self._inv_lower[:size, :size] = np.linalg.inv(np.linalg.cholesky(covariance))
         self._rows = np.empty((room, len(candidates)), np.float32)
-        self._rows[:size] = self._half[:size, :size].astype(np.float32) @ self._covariance(points)
+        self._rows[:size] = self._inv_lower[:size, :size].astype(np.float32) @ self._covariance(
+            points
+        )
         self._variance = self._signal - np.square(self._rows[:size]).sum(axis=0)
 
     def _covariance(self, points: Sequence[int]) -> Singles:
-        """Between points and all candidates."""
-        here = self._placed[list(points)]
+        """Return the covariance between points and all candidates."""
+        here = self._scaled[list(points)]
         square = (
-            np.square(here).sum(axis=1)[:, None] + self._asked_square - 2 * here @ self._asked.T
+            np.square(here).sum(axis=1)[:, None]
+            + self._candidate_squares
+            - 2 * here @ self._candidate_rows.T
         )
         singles: Singles = np.float32(self._signal) * _matern_only(np.maximum(square, 0))
         return singles
 
     def add(self, point: int) -> None:
-        """Take one more observed point in."""
+        """Add one observed point, without refitting the parameters."""
         self.forget()
         self._extend(point)
 
     def _extend(self, point: int) -> None:
         size = len(self._points)
-        if size == len(self._half):
-            self._half = np.pad(self._half, (0, size))
+        if size == len(self._inv_lower):
+            self._inv_lower = np.pad(self._inv_lower, (0, size))
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         self._variance = self._variance - self._append(point, size)
         self._points.append(point)
 
     def _append(self, point: int, size: int) -> Singles:
-        """Write row `size` of the tables; how much less uncertain each candidate becomes."""
-        others = self._placed[self._points].astype(float)
-        square = _apart(others, self._placed[[point]].astype(float))[:, 0]
-        shared = self._half[:size, :size] @ (self._signal * _matern(square)[0])
+        """Write row `size` of the tables; return the decrease in variance of each candidate."""
+        others = self._scaled[self._points].astype(float)
+        square = _squared_distances(others, self._scaled[[point]].astype(float))[:, 0]
+        shared = self._inv_lower[:size, :size] @ (self._signal * _matern(square)[0])
         rest = math.sqrt(max(self._signal + self._noise - float(shared @ shared), self._noise / 2))
-        self._half[size, :size] = -(shared @ self._half[:size, :size]) / rest
-        self._half[size, size] = 1 / rest
+        self._inv_lower[size, :size] = -(shared @ self._inv_lower[:size, :size]) / rest
+        self._inv_lower[size, size] = 1 / rest
         row = self._covariance([point])[0] - shared.astype(np.float32) @ self._rows[:size]
         self._rows[size] = row / np.float32(rest)
         gain: Singles = np.square(self._rows[size])
         return gain
 
     def predict(self, observed: Floats) -> Singles:
-        """Mean at every candidate, one row for each column of `observed`, whose rows are the
-        points in the order they were taken in."""
+        """Return the means at all candidates, one row for each column of `observed`, whose rows
+        are the points in the order they were added."""
         size = len(observed)
-        half = (self._half[:size, :size] @ observed).astype(np.float32)
-        means: Singles = half.T @ self._rows[:size]
+        whitened = (self._inv_lower[:size, :size] @ observed).astype(np.float32)
+        means: Singles = whitened.T @ self._rows[:size]
         return means
 
     def believe(self, point: int) -> None:
@@ -170,27 +176,27 @@ class Surrogate:
             self._believed = None
 
     def deviation(self) -> Singles:
-        """Standard deviation at every candidate."""
+        """Return the standard deviation at every candidate."""
         least = np.float32(1e-6 * self._signal)
         deviation: Singles = np.sqrt(np.maximum(self._variance, least))
         return deviation
 
 
-def _apart(a: Floats, b: Floats) -> Floats:
-    """Squared distances between the rows."""
+def _squared_distances(a: Floats, b: Floats) -> Floats:
+    """Return the squared distances between the rows of `a` and `b`."""
     square = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1) - 2 * a @ b.T
     made: Floats = np.maximum(square, 0)
     return made
 
 
 def _matern(square: Floats) -> tuple[Floats, Floats]:
-    """Matérn 5/2 of a squared distance, and its derivative by it."""
-    far = np.sqrt(5 * square)
-    decay = np.exp(-far)
-    return (1 + far + far * far / 3) * decay, (-5 / 6) * (1 + far) * decay
+    """Return Matérn 5/2 of a squared distance, and the derivative with respect to the latter."""
+    scaled = np.sqrt(5 * square)
+    decay = np.exp(-scaled)
+    return (1 + scaled + scaled * scaled / 3) * decay, (-5 / 6) * (1 + scaled) * decay
 
 
 def _matern_only(square: Singles) -> Singles:
-    far = np.sqrt(np.float32(5) * square)
-    near: Singles = (1 + far + far * far / np.float32(3)) * np.exp(-far)
-    return near
+    scaled = np.sqrt(np.float32(5) * square)
+    correlation: Singles = (1 + scaled + scaled * scaled / np.float32(3)) * np.exp(-scaled)
+    return correlation

@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 
 class Search(ABC):
-    """One search over the points of one space. The same seed and the same answers in the same
-    order give the same questions, so that a search can be replayed from its journal."""
+    """One search over the points of one space, with an ask-tell interface. It is deterministic for
+    a seed and a sequence of reported times, so that it can be replayed from its journal."""
 
     @abstractmethod
     def ask(self, n: int) -> list[int]:
-        """Up to `n` distinct points that were never asked for; [] when none is left.
+        """Propose up to `n` distinct points that were not proposed yet; [] if none is left.
 
-        Points that were asked for and not yet told are taken as pending, not as bad."""
+        Points without a reported time are pending, not failed."""
 
     @abstractmethod
     def tell(self, point: int, seconds: float | None) -> None:
-        """What a point gave; None when it failed. Also for points that `ask` did not give
-        (the default, winners of neighbouring problems)."""
+        """Report the time of a point, None if it failed. The point need not come from `ask` (the
+        default, winners of similar problems)."""
 
 
 class Strategy(ABC):
-    """A way of searching; it sees points and times only."""
+    """A search algorithm over points and times, independent of problem and backend."""
 
     name: str
     summary: str  # one line for `kmark list strategies`
@@ -36,5 +36,5 @@ class Strategy(ABC):
     def begin(
         self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
     ) -> Search:
-        """A search that expects to be told about `budget` points. `starts` are asked first, in
-        order: the default, then winners of neighbouring problems."""
+        """Return a search planned for `budget` points. It proposes `starts` first, in order: the
+        default, then winners of similar problems."""

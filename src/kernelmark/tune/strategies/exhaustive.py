@@ -1,4 +1,4 @@
-"""Every point, in the space's order."""
+"""Exhaustive search: all points, in the space's order."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A genetic search with the parameters of the GEMM workflow that hipBLASLt's tuners use.
 
-Tournaments of two, uniform crossover of nine in ten, a mutation in each gene with probability
-1 / parameters, survival by fitness with a twentieth as elite, and a fresh population when the best
-and the mean of five generations have stopped rising. The population is scaled to the budget: 30
-generations are what it is divided by, between 10 and 512 individuals. Children are bred one at a
-time from whoever has been measured, so that a batch never waits for a generation to end.
+Tournaments of two, uniform crossover with probability 0.9, mutation of each gene with probability
+1 / parameters, survival by fitness, an elite of 5%, and a new population when best and mean fitness
+have not risen over five generations. The population size is budget / 30 generations, between 10 and
+512. Children are bred one at a time from measured individuals, so a batch need not wait for the end
+of a generation.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ GENERATIONS = 30
 SMALLEST, LARGEST = 10, 512
 CROSSOVER = 0.9
 ELITE = 0.05
-PATIENCE = 5  # generations that the rise is looked at over
+PATIENCE = 5  # generations over which the rise is averaged
 RISE = 0.0008
-DIVERSITY = 0.5  # share of distinct values below which the population is halved
-TRIES = 20  # children bred until one is legal and new
+DIVERSITY = 0.5  # relative diversity below which the population is halved
+TRIES = 20  # most children bred until one is legal and new
 
 
 class Genetic(Strategy):
@@ -41,7 +41,7 @@ class Genetic(Strategy):
 
 
 class GeneticSearch(Search):
-    """`_people` are the fittest measured points of the current population, fittest first."""
+    """A genetic search. `_people` are the measured individuals of the population, fittest first."""
 
     def __init__(self, points: Points, size: int, seed: int, starts: Sequence[int]) -> None:
         self._points = points
@@ -50,7 +50,7 @@ class GeneticSearch(Search):
         self._random = np.random.default_rng(seed)
         self._known = Known(len(points), starts)
         self._people: list[int] = []
-        self._founders = size  # random individuals still to be asked for
+        self._founders = size  # random individuals not proposed yet
         self._reported = 0
         self._bests: list[float] = []
         self._means: list[float] = []
@@ -69,7 +69,8 @@ class GeneticSearch(Search):
         return self._known.random(self._random)
 
     def _child(self) -> int | None:
-        """A legal child that was never asked for; anything new when breeding gives none."""
+        """Return a legal child that was not proposed yet; if breeding fails, a neighbour of a
+        parent or a random point."""
         if len(self._people) > 1:
             for _ in range(TRIES):
                 point = int(self._points.find(self._bred()[None])[0])
@@ -82,7 +83,7 @@ class GeneticSearch(Search):
         return self._known.random(self._random)
 
     def _parent(self) -> int:
-        """The fitter of two: `_people` are in order of fitness."""
+        """Return the winner of a tournament of two: `_people` are in order of fitness."""
         return self._people[int(self._random.integers(0, len(self._people), 2).min())]
 
     def _bred(self) -> NDArray[np.int64]:
@@ -108,7 +109,7 @@ class GeneticSearch(Search):
         self._bests.append(max(fitness))
         self._means.append(sum(fitness) / len(fitness))
         if self._stuck(self._bests) and self._stuck(self._means):
-            # A fresh population beside the elite; the best times stay known.
+            # Restart with a new population and the elite; known times are kept.
             del self._people[max(1, round(ELITE * self._size)) :]
             self._founders = self._size = self._full
             self._bests.clear()
@@ -117,24 +118,25 @@ class GeneticSearch(Search):
             self._size = max(SMALLEST, self._size // 2)
 
     def _stuck(self, history: Sequence[float]) -> bool:
-        """Whether the average of the last generations is no higher than that of those before."""
+        """Return whether the moving average over `PATIENCE` generations has stopped rising."""
         if len(history) <= PATIENCE:
             return False
         newer, older = history[-PATIENCE:], history[-PATIENCE - 1 : -1]
         return sum(newer) <= sum(older) * (1 + RISE)
 
     def _diversity(self) -> float:
-        """Mean share of genes in which two individuals differ, over what a random pair shows."""
+        """Return the mean fraction of genes in which two individuals differ, relative to random
+        individuals."""
         rows = self._points.codes[self._people]
-        differ = [1 - float(np.square(_shares(column)).sum()) for column in rows.T]
+        differ = [1 - float(np.square(_frequencies(column)).sum()) for column in rows.T]
         expected = [1 - 1 / len(values) for values in self._points.values]
         return sum(differ) / max(1e-9, sum(expected))
 
 
-def _shares(column: NDArray[np.integer]) -> NDArray[np.float64]:
+def _frequencies(column: NDArray[np.integer]) -> NDArray[np.float64]:
     _, counts = np.unique(column, return_counts=True)
-    shares: NDArray[np.float64] = counts / len(column)
-    return shares
+    frequencies: NDArray[np.float64] = counts / len(column)
+    return frequencies
 
 
 strategy = Genetic()

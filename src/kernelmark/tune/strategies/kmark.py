@@ -1,10 +1,10 @@
-"""The default: a Gaussian process over the enumerated space, asked for expected improvement.
+"""The default: Bayesian optimisation of the enumerated space with a Gaussian process.
 
-A few points spread over the space come first. Then every question is the point whose expected
-improvement, times the chance that it works at all, is the largest of the whole list. Times are
-modelled by their logarithm, with those slower than the median pressed together: how bad a bad point
-is does not help to find a good one. When nothing better was found for a while, every other question
-is the most promising one next to the best points: no model is right about a needle.
+The first points are spread over the space. Then the next point is the one with the largest expected
+improvement times probability of success. Times are modelled by their logarithm, and compressed
+above the median: how slow a slow point is does not help to find a fast one. When no better point
+was found for a while, every other point is chosen among the neighbours of the best ones, because
+the model does not predict isolated optima.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from kernelmark.tune.strategies.base import Search, Strategy
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-SPREAD = 6  # questions before the model is asked
-DRAWN = 200  # random points of which the one farthest from all others is taken
-NEEDED = 3  # working points without which there is nothing to model
-REFIT = 1.3  # growth of what is known after which length scales are learned anew
+SPREAD = 6  # points before the model is used
+DRAWN = 200  # random points of which the one farthest from all known ones is taken
+NEEDED = 3  # successful points that a model needs
+REFIT = 1.3  # growth of the number of known points after which the model is refitted
 REFIT_LEAST = 3
-MODELLED = 400  # known points a model is made of; beyond, the best and a sample of the others
-LISTED = 20_000  # candidates of a question; a longer list is sampled
+MODELLED = 400  # most points of the model; beyond, the best and a sample of the others
+LISTED = 20_000  # most candidates; a larger space is sampled
 NEAR = 30  # best points whose neighbours are always candidates
-STUCK = 30  # answers without a better one after which the elite's neighbours are looked at
+STUCK = 30  # points without improvement after which neighbours of the elite are tried
 ELITE = 8
-FAILED_LIKE = 0.5  # quantile of the working points that a failed one is taken for
-CERTAIN = 0.95  # the largest chance of failing that is believed in
+FAILED_LIKE = 0.5  # quantile of the successful points that a failed one is modelled as
+CERTAIN = 0.95  # largest probability of failure that is used
 
 
 class Kmark(Strategy):
@@ -63,7 +63,7 @@ class KmarkSearch(Search):
         self._next_fit = 0
         self._pending: dict[int, None] = {}
         self._best = math.inf
-        self._since = 0  # answers since the best one
+        self._since = 0  # reported points since the best one
 
     def ask(self, n: int) -> list[int]:
         chosen = list(self._known.starts(n))
@@ -71,7 +71,7 @@ class KmarkSearch(Search):
         if len(chosen) < n and self._ready():
             chosen += self._by_model(n - len(chosen))
         while len(chosen) < n and self._known.left:
-            chosen.append(self._known.take(self._far_away()))
+            chosen.append(self._known.take(self._farthest()))
             self._pending[chosen[-1]] = None
         return chosen
 
@@ -82,10 +82,10 @@ class KmarkSearch(Search):
         if time < self._best:
             self._best, self._since = time, 0
             if len(self._points) > LISTED:
-                self._next_fit = 0  # its neighbours are no candidates yet
+                self._next_fit = 0  # refit, so that its neighbours become candidates
 
-    def _far_away(self) -> int:
-        """Of some random points never asked for, the one farthest from all that were."""
+    def _farthest(self) -> int:
+        """Return that of some random points which is farthest from all proposed points."""
         drawn = self._random.integers(0, len(self._points), DRAWN)
         drawn = drawn[~self._known.seen[drawn]]
         if not len(drawn):
@@ -100,7 +100,7 @@ class KmarkSearch(Search):
         return int(drawn[np.argmax(nearest)])
 
     def _ready(self) -> bool:
-        """Whether enough is known, and not all the same, for a model to say anything."""
+        """Return whether there are enough successful points, with different times, for a model."""
         asked = len(self._points) - self._known.left
         if asked < self._spread or not self._known.left or not self._features.count:
             return False
@@ -130,7 +130,8 @@ class KmarkSearch(Search):
         return chosen
 
     def _highest(self, score: Floats) -> int:
-        """Where the score is highest; when stuck, in turn only next to the best points."""
+        """Return the index of the highest score; when stuck, every other time only among
+        neighbours of the best points."""
         if self._since >= STUCK and self._known.left % 2:
             near = np.isin(self._surrogate.candidates, self._neighbours(ELITE))
             at = int(np.argmax(np.where(near, score, -np.inf)))
@@ -139,13 +140,13 @@ class KmarkSearch(Search):
         return int(np.argmax(score))
 
     def _neighbours(self, count: int) -> Numbers:
-        """The neighbours of the `count` best points."""
+        """Return the neighbours of the `count` best points."""
         known = self._known.seconds
         best = sorted(known, key=lambda p: (known[p], p))[:count]
         return np.concatenate([self._points.neighbours(p) for p in best])
 
     def _observed(self) -> tuple[Floats, Floats]:
-        """Bring the model up to date; its observations as scores, and which of them failed."""
+        """Update the model; return its observations as scores, and which of them failed."""
         known = self._known.seconds
         fresh = [p for p in known if p not in self._in_model]
         if len(known) >= self._next_fit:
@@ -162,7 +163,7 @@ class KmarkSearch(Search):
         return self._scores()
 
     def _choice(self) -> list[int]:
-        """What the model is made of: all that is known, or the best and a sample of the rest."""
+        """Return the points of the model: all known ones, or the best and a sample of the rest."""
         known = self._known.seconds
         if len(known) <= MODELLED:
             return list(known)
@@ -174,14 +175,14 @@ class KmarkSearch(Search):
     def _scores(self) -> tuple[Floats, Floats]:
         seconds = np.array([self._known.seconds[p] for p in self._modelled])
         failed = np.isinf(seconds)
-        working = _pressed(np.log(seconds[~failed]))
+        working = _compress(np.log(seconds[~failed]))
         scores = np.empty(len(seconds))
         scores[~failed] = working
         scores[failed] = np.quantile(working, FAILED_LIKE)
         return scores, failed.astype(float)
 
     def _candidates(self) -> Numbers:
-        """All points, or the neighbours of the best and a random sample where there are many."""
+        """Return all points; in a large space, the neighbours of the best and a random sample."""
         count = len(self._points)
         if count <= LISTED:
             return np.arange(count)
@@ -191,24 +192,24 @@ class KmarkSearch(Search):
         return numbers
 
 
-def _pressed(logs: Floats) -> Floats:
-    """Standardised logarithms of times; above the median they grow as a logarithm only."""
+def _compress(logs: Floats) -> Floats:
+    """Return standardised logarithms of times, compressed logarithmically above the median."""
     least = logs.min()
     scale = max(float(np.median(logs) - least), 1e-9)
     excess = (logs - least) / scale
-    pressed = np.where(excess < 1, excess, 1 + np.log(np.maximum(excess, 1)))
-    made: Floats = (pressed - pressed.mean()) / (pressed.std() + 1e-9)
-    return made
+    compressed = np.where(excess < 1, excess, 1 + np.log(np.maximum(excess, 1)))
+    scores: Floats = (compressed - compressed.mean()) / (compressed.std() + 1e-9)
+    return scores
 
 
 def _log_improvement(z: Floats) -> Floats:
-    """Logarithm of the expected improvement of a unit normal over −z, from a table."""
-    made: Floats = np.interp(z, _GRID, _LOG_IMPROVEMENT)
-    return made
+    """Return the log of the expected improvement of a standard normal over −z, interpolated."""
+    logs: Floats = np.interp(z, _GRID, _LOG_IMPROVEMENT)
+    return logs
 
 
 def _exact_log_improvement(z: float) -> float:
-    if z < -10:  # the difference below cancels; its asymptote does not
+    if z < -10:  # the sum below cancels; its asymptote does not
         return -z * z / 2 - math.log(2 * math.pi) / 2 - 2 * math.log(-z)
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     return math.log(density + z * math.erfc(-z / math.sqrt(2)) / 2)

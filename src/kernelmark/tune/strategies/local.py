@@ -1,4 +1,4 @@
-"""Local search from many starts: the first better neighbour is the next place to look around."""
+"""First-improvement local search with restarts: it moves to the first better neighbour."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kernelmark.tune.points import Points
 from kernelmark.tune.strategies._known import Known
 from kernelmark.tune.strategies.base import Search, Strategy
 
-SHAKEN = 0.5  # of the restarts, those that begin near the best point and not anywhere
-CHANGES = 3  # parameters that a shake changes
+PERTURBED = 0.5  # probability that a restart is a perturbation of the best point, not random
+CHANGES = 3  # parameters that a perturbation changes
 
 
 class Local(Strategy):
@@ -26,13 +26,13 @@ class Local(Strategy):
 
 
 class LocalSearch(Search):
-    """`_place` is where the search stands; `_around` are its neighbours still to be tried."""
+    """A local search. `_around` are the neighbours of `_current` that are still to be tried."""
 
     def __init__(self, points: Points, seed: int, starts: Sequence[int]) -> None:
         self._points = points
         self._random = np.random.default_rng(seed)
         self._known = Known(len(points), starts)
-        self._place: int | None = None
+        self._current: int | None = None
         self._around: list[int] = []
         self._pending: set[int] = set()
 
@@ -49,27 +49,27 @@ class LocalSearch(Search):
             if not self._known.seen[point]:
                 return point
         if not self._pending:
-            self._place = None  # a local optimum: whatever comes next is the new place
+            self._current = None  # a local optimum: continue from the next point, whatever its time
         return self._restart()
 
     def _restart(self) -> int:
         best = min(self._known.seconds, key=self._known.seconds.__getitem__, default=None)
-        if best is not None and self._random.random() < SHAKEN:
-            place = best
+        if best is not None and self._random.random() < PERTURBED:
+            start = best
             for _ in range(CHANGES):
-                place = int(self._random.choice([*self._points.neighbours(place).tolist(), place]))
-            if not self._known.seen[place]:
-                return place
+                start = int(self._random.choice([*self._points.neighbours(start).tolist(), start]))
+            if not self._known.seen[start]:
+                return start
         point = self._known.random(self._random)
-        assert point is not None  # `ask` looked
+        assert point is not None  # `ask` checked that points are left
         return point
 
     def tell(self, point: int, seconds: float | None) -> None:
         self._pending.discard(point)
         time = self._known.tell(point, seconds)
-        here = math.inf if self._place is None else self._known.seconds[self._place]
+        here = math.inf if self._current is None else self._known.seconds[self._current]
         if time < here:
-            self._place = point
+            self._current = point
             around = self._points.neighbours(point)
             self._around = self._random.permutation(around).tolist()
 

@@ -1,4 +1,4 @@
-"""Random points, each once."""
+"""Random search without repetition."""
 
 from __future__ import annotations
 

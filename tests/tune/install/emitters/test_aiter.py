@@ -102,7 +102,7 @@ def test_an_edit_of_the_default_is_caught(w, root):
         applying.staged(harmful, root) as copy,
         raises_code(KernelmarkError, "lookup-changed") as raised,
     ):
-        applying._prove(emitter, harmful, copy)
+        applying._check(emitter, harmful, copy)
     assert raised.value.message.root.fields["lookup"].endswith("n=7 k=7 m=9")
 
 

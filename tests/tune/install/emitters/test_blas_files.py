@@ -359,7 +359,7 @@ def test_pytorch_s_own_file(tmp_path):
 )
 def test_pytorch_s_words(w, problem, op, params):
     outcome = w.outcome(problem=w.product(**problem), backend="hipblaslt")
-    assert tunableop.emitter.question(outcome, FrozenDict()) == {"op": op, "params": params}
+    assert tunableop.emitter.lookup_key(outcome, FrozenDict()) == {"op": op, "params": params}
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_pytorch_s_word_for_f32_with_rounded_inputs(w, problem, op):
         backend="hipblaslt",
         blas={"compute_type": "xf32_r"},
     )
-    assert tunableop.emitter.question(outcome, FrozenDict())["op"] == op
+    assert tunableop.emitter.lookup_key(outcome, FrozenDict())["op"] == op
 
 
 def test_pytorch_has_no_word_for_other_roundings(w, tmp_path):
@@ -417,7 +417,7 @@ def test_a_pytorch_with_another_library_than_the_tuned_one_gets_no_file(w, tmp_p
     """PyTorch compares every validator with its own and ignores a file in which one differs."""
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
     own = {**w.VALIDATORS, "HIPBLASLT_VERSION": "2-cafe"}
-    monkeypatch.setattr(tunableop, "_here", lambda: own)
+    monkeypatch.setattr(tunableop, "_installed_validators", lambda: own)
     with pytest.raises(UsageError) as error:
         after(tunableop.emitter, [outcome], tmp_path)
     assert error.value.message.code == "validator-differs"
@@ -462,7 +462,7 @@ def test_a_call_with_scales_gets_a_kernel_that_applies_them(
     assert bool(made.edits) == written
     if written and emitter is tunableop.emitter:
         rowwise = int(scales == "22")
-        fields = emitter.question(outcome, FrozenDict())
+        fields = emitter.lookup_key(outcome, FrozenDict())
         assert fields["params"] == f"tn_512_16_1024_ld_1024_1024_512_rw_{rowwise}_bias_None"
 
 

@@ -1,4 +1,4 @@
-"""Winners in the native format of their library: one file a format."""
+"""Emitters: winners in the native formats of libraries, one module per format."""
 
 from __future__ import annotations
 

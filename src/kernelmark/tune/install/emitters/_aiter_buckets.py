@@ -1,4 +1,4 @@
-"""Buckets of an aiter config: ours in their words, and a change that reaches no other m."""
+"""Buckets of an aiter config: conversion of configs, and changes that do not affect other m."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SHORT = {f"BLOCK_{x}": f"block_{x.lower()}" for x in "MNK"}
 _NEEDED = ("block_m", "block_n", "num_warps", "num_stages")
 _GROUPED = FAMILIES["a8w8_group"]
 _UNSPLIT = (FAMILIES["a8w8"], _GROUPED)
-# Its wrapper hands the strides of m and batch to the reduction in the other's place.
+# Its wrapper swaps the strides of m and batch that it passes to the split-K reduction.
 _MISREDUCED = FAMILIES["a16wfp4"]
-# Set from the others when a kernel is launched: kept from an old config it would contradict it.
+# Computed from other settings at launch: a value kept from the old bucket would be wrong.
 _DERIVED = ("SPLITK_BLOCK_SIZE",)
 
 
 def to_bucket(config: Config, old: Bucket, family: str) -> dict[str, Any]:
-    """Our config in aiter's words, in the order of the bucket it replaces. What only aiter knows
-    is kept from that bucket; what the tuned kernel was not built with is left out."""
+    """Return a config with aiter's names, in the order of the bucket it replaces. Settings that
+    only aiter has are kept from that bucket; others that the tuned config lacks are dropped."""
     checked = _checked(config, family)
     short = any(name in old for name in _SHORT)
     values: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
 
 
 def to_config(bucket: Bucket) -> Config:
-    """A bucket in our words; what only aiter knows keeps its name, null is empty."""
+    """Return a bucket with kernelmark's names, where it has them; null becomes ""."""
     config: dict[str, ConfigValue] = {}
     for name, value in bucket.items():
         config[_SHORT.get(name) or _THEIRS.get(name, name)] = "" if value is None else value
@@ -82,19 +82,20 @@ def to_config(bucket: Bucket) -> Config:
 
 
 def region(m: int, known: Sequence[int]) -> str:
-    """The narrowest bucket there can be for m: M_LEQ of the next bound, beyond all M_GEQ."""
+    """Return the name of the narrowest bucket for m: M_LEQ of the next bound, or M_GEQ of the last
+    bound if m is beyond it."""
     bound = next((x for x in known if m <= x), None)
     return f"M_GEQ_{known[-1]}" if bound is None else f"M_LEQ_{bound}"
 
 
 def others(m: int, known: Sequence[int]) -> tuple[int, int | None]:
-    """The first and last m of m's region; None for no end."""
+    """Return the first and last m of m's region; None means no upper limit."""
     below = max((x for x in known if x < m), default=0)
     return below + 1, next((x for x in known if m <= x), None)
 
 
 def samples(known: Sequence[int]) -> list[int]:
-    """One m for every answer that a file can give: each bound, a value between bounds, beyond."""
+    """Return values of m that cover all buckets of a file: 1, each bound, and the m above each."""
     values: list[int] = []
     below = 0
     for bound in known:
@@ -106,8 +107,8 @@ def samples(known: Sequence[int]) -> list[int]:
 def contained(
     buckets: Mapping[str, Bucket], target: str, new: Bucket, known: tuple[int, ...]
 ) -> dict[str, Bucket]:
-    """The buckets with `new` for the m of the region `target`, and for every other m what was
-    there: a wider bucket that served it is repeated for the bounds below."""
+    """Return the buckets with `new` in the region `target` and unchanged lookups for all other m:
+    a wider bucket that also covered `target` is repeated for lower bounds."""
 
     def answer(of: Mapping[str, Bucket], m: int) -> Bucket | None:
         name = bucket_of(of, m, known)
@@ -129,6 +130,6 @@ def contained(
 
 
 def order_of(name: str) -> tuple[int, int]:
-    """Where a bucket belongs in a file: M_LEQ upwards, M_GEQ upwards, any."""
+    """Return the sort key of a bucket in a file: M_LEQ ascending, M_GEQ ascending, any."""
     kind, _, bound = name.rpartition("_")
     return {"M_LEQ": 0, "M_GEQ": 1}.get(kind, 2), int(bound) if bound.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The BLAS call behind an outcome: as its log gave it, completed from the problem."""
+"""The BLAS call of an outcome: its logged fields, completed from the problem."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kernelmark.tune.records.outcome import Outcome
 from kernelmark.workloads.logs.blas import fields_of
 
 _GEMMS = ("gemm", "batched_gemm")
-# In names of solutions, by hipBLASLt's number: one factor for A and one for B, or one for each row.
+# Parts of solution names by hipBLASLt's scale mode: a scalar for each of A and B, or a vector.
 _SCALE_WORDS = {"1": "SAB", "2": "SABV"}
 _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
 
 
 def blas_call(outcome: Outcome) -> Fields:
-    """Every field of the call, in BLAS names and column-major."""
+    """Return all fields of the call, with BLAS names, in column-major order."""
     if outcome.problem.op not in _GEMMS:
         raise Unfit(Reason("format-op", format="a file of a BLAS library", op=outcome.problem.op))
     try:
@@ -26,7 +26,7 @@ def blas_call(outcome: Outcome) -> Fields:
     call = {**computed, **outcome.blas}
     _check_scales(outcome, call)
     _check_output(call["d_type"], computed["d_type"])
-    # Logs write f8_r for both kinds of FP8, and the library reads it as the other one.
+    # Logs have f8_r for both kinds of FP8, but the library reads it as the one without fnuz.
     call |= {name: word for name, word in computed.items() if "fnuz" in word}
     for name in _SHAPE:
         if call[name] != computed[name]:
@@ -35,9 +35,9 @@ def blas_call(outcome: Outcome) -> Fields:
 
 
 def _check_scales(outcome: Outcome, call: Fields) -> None:
-    """Refuse a kernel that does not apply the scales of the call. The tuned problem has none, and
-    TensileLite runs it by solutions of all kinds; a call with scales needs UseScaleAB of its kind,
-    which is part of a solution's name."""
+    """Raise Unfit for a kernel that does not apply the scales of the call. The tuned problem has no
+    scales, and TensileLite runs it with solutions of any scale mode; a call with scales needs a
+    solution with its UseScaleAB, which is part of the name."""
     modes = {call["scaleA"], call["scaleB"]}
     if modes == {"0"}:
         return
@@ -49,11 +49,12 @@ def _check_scales(outcome: Outcome, call: Fields) -> None:
 
 
 def _check_output(logged: str, tuned: str) -> None:
-    """Refuse a call whose output has a type that no problem has, and that was read as another."""
+    """Raise Unfit if the logged output type differs from the tuned one: importers replace output
+    types that a problem cannot have."""
     if logged != tuned.replace("_fnuz", "") and logged != tuned:
         raise Unfit(Reason("format-type", logged=logged, tuned=tuned))
 
 
 def base_arch(name: str) -> str:
-    """gfx950 of gfx950:sramecc+:xnack-."""
+    """Return the architecture without features: gfx950 for gfx950:sramecc+:xnack-."""
     return name.split(":")[0]

@@ -1,4 +1,4 @@
-"""JSON edited as text: what is not changed keeps its order, indentation and line ends."""
+"""Editing JSON as text: unchanged parts keep their order, indentation and line ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _decode = json.JSONDecoder().raw_decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of an object: its name, and where its name, value and end are in the text."""
+    """A member of an object: its name, and the positions of its name, value and end."""
 
     name: str
     start: int
@@ -22,7 +22,7 @@ class Member:
 
 
 def members(text: str, at: int = 0) -> list[Member]:
-    """The members of the object that begins at or after `at`. The text must be valid JSON."""
+    """Return the members of the first object at or after `at`. The text must be valid JSON."""
     position = _skip(text, at) + 1
     listed: list[Member] = []
     while True:
@@ -39,25 +39,26 @@ def members(text: str, at: int = 0) -> list[Member]:
 
 
 def with_object(text: str, name: str, new: dict[str, Any], *, after: str | None) -> str:
-    """`text` with the member `name` of its object being the flat object `new`. A new member comes
-    after the one called `after` (None: first) and looks like its neighbour."""
+    """Return `text` with the member `name` set to the flat object `new`. A new member is inserted
+    after the member `after` (None: first), in the layout of its neighbour."""
     every = members(text)
     old = next((member for member in every if member.name == name), None)
     if old is not None:
         return text[: old.value] + _edited(text[old.value : old.end], new) + text[old.end :]
     if not every:
         return json.dumps({name: new}, indent=4) + "\n"
-    place = next((member for member in every if member.name == after), every[0])
-    models = [text[m.value : m.end] for m in (place, *every) if text[m.value] == "{"]
-    body = f"{json.dumps(name)}: {_alike(models[0], new) if models else json.dumps(new)}"
+    neighbour = next((member for member in every if member.name == after), every[0])
+    models = [text[m.value : m.end] for m in (neighbour, *every) if text[m.value] == "{"]
+    body = f"{json.dumps(name)}: {_format_like(models[0], new) if models else json.dumps(new)}"
     gap = _gap(text, every[0].start)
     if after is None:
-        return f"{text[: place.start]}{body},{gap}{text[place.start :]}"
-    return f"{text[: place.end]},{gap}{body}{text[place.end :]}"
+        return f"{text[: neighbour.start]}{body},{gap}{text[neighbour.start :]}"
+    return f"{text[: neighbour.end]},{gap}{body}{text[neighbour.end :]}"
 
 
 def _edited(text: str, new: dict[str, Any]) -> str:
-    """An object's text with its members changed to `new`; the order of those that stay is kept."""
+    """Return an object's text with its members changed to `new`; remaining members keep their
+    order."""
     for member in reversed(members(text)):
         if member.name not in new:
             text = _without(text, member)
@@ -86,8 +87,8 @@ def _without(text: str, member: Member) -> str:
     return before.removesuffix(",") + text[member.end :]
 
 
-def _alike(model: str, new: dict[str, Any]) -> str:
-    """`new` laid out as the object `model` is: on one line, or one member a line."""
+def _format_like(model: str, new: dict[str, Any]) -> str:
+    """Return `new` in the layout of the object `model`: on one line, or one member per line."""
     every = members(model)
     inner = _gap(model, every[0].start) if every else " "
     if "\n" not in inner:
@@ -98,7 +99,7 @@ def _alike(model: str, new: dict[str, Any]) -> str:
 
 
 def _gap(text: str, start: int) -> str:
-    """The white space before `start`; one blank where there is none."""
+    """Return the white space before `start`, or one blank."""
     left = len(text[:start].rstrip(" \t\r\n"))
     return text[left:start] or " "
 

@@ -1,4 +1,4 @@
-"""Formats of lines: an entry is one or two lines, everything else in the file stays."""
+"""Line-based formats: an entry is one or two lines; all other lines are kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kernelmark.tune.records.outcome import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An entry and its lines, from `first` up to, not including, `end`."""
+    """An entry and its range of lines, `end` excluded."""
 
     first: int
     end: int
@@ -39,41 +39,41 @@ class Row:
 
 
 class LineEmitter(Emitter):
-    """A text file of entries; the first that fits a question is its answer."""
+    """A text file of entries; a lookup returns the first entry with its key."""
 
     @abstractmethod
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
-        """The entries as the library's reader finds them; what it skips is no entry."""
+        """Return the entries that the library's reader finds; lines that it skips are ignored."""
 
     @abstractmethod
-    def question(self, outcome: Outcome, given: Fields) -> Fields:
-        """What the library asks the file for this problem."""
+    def lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
+        """Return the key that the library looks this problem up by."""
 
     @abstractmethod
     def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
-        """What is read back for a winner, and the lines that say it."""
+        """Return the config that is read back for a winner, and the lines of its entry."""
 
     @abstractmethod
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
-        """The lines before the first entry: checked if `lines` has them, else made."""
+        """Return the lines before the first entry; check the head that `lines` has, if any."""
 
     @abstractmethod
     def is_head(self, line: str) -> bool:
-        """Return whether a file of this format has such a line before its entries."""
+        """Return whether a line belongs to the head of this format."""
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         before = text_at(into)
         lines = [] if before is None else before.splitlines()
         content = [line for line in lines if line.strip() and not line.startswith("#")]
         rows = self.rows(lines, into)
-        # Readers skip what they do not know: a merge into another file would be read back, too.
+        # Readers skip unknown lines, so the check would also pass for a file of another format.
         if content and not rows and not any(map(self.is_head, content)):
             raise UsageError(
                 Reason("file-of-another-format", file=str(into), format=self.name),
                 hint=f"kmark export DIR --as {self.name} -o PATH writes a new one",
             )
         given = self.generation(rows, given)
-        settled = settle(self, outcomes, lambda outcome: self.question(outcome, given))
+        settled = settle(self, outcomes, lambda outcome: self.lookup_key(outcome, given))
         held, wanted = list(settled.held), []
         texts: dict[Fields, list[str]] = {}
         names = {row.entry.config.get("solution_index"): row.entry.kernel for row in rows}
@@ -99,14 +99,14 @@ class LineEmitter(Emitter):
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=tuple(held))
 
     def generation(self, rows: Sequence[Row], given: Fields) -> Fields:
-        """The options, completed by what the file's own rows show."""
+        """Return the options, completed from the rows of the file."""
         return given
 
     def read(self, path: Path) -> list[Entry]:
         return [row.entry for row in self.rows(required_text(path).splitlines(), path)]
 
     def find(self, path: Path, fields: Fields) -> Entry | None:
-        # A file is read once for many questions; its text is the key, so that it is never stale.
+        # Parse a file once for many lookups; comparing the text keeps the cache valid.
         text = text_at(path) or ""
         if self._seen[0] != text:
             table: dict[Fields, Entry] = {}
@@ -121,7 +121,7 @@ class LineEmitter(Emitter):
         lines = (text_at(path) or "").splitlines()
         given = self.generation(self.rows(lines, path), FrozenDict())
         try:
-            fields = self.question(outcome, given)
+            fields = self.lookup_key(outcome, given)
             config, _ = self.entry(outcome, fields)
         except Unfit:
             return False
@@ -132,7 +132,7 @@ class LineEmitter(Emitter):
 
 
 def _check_name(known: str | None, outcome: Outcome, config: Config) -> None:
-    """Refuse an index that the file has under another name: it is of another build."""
+    """Raise Unfit if the file has the index with another kernel name: it is of another build."""
     if known and known != outcome.tuned.kernel.name:
         index = config["solution_index"]
         raise Unfit(f"its index {index} is {known} in the file, not {outcome.tuned.kernel.name}")
@@ -141,7 +141,7 @@ def _check_name(known: str | None, outcome: Outcome, config: Config) -> None:
 def _merged(
     lines: Sequence[str], rows: Sequence[Row], made: Mapping[Fields, list[str]]
 ) -> list[str]:
-    """New entries in the place of old ones with the same question, else at the end."""
+    """Replace entries with the same lookup key, and append the other new ones."""
     left = dict(made)
     result: list[str] = []
     position = 0

@@ -1,7 +1,7 @@
-"""Winners into the Triton configs of vLLM and SGLang, which are found by the nearest M.
+"""Winners in the Triton configs of vLLM and SGLang, whose entries are found by the nearest M.
 
-An entry serves every m that is nearest to it, so a new one takes some from its neighbours. A
-problem that did not gain keeps its answer: where it would lose it, an entry of its own repeats it.
+An entry is used for all m that are nearest to it, so a new entry changes lookups of its neighbours.
+Problems that did not gain keep their config, by an additional entry that repeats it if needed.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _OURS = {
 }
 _THEIRS = {theirs: ours for ours, theirs in _OURS.items()}
 _NEEDED = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
-# What our kernel has and theirs has not, with the value that is the same as not having it.
+# Settings that their kernels lack, with the value that is equivalent to lacking it.
 _WITHOUT: Mapping[str, ConfigValue] = {"split_k": 1, "persistent": False, "cache_modifier": ""}
 _F8 = ("f8e4m3", "f8e4m3fnuz")
 _DTYPE = "fp8_w8a8"
 
 
 class NearestEmitter(Emitter):
-    """Both libraries, which differ in how they spell a file's name and in what they mend."""
+    """The emitter for both libraries, which differ in file names and in how they adjust configs."""
 
     style: configs.Style
     backends = ("triton",)
@@ -61,7 +61,7 @@ class NearestEmitter(Emitter):
 
     @abstractmethod
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
-        """What the library looks a file up by; Unfit for a problem that has none."""
+        """Return the lookup key of a problem's file; raise Unfit if it has none."""
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
@@ -71,7 +71,7 @@ class NearestEmitter(Emitter):
                 f"{self.name}: the GPU's name is a part of the file's, and is missing or wrong",
                 hint="give --with device_name=NVIDIA_H200, as torch.cuda.get_device_name() has it",
             )
-        settled = settle(self, outcomes, lambda outcome: self._question(outcome, given))
+        settled = settle(self, outcomes, lambda outcome: self._lookup_key(outcome, given))
         others: dict[str, list[int]] = {}
         for fields in settled.others:
             others.setdefault(fields["file"], []).append(int(fields["m"]))
@@ -101,11 +101,11 @@ class NearestEmitter(Emitter):
             notes=tuple(notes),
         )
 
-    def _file(self, file: Path, put: Mapping[int, Outcome], others: Iterable[int]) -> _Done:
+    def _file(self, file: Path, put: Mapping[int, Outcome], others: Iterable[int]) -> _FileChange:
         shape = configs.parse_name(file.name)
         assert shape is not None
         before = text_at(file)
-        text = before or self._elsewhere(file, shape) or "{}"
+        text = before or self._fallback_text(file, shape) or "{}"
         old = configs.parse(text, str(file), self.style)
         made = {m: _settings(outcome.tuned.config, shape) for m, outcome in put.items()}
         now = dict(old)
@@ -113,7 +113,7 @@ class NearestEmitter(Emitter):
         for m, settings in made.items():
             text = _with(text, now, m, settings)
             now = configs.parse(text, str(file), self.style)
-        # An entry that repeats an answer takes from its neighbours too: again until all stay.
+        # A repeated entry changes lookups of its neighbours too: continue until none changes.
         while lost := [m for m in kept if kept[m] != self._answer(text, file, shape, m)]:
             answer = kept[lost[0]]
             if answer is None:
@@ -137,7 +137,7 @@ class NearestEmitter(Emitter):
             end = f"to {last}" if last else "upwards"
             notes.append(f"{outcome.name}: {m} of {file.name} serves m={first} {end}")
         edit = None if text == before else Edit(path=Path(file.name), before=before, after=text)
-        return _Done(edit, wanted, notes)
+        return _FileChange(edit, wanted, notes)
 
     def _answer(
         self, text: str, file: Path, shape: configs.Shape, m: int
@@ -150,9 +150,9 @@ class NearestEmitter(Emitter):
             if configs.parse_name(file.name) is None:
                 continue
             entries = configs.parse(text_at(file) or "", str(file), self.style)
-            place = file.relative_to(path).as_posix()
+            name = file.relative_to(path).as_posix()
             entries_read += [
-                Entry(fields=_fields(place, m), config=_config(one)) for m, one in entries.items()
+                Entry(fields=_fields(name, m), config=_config(one)) for m, one in entries.items()
             ]
         return entries_read
 
@@ -167,17 +167,17 @@ class NearestEmitter(Emitter):
     def _device(self, given: Fields) -> str:
         return configs.spell_device(option(self, given, "device_name"), self.style)
 
-    def _question(self, outcome: Outcome, given: Fields) -> Fields:
+    def _lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
         shape = self._shape(outcome.problem, given)
         return _fields(shape.file_name(self.style), outcome.problem.dims["m"])
 
-    def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:
-        """What the library reads as long as there is no such file."""
+    def _fallback_text(self, file: Path, shape: configs.Shape) -> str | None:
+        """Return the text of the file that the library reads if `file` is missing, or None."""
         return None
 
 
 class BlockFp8Emitter(NearestEmitter):
-    """Block-scaled fp8 GEMMs."""
+    """The emitter for block-scaled fp8 GEMMs."""
 
     options = FrozenDict(
         {
@@ -203,7 +203,7 @@ class BlockFp8Emitter(NearestEmitter):
 
 
 class MoeEmitter(NearestEmitter):
-    """Fused mixtures of experts. A file has neither the hidden size nor top_k in its name."""
+    """The emitter for fused mixtures of experts. File names have no hidden size and no top_k."""
 
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
         if problem.op != "moe":
@@ -213,15 +213,15 @@ class MoeEmitter(NearestEmitter):
         )
 
 
-class _Done:
-    """What becomes of one file."""
+class _FileChange:
+    """The change of one file."""
 
     def __init__(self, edits: Edit | None, wanted: list[Wanted], notes: list[str]) -> None:
         self.edits, self.wanted, self.notes = edits, wanted, notes
 
 
 def _with(text: str, now: configs.Entries, m: int, settings: dict[str, Any]) -> str:
-    """The file with an entry for m, after those of lesser M."""
+    """Return the text with an entry for m, inserted after the entries of smaller M."""
     below = max((key for key in now if key < m), default=None)
     return with_object(text, str(m), settings, after=None if below is None else str(below))
 
@@ -237,7 +237,7 @@ def _settings(config: Config, shape: configs.Shape) -> dict[str, Any]:
         what = f"the kernel has no {unknown[0]}" if unknown else f"there is no {missing[0]}"
         raise Unfit(what)
     if shape.block:
-        # The kernel loads one scale a step along k. SGLang raises what is less on AMD.
+        # The kernel loads one scale per step along k. SGLang raises a smaller block_k on AMD.
         of_scale, step = shape.block[1], int(settings["block_k"])
         if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
             raise Unfit(f"block_k={step} does not go with scales of {of_scale} along k")

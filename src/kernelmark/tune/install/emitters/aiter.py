@@ -1,8 +1,8 @@
-"""aiter: winners into a folder of aiter's JSON configs (aiter/ops/triton/configs).
+"""aiter: winners in a folder of aiter's JSON configs (aiter/ops/triton/configs).
 
-A default file answers for every (N, K) that has no file of its own, so it is never edited: a
-winner goes into the file of its (N, K), made from the whole default if there is none, because
-aiter merges nothing. In that file only the bucket of the winner's m changes.
+A default file is used for every (N, K) without a file, so it is never edited. A winner is written
+to the file of its (N, K); a new file is a copy of the whole default, because aiter does not merge
+them. In that file only the bucket of the winner's m changes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from kernelmark.tune.install.emitters.base import (
 )
 from kernelmark.tune.records.outcome import Outcome
 
-# The family whose kernel also asks for files of its batch.
+# The family whose kernel also looks for files with its batch.
 _BY_BATCH = (configs.FAMILIES["bf16"],)
 _SIXTEEN = ("bf16", "f16")
 _EIGHT = ("i8", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
-_UNSEEN = 7  # no N, K or batch of any file
+_UNSEEN = 7  # an N, K or batch that no file has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a lookup goes by, less m. An empty `batch` is not asked with."""
+    """The lookup key without m. `batch` is "" for families without a batch in file names."""
 
     family: str
     arch: str
@@ -54,7 +54,7 @@ class Shape:
     n: str
     k: str
 
-    def asked(self, m: int) -> Fields:
+    def key(self, m: int) -> Fields:
         return FrozenDict({**dataclasses.asdict(self), "m": str(m)})
 
     @property
@@ -88,11 +88,11 @@ class Aiter(Emitter):
             raise UsageError(
                 Reason("not-a-folder", path=str(into)), hint="give aiter/ops/triton/configs"
             )
-        settled = settle(self, outcomes, lambda outcome: self._question(outcome, given))
+        settled = settle(self, outcomes, lambda outcome: self._lookup_key(outcome, given))
         work = _Work(into)
         held = list(settled.held)
         for fields, outcome in settled.winners.items():
-            timed = [o.problem.dims["m"] for o in outcomes if self._asks(o, fields, given)]
+            timed = [o.problem.dims["m"] for o in outcomes if self._has_key(o, fields, given)]
             try:
                 work.put(self._shape(outcome, given), outcome, timed)
             except Unfit as error:
@@ -109,7 +109,7 @@ class Aiter(Emitter):
         for file in sorted(path.rglob("*.json")):
             name = configs.name_of(path, file)
             if name is not None:
-                place = {
+                parts = {
                     "family": name.family,
                     "arch": name.arch,
                     "backend": name.backend,
@@ -117,7 +117,7 @@ class Aiter(Emitter):
                 }
                 entries += [
                     Entry(
-                        fields=FrozenDict({**place, "bucket": bucket}),
+                        fields=FrozenDict({**parts, "bucket": bucket}),
                         config=words.to_config(config),
                     )
                     for bucket, config in configs.read(file).items()
@@ -130,14 +130,14 @@ class Aiter(Emitter):
             return None
         return Entry(fields=fields, config=words.to_config(answer.config))
 
-    def _asks(self, outcome: Outcome, fields: Fields, given: Fields) -> bool:
+    def _has_key(self, outcome: Outcome, fields: Fields, given: Fields) -> bool:
         try:
-            return self._question(outcome, given) == fields
+            return self._lookup_key(outcome, given) == fields
         except Unfit:
             return False
 
-    def _question(self, outcome: Outcome, given: Fields) -> Fields:
-        """Problems in one bucket ask the same question."""
+    def _lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
+        # Problems of one bucket have the same key.
         shape = self._shape(outcome, given)
         bucket = words.region(outcome.problem.dims["m"], configs.bounds(shape.family))
         return FrozenDict({**dataclasses.asdict(shape), "bucket": bucket})
@@ -155,7 +155,7 @@ class Aiter(Emitter):
 
 
 class _Work:
-    """Texts of files as they become, and every answer that has to be what it is."""
+    """The new texts of files, and the lookups to check."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -165,9 +165,10 @@ class _Work:
         self.notes: list[str] = []
 
     def put(self, shape: Shape, outcome: Outcome, timed: Sequence[int]) -> None:
-        """A winner into the file of its shape; `timed` are all m that gained by it."""
+        """Add a winner to the file of its shape; `timed` are all m that were tuned in its
+        bucket."""
         m, known = outcome.problem.dims["m"], configs.bounds(shape.family)
-        now = self._now(shape, m)
+        now = self._current(shape, m)
         backend = shape.backend or None
         folder, prefix, _ = configs.folder_of(self.root, shape.family, shape.arch, backend)
         file = folder / f"{prefix}{shape.family}-{shape.suffix}.json"
@@ -179,8 +180,8 @@ class _Work:
         for name in sorted(after, key=words.order_of):
             if buckets.get(name) != after[name]:
                 before = [b for b in buckets if words.order_of(b) < words.order_of(name)]
-                place = max(before, key=words.order_of, default=None)
-                text = with_object(text, name, dict(after[name]), after=place)
+                previous = max(before, key=words.order_of, default=None)
+                text = with_object(text, name, dict(after[name]), after=previous)
                 buckets = configs.parse(text, file)
         self.texts[file] = text
         self.new[shape, target] = (bucket, outcome.name)
@@ -192,27 +193,27 @@ class _Work:
                 f"{outcome.name}: {target} of {file.name} serves m={first} {end}, timed: {shown}"
             )
 
-    def _now(self, shape: Shape, m: int) -> configs.Found:
-        """What would be replaced. A family that is not there holds a winner back; a file that is
-        there and cannot be read stops everything, for others are served by it too."""
+    def _current(self, shape: Shape, m: int) -> configs.Found:
+        """Return the config that would be replaced. Raise Unfit for a missing family, and
+        UsageError for an unreadable file: it is used for other shapes too."""
         backend = shape.backend or None
         try:
             configs.folder_of(self.root, shape.family, shape.arch, backend)
         except UsageError as error:
             raise Unfit(f"{error.message}; {error.hint}") from None
-        return _read(self.root, shape.asked(m))
+        return _read(self.root, shape.key(m))
 
     def watch(self, shape: Shape, m: int) -> None:
-        """This answer, and every other that the files of a changed family can give."""
+        """Add a lookup to be checked, and all lookups that the files of a changed family cover."""
         families = {(new.family, new.arch, new.backend) for new, _ in self.new}
         if (shape.family, shape.arch, shape.backend) not in families:
             return
-        self.watched[shape.asked(m)] = None
+        self.watched[shape.key(m)] = None
         unseen = dataclasses.replace(shape, n=str(_UNSEEN), k=str(_UNSEEN))
         elsewhere = dataclasses.replace(shape, batch=str(_UNSEEN)) if shape.batch else shape
         for other in (shape, unseen, elsewhere, *self._files(shape)):
             for sample in words.samples(configs.bounds(shape.family)):
-                self.watched.setdefault(other.asked(sample), None)
+                self.watched.setdefault(other.key(sample), None)
 
     def change(self, emitter: Aiter, held: tuple[Held, ...]) -> Change:
         wanted = [answer for fields in self.watched if (answer := self._wanted(fields)) is not None]
@@ -221,7 +222,7 @@ class _Work:
             for file, text in self.texts.items()
         ]
         families = {(shape.family, shape.arch, shape.backend) for shape, _ in self.new}
-        beside = {file for family in families for file in self._family(*family)}
+        also_read = {file for family in families for file in self._family(*family)}
         if self.texts:
             self.notes.append(
                 "these configs were timed with kernelmark's Triton kernel: time aiter's with them"
@@ -232,7 +233,7 @@ class _Work:
             wanted=tuple(wanted),
             held=held,
             notes=tuple(self.notes),
-            beside=tuple(sorted(file.relative_to(self.root) for file in beside)),
+            also_read=tuple(sorted(file.relative_to(self.root) for file in also_read)),
         )
 
     def _wanted(self, fields: Fields) -> Wanted | None:
@@ -242,18 +243,18 @@ class _Work:
         if put is not None:
             return Wanted(fields=fields, config=words.to_config(put[0]), name=put[1])
         answer = _lookup(self.root, fields)
-        # A lookup that failed before harms nobody when it succeeds.
+        # A lookup that failed before may succeed now.
         if answer is None:
             return None
         return Wanted(fields=fields, config=words.to_config(answer.config))
 
     def _family(self, family: str, arch: str, backend: str) -> list[Path]:
-        """The default file and those of one shape each."""
+        """Return the default file of a family and its files for single shapes."""
         folder, prefix, default = configs.folder_of(self.root, family, arch, backend or None)
         return [default, *folder.glob(f"{prefix}{family}-*=*.json")]
 
     def _files(self, shape: Shape) -> Iterator[Shape]:
-        """The shapes that have files of their own."""
+        """Yield the shapes that have a file."""
         for file in self._family(shape.family, shape.arch, shape.backend):
             name = configs.name_of(self.root, file)
             if name is None or not name.suffix:

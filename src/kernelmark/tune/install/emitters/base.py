@@ -1,4 +1,4 @@
-"""Emitter: winners as a file that another library reads, and the proof that it reads them."""
+"""Emitter: winners as a file that another library reads, and the check that it finds them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_AMD = "Not yet run on AMD hardware: files are only read back as the library's
 
 
 class Unfit(Exception):
-    """An outcome that a format cannot hold, with the reason in one sentence."""
+    """An outcome that cannot be written in a format, with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a file answers to one question. `fields` is all that its reader looks at."""
+    """An entry of a file. `fields` is its lookup key: all fields that the library compares."""
 
     fields: Fields
     config: Config
@@ -48,7 +48,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One file's new text; `path` is relative to the target, empty for the target itself."""
+    """The new text of one file; `path` is relative to the target, empty for the target itself."""
 
     path: Path
     before: str | None  # None: there is no such file
@@ -57,8 +57,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What must be found afterwards: a winner's config under the outcome's `name`, or, with no
-    name, the same as before (None: nothing)."""
+    """The expected result of a lookup after the change: the config of the winner `name`, or,
+    without a name, the config as before (None: no entry)."""
 
     fields: Fields
     config: Config | None
@@ -67,31 +67,31 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Everything that would be written, and what proves it. `beside` are files, relative to the
-    target, that are read but not written when it is checked."""
+    """The edits that would be written, and the lookups that check them. `also_read` are files,
+    relative to the target, that a check reads and the change does not write."""
 
     emitter: str
     edits: tuple[Edit, ...]
     wanted: tuple[Wanted, ...]
     held: tuple[Held, ...] = ()
     notes: tuple[str, ...] = ()
-    beside: tuple[Path, ...] = ()
+    also_read: tuple[Path, ...] = ()
 
     @property
     def written(self) -> int:
-        """Winners in it."""
+        """The number of winners in the change."""
         return len({wanted.name for wanted in self.wanted if wanted.name})
 
     def diff(self, into: Path) -> str:
-        """Unified difference of every file."""
+        """Return the unified diff of all files."""
         return "".join(_unified(edit, into) for edit in self.edits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """How a library is made to read a file: `variables`, in which {path} is the file's, while
-    `backend` runs its own choice. A `copy` is a name that the library insists on; `built` matches
-    the files of a library that has to be built first."""
+    """How to make a library read a file: set the environment `variables`, with {path} replaced, and
+    run the default config of `backend`. `copy` is the file name that the library requires; `built`
+    matches the files of a library that has to be built first."""
 
     backend: str
     variables: Mapping[str, str]
@@ -100,41 +100,41 @@ class Override:
 
 
 class Emitter(ABC):
-    """Writes one format. It never touches a file: it says what a file would become."""
+    """The writer of one format. It does not write files itself: it returns the edits."""
 
     name: str
     summary: str  # one line
     facts: FormatFacts
     backends: tuple[str, ...]  # whose configs it can write
-    options: Mapping[str, str] = FrozenDict()  # what may be given as NAME=VALUE, with its meaning
-    needs_base: bool = False  # whether there is nothing to write without files to merge into
-    careful: bool = False  # whether it is only written when that is asked for
+    options: Mapping[str, str] = FrozenDict()  # names of NAME=VALUE options, with help texts
+    needs_base: bool = False  # whether it can only merge into existing files
+    careful: bool = False  # whether files are written only on explicit request
     caution: str = ""
     override: Override | None = None  # None: no library reads the file by itself
 
     @abstractmethod
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
-        """The change that puts every kept outcome into `into`, which need not exist."""
+        """Return the change that adds all kept outcomes to `into`, which need not exist."""
 
     @abstractmethod
     def read(self, path: Path) -> list[Entry]:
-        """Every entry of a file or folder."""
+        """Return all entries of a file or folder."""
 
     def find(self, path: Path, fields: Fields) -> Entry | None:
-        """Return what the library would find for a question: the entry with these fields."""
+        """Return the entry that the library would find for a lookup key, or None."""
         entries = self.read(path) if path.exists() else []
         return next((entry for entry in entries if entry.fields == fields), None)
 
     def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
-        """Return whether a file holds a winner's entry; None where it cannot be looked up."""
+        """Return whether a file has a winner's entry; None if the format has no lookup."""
         return None
 
     def takes(self, backend: str) -> bool:
-        """Whether it can write a backend's configs."""
+        """Return whether the emitter can write a backend's configs."""
         return backend in self.backends
 
     def check(self, change: Change, path: Path) -> list[Reason]:
-        """Return a reason for every winner that is not found and other answer that changed."""
+        """Return a reason for each winner that is not found and each other lookup that changed."""
         return [
             fault for wanted in change.wanted if (fault := self._fault(wanted, path)) is not None
         ]
@@ -155,13 +155,13 @@ class Emitter(ABC):
 
 
 def option(emitter: Emitter, given: Fields, name: str, default: str = "") -> str:
-    """A given value; unknown names are refused by `checked_options`."""
+    """Return the value of an option; `checked_options` has rejected unknown names."""
     assert name in emitter.options
     return given.get(name, default)
 
 
 def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
-    """NAME=VALUE words as an emitter's options."""
+    """Parse NAME=VALUE words as an emitter's options."""
     options: dict[str, str] = {}
     known = ", ".join(emitter.options) or "none"
     for word in words:
@@ -181,23 +181,23 @@ def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Outcomes by the question they ask: one winner a question, and what stays out."""
+    """The winners by lookup key, at most one per key, and the outcomes that are not written."""
 
     winners: Mapping[Fields, Outcome]
-    others: tuple[Fields, ...]  # questions whose answer must stay
+    others: tuple[Fields, ...]  # keys whose lookup must not change
     held: tuple[Held, ...]
 
 
 def settle(
-    emitter: Emitter, outcomes: Sequence[Outcome], question: Callable[[Outcome], Fields]
+    emitter: Emitter, outcomes: Sequence[Outcome], lookup_key: Callable[[Outcome], Fields]
 ) -> Settled:
-    """Which outcomes may be written. One that shares its question with an outcome that did not
-    gain, or gained with another config, would make it slower and is not written."""
+    """Return which outcomes may be written. An outcome is not written if another one with the same
+    lookup key did not gain, or gained with another config: that one would become slower."""
     groups: dict[Fields, list[Outcome]] = {}
     held: list[Held] = []
     for outcome in outcomes:
         try:
-            groups.setdefault(FrozenDict(question(outcome)), []).append(outcome)
+            groups.setdefault(FrozenDict(lookup_key(outcome)), []).append(outcome)
         except Unfit as error:
             if outcome.kept:
                 held.append(Held(name=outcome.name, reason=error.reason))
@@ -206,7 +206,7 @@ def settle(
     for fields, group in groups.items():
         kept = [one for one in group if one.kept]
         reasons = {one.name: reason for one in kept if (reason := unwritable(emitter, one))}
-        reason = _quarrel(group)
+        reason = _conflict(group)
         if kept and not reasons and reason is None:
             winners[fields] = max(kept, key=lambda one: one.saved_s)
         else:
@@ -219,8 +219,8 @@ def settle(
 def kept_answers(
     before: Mapping[Fields, Config], others: Iterable[Fields], written: Container[Fields]
 ) -> list[Wanted]:
-    """Return what the questions of a file, and `others`, must find unless they are `written`: the
-    same as before."""
+    """Return the expected lookups of all keys of a file, and of `others`, that are not `written`:
+    the same as before."""
     return [
         Wanted(fields=fields, config=before.get(fields))
         for fields in dict.fromkeys((*before, *others))
@@ -229,7 +229,7 @@ def kept_answers(
 
 
 def unwritable(emitter: Emitter, outcome: Outcome) -> str | None:
-    """Why a kept outcome must not be written in any form."""
+    """Return why a kept outcome must not be written by `emitter`, or None."""
     tuned = outcome.tuned
     if not emitter.takes(tuned.backend):
         return f"it was tuned with {tuned.backend}, whose configs are not for {emitter.name}"
@@ -240,7 +240,7 @@ def unwritable(emitter: Emitter, outcome: Outcome) -> str | None:
     return None
 
 
-def _quarrel(group: Sequence[Outcome]) -> str | None:
+def _conflict(group: Sequence[Outcome]) -> str | None:
     for outcome in group:
         if not outcome.kept:
             return f"{outcome.name} looks up the same entry and did not gain"
@@ -252,10 +252,10 @@ def _quarrel(group: Sequence[Outcome]) -> str | None:
 
 
 def solution_index(outcome: Outcome) -> int:
-    """Return the library's index of the winner as it was in the final; without its kernel's name it
-    cannot be trusted later."""
+    """Return the library's index of the winner as it was in the final. Raise Unfit without a kernel
+    name, by which the index can be checked later."""
     tuned = outcome.tuned
-    # A backend's config is the solution's name, and the kernel holds the index that was found.
+    # Some backends have the solution's name as config; the kernel then has the index.
     index = tuned.config.get("solution_index", tuned.kernel.resources.get("solution_index"))
     if not isinstance(index, int) or isinstance(index, bool):
         raise Unfit("its solution_index is not known")
@@ -267,7 +267,7 @@ def solution_index(outcome: Outcome) -> int:
 
 
 def text_at(path: Path) -> str | None:
-    """A file's text, or None where there is none."""
+    """Return a file's text, None if it does not exist."""
     try:
         return read_whole(path).decode()
     except FileNotFoundError:
@@ -283,7 +283,7 @@ def text_at(path: Path) -> str | None:
 
 
 def required_text(path: Path) -> str:
-    """A file's text; an error where there is none."""
+    """Return a file's text; raise UsageError if it does not exist."""
     text = text_at(path)
     if text is None:
         raise UsageError(Reason("file-missing", file=str(path)))
@@ -291,7 +291,7 @@ def required_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: str) -> dict[str, object]:
-    """A JSON document of ours, whose `format` is `kind`."""
+    """Load a JSON document of kernelmark; raise UsageError unless its `format` is `kind`."""
     text = required_text(path)
     try:
         document = json.loads(text)
@@ -306,12 +306,12 @@ def read_json(path: Path, kind: str) -> dict[str, object]:
 
 
 def _unified(edit: Edit, into: Path) -> str:
-    place = str(into / edit.path)
+    path = str(into / edit.path)
     before = (edit.before or "").splitlines(keepends=True)
     lines = difflib.unified_diff(
         before,
         edit.after.splitlines(keepends=True),
-        place if edit.before is not None else "/dev/null",
-        place,
+        path if edit.before is not None else "/dev/null",
+        path,
     )
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

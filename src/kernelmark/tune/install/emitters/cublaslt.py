@@ -1,10 +1,10 @@
-"""cublaslt: algorithms of cuBLASLt in a JSON file of ours, for programs that choose one themselves.
+"""cublaslt: cuBLASLt algorithms in a JSON file, for programs that select an algorithm themselves.
 
     {"format": "kernelmark-cublaslt", "version": 1, "cublaslt": "13.1.0", "entries": [
       {"problem": "gemm m=…", "arch": "sm_90", "algo": {"id": 66, "tile": 20, …}}]}
 
-`algo` holds the attributes for cublasLtMatmulAlgoConfigSetAttribute by the names of kernelmark's
-cublaslt backend. They belong to one version of the library, which is why a file is of one version.
+`algo` has the attributes for cublasLtMatmulAlgoConfigSetAttribute, with the names of kernelmark's
+cublaslt backend. They are valid for one version of the library, so a file is for one version.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Cublaslt(Emitter):
         rows: dict[Fields, dict[str, Any]] = {}
         for row in document["entries"] if document else []:
             rows[_fields(row)] = row
-        settled = settle(self, outcomes, _question)
+        settled = settle(self, outcomes, _lookup_key)
         held, new = list(settled.held), {}
         for fields, outcome in settled.winners.items():
             try:
@@ -81,7 +81,7 @@ class Cublaslt(Emitter):
         ]
 
 
-def _question(outcome: Outcome) -> Fields:
+def _lookup_key(outcome: Outcome) -> Fields:
     return FrozenDict({"problem": outcome.problem.key, "arch": outcome.arch})
 
 
@@ -93,7 +93,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         algo = {name: int(value) for name, value in (word.split("=") for word in text.split())}
     except ValueError:
         raise Unfit(Reason("algo-unreadable", algo=text)) from None
-    row: dict[str, Any] = {**_question(outcome), "algo": algo}
+    row: dict[str, Any] = {**_lookup_key(outcome), "algo": algo}
     row["kernel"] = outcome.tuned.kernel.name
     row["us"] = round(outcome.tuned.median_s * 1e6, 4)
     row["reference_us"] = round(outcome.reference.median_s * 1e6, 4)
@@ -150,7 +150,7 @@ def _check_row(row: object, file: str, number: int) -> None:
 
 
 def _text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """One entry a line, so that a difference shows what changed."""
+    """Format the document with one entry per line, for readable diffs."""
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     start = json.dumps(head)[:-1]
     return f'{start}, "entries": [\n{lines}\n]}}\n'

@@ -4,15 +4,15 @@
         transA,…,solution_index,solution_name      a header before every line of values
         T,N,…,5223,Cijk_Alik_Bljk_…
 
-The library asks with ten fields only: no leading dimension, bias, scale, epilogue or type of D is
-looked at, so calls that differ in those share an entry. A later library takes the column
-solution_name where it follows the index, and uses an index only if it still has that name; earlier
-ones refuse a file of another revision.
+The lookup key has ten fields only, without leading dimensions, bias, scale, epilogue and type of D,
+so calls that differ in those share an entry. Newer libraries read the column solution_name if it
+follows the index, and use an index only if it still has that name; older ones reject a file of
+another revision.
 
-By pull request 10424 of rocm-libraries (2026) the library writes such files itself, if
-HIPBLASLT_TUNING_MODE=tune. Their rows have a schema_version and a longer key, and are read by the
-names of their columns; rows without one are read as before. While that mode is set, the library
-ignores the override file.
+Since pull request 10424 of rocm-libraries (2026), the library writes such files itself if
+HIPBLASLT_TUNING_MODE=tune. Their rows have a schema_version and a longer key, and are read by
+column names; rows without one are read as before. In that mode, the library ignores the override
+file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kernelmark.tune.install.emitters.base import (
 )
 from kernelmark.tune.records.outcome import Outcome
 
-# The reader takes these from a header, in this order, and skips a row that lacks one.
+# The reader requires these columns in this order, and skips a row that lacks one.
 _NEEDED = (
     *("transA", "transB", "batch_count", "m", "n", "k"),
     *("a_type", "b_type", "c_type", "compute_type", "solution_index"),
@@ -80,7 +80,7 @@ class Hipblaslt(LineEmitter):
                 rows.append(Row(first=i, end=i + 2, entry=entry))
         return rows
 
-    def question(self, outcome: Outcome, given: Fields) -> Fields:
+    def lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
         call = blas_call(outcome)
         return FrozenDict({name: call[name] for name in _KEY})
 
@@ -134,7 +134,7 @@ class Hipblaslt(LineEmitter):
 
 
 def _archs(lines: Sequence[str]) -> set[str]:
-    """The architectures that rows were measured on, as far as they say."""
+    """Return the architectures in the rows that have that column."""
     found = set()
     for header, values in itertools.pairwise(lines):
         names, cells = _cells(header), _cells(values)
@@ -148,14 +148,14 @@ def _cells(line: str) -> list[str]:
 
 
 def _revision(version: str) -> str:
-    """Of 100201-5b515cf1bc what follows the number; a bare number says nothing."""
+    """Return the git revision of a version: 5b515cf1bc of 100201-5b515cf1bc, "" of a number."""
     number, _, revision = version.partition("-")
     return revision or ("" if number.replace(".", "").isdecimal() else number)
 
 
 def _entry(header: str, values: str) -> Entry | None:
-    """The entry of a row, or None if the library's reader skips it. It reads the needed columns in
-    their order, or by their names if the row has a schema."""
+    """Parse the entry of a row; return None if the library's reader skips it. The reader takes the
+    needed columns in their order, or by name if the row has a schema."""
     pairs = list(zip(_cells(header), _cells(values), strict=False))
     by_name = dict(pairs)
     kernel = next((value for name, value in pairs if name in _NAMES and value), "")

@@ -1,12 +1,12 @@
-"""iree-spec: winners of the iree backend as a tuning spec, merged into one that is there.
+"""iree-spec: winners of the iree backend as a tuning spec, merged into an existing one.
 
     iree-compile model.mlir --iree-codegen-tuning-spec-path=tuned.mlir …
 
-A spec matches root ops by their kind, types, indexing maps and sizes, not by the device, so a file
-is of one architecture. What a winner is for stands in a comment above its matcher. A file that
-packs operands or rewrites convolutions is also given to
+A spec matches root ops by kind, types, indexing maps and sizes, but not by device, so a file is for
+one architecture. A comment above each matcher has the winner's problem and config. A file that
+packs operands or rewrites convolutions must also be passed to
 `--iree-preprocessing-transform-spec-filename`. All winners of a file are compiled with the same
-flags; a winner that needs another value of one is not written. Nor is one whose dispatch, compiled
+flags. A winner is not written if it needs another value of a flag, or if its dispatch, compiled
 with the whole new spec and its flags, does not have its config.
 """
 
@@ -65,7 +65,7 @@ class IreeSpec(Emitter):
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         before = text_at(into)
         base = EMPTY if before is None else _parsed(before, into)
-        settled = settle(self, outcomes, _question)
+        settled = settle(self, outcomes, _lookup_key)
         held, kept = list(settled.held), dict(settled.winners)
         for fields, reason in _clashes(kept, settled.others, base):
             held.append(Held(name=kept.pop(fields).name, reason=reason))
@@ -117,8 +117,8 @@ class IreeSpec(Emitter):
         return _entries(_parsed(required_text(path), path))
 
 
-def _question(outcome: Outcome) -> Fields:
-    """What the file is asked for a problem: the names of its root ops' matchers."""
+def _lookup_key(outcome: Outcome) -> Fields:
+    """Return the lookup key of a problem: the names of its root ops' matchers."""
     goal = _target(outcome.arch)
     try:
         roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
@@ -132,7 +132,8 @@ def _fields(arch: str, names: Iterable[str]) -> Fields:
 
 
 def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntry, ...]:
-    """A config's entries, with what it is for; Unfit where it has none."""
+    """Return the spec entries of a config, with a note of its problem; raise Unfit if it has
+    none."""
     goal = _target(arch)
     try:
         choice = choices.choose(problem, config, goal)
@@ -151,8 +152,8 @@ def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntr
 
 
 def file_flags(spec: Spec) -> tuple[str, ...]:
-    """Return what a module with the winners of a spec is compiled with, besides the spec and the
-    target. The spec marks the operands to be packed, which also takes the flag of data tiling."""
+    """Return the flags that a module is compiled with to use the winners of a spec, except for the
+    spec and the target. The spec marks the operands to pack, which also needs data tiling."""
     every = [flag for note in spec.notes.values() for flag in _noted_flags(note)]
     off, on = (f"{choices.DATA_TILING}={word}" for word in ("false", "true"))
     found = dict.fromkeys(on if flag == off and on in every else flag for flag in every)
@@ -165,8 +166,8 @@ def _noted_flags(note: Mapping[str, Any]) -> list[str]:
 
 
 def _flag_conflicts(kept: Mapping[Fields, Outcome], base: Spec) -> list[tuple[Fields, Reason]]:
-    """Winners that depend on another value of a flag than the file has, or, in a new file, than
-    the winners that save more time together."""
+    """Return the winners that need another value of a flag than the file has; in a new file, than
+    the value whose winners save the most time."""
     given: dict[str, bool] = {}
     notes: Iterable[Mapping[str, Any]] = base.notes.values()
     for note in notes:
@@ -201,19 +202,19 @@ def _target(arch: str) -> Target:
 
 
 def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Fields, Outcome]) -> list[Outcome]:
-    """Convolutions that become the same GEMM as a winner, with its config: their named ops are
-    other ones, which have to be rewritten, too."""
+    """Return kept convolutions that become the same GEMM as a winner: their named ops differ, and
+    have to be rewritten too."""
     found = []
     for outcome in outcomes:
         if outcome.kept and outcome.problem.op == "conv" and outcome not in kept.values():
             with contextlib.suppress(Unfit):
-                found += [outcome] * (_question(outcome) in kept)
+                found += [outcome] * (_lookup_key(outcome) in kept)
     return found
 
 
 def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome]) -> Spec:
-    """The spec with all winners. Those of `more` come first: where they share a matcher with a
-    winner, the comment is about the winner."""
+    """Return the spec with all winners. Those of `more` come first, so that the comment of a shared
+    matcher is that of the winner in `kept`."""
     return base.with_entries(
         [
             entry
@@ -226,9 +227,9 @@ def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome])
 def _clashes(
     kept: Mapping[Fields, Outcome], others: Sequence[Fields], base: Spec
 ) -> list[tuple[Fields, str]]:
-    """Winners that cannot stand in the file, with the reason: of another architecture, or with a
-    root op that another problem shares and has another config for, or did not gain by; or with
-    a config that is no lowering."""
+    """Return the winners that cannot be in the file, with the reason: another architecture, a root
+    op shared with a problem that has another config or did not gain, or a config that is not a
+    lowering."""
     archs = {str(note["arch"]) for note in base.notes.values()}
     unchanged = {(f["arch"], name) for f in others for name in f["match"].split()}
     taken: dict[str, Lowering] = {}
@@ -252,7 +253,8 @@ def _clashes(
 
 
 def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str | None:
-    """Why a winner's dispatches do not have its config when compiled with the spec, or None."""
+    """Return why a winner's dispatches do not have its config when compiled with the spec, or
+    None."""
     goal = _target(outcome.arch)
     choice = choices.choose(outcome.problem, outcome.tuned.config, goal)
     try:
@@ -263,7 +265,7 @@ def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str | None:
 
 
 def _entries(spec: Spec) -> list[Entry]:
-    """The winners in a spec, each once; one whose sequences were edited is none any more."""
+    """Return the winners in a spec, without duplicates and without edited ones."""
     entries: dict[Fields, Entry] = {}
     for note in spec.notes.values():
         entry = _entry(spec, note)
@@ -278,7 +280,7 @@ def _entry(spec: Spec, note: Mapping[str, Any]) -> Entry | None:
         again = spec.with_entries(_spec_entries(problem, config, note["arch"]))
     except (Unfit, KernelmarkError, KeyError, TypeError):
         return None
-    # As if they were put in again: nothing changes where all of them are there and unedited.
+    # Adding the entries again changes nothing if all of them are present and unedited.
     if again.sequences != spec.sequences or {*again.packs} != {*spec.packs}:
         return None
     return Entry(fields=_fields(note["arch"], note["match"]), config=config)

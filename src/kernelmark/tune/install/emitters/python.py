@@ -35,7 +35,7 @@ from kernelmark.tune.install.emitters.base import (
 )
 from kernelmark.tune.records.outcome import Choice, Outcome
 
-# What triton.Config takes beside the kernel's own constants.
+# Arguments of triton.Config other than the kernel's constants.
 _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _COMPILER = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
 _PLAIN = {"alpha": 1.0, "beta": 0.0, "bias": False}
@@ -72,7 +72,7 @@ class PythonDict(Emitter):
     backends = ("triton", "fake")
 
     def takes(self, backend: str) -> bool:
-        """Also kernels of a user's own file."""
+        """Return whether `backend` is supported; kernels of user files are."""
         return backend in self.backends or backends.is_file(backend)
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
@@ -116,8 +116,8 @@ def _fields(key: Key) -> Fields:
 
 
 def _value(tuned: Choice) -> dict[str, Any]:
-    """Constants of our Triton kernels are written in capitals; options of the AMD compiler are
-    not, and Triton takes them among the constants."""
+    """Return the arguments of triton.Config. Constants of kernelmark's Triton kernels are in upper
+    case; options of the AMD compiler are not, though Triton expects them among the constants."""
     config, named = tuned.config, _constant if tuned.backend == "triton" else str
     rest = {named(name): value for name, value in config.items() if name not in _LAUNCH}
     return {"kwargs": rest, **{name: config[name] for name in _LAUNCH if name in config}}
@@ -133,7 +133,7 @@ def _config(value: Mapping[str, Any]) -> Config:
 
 
 def _table(text: str, path: Path) -> dict[Key, dict[str, Any]]:
-    """CONFIGS of a file, read without running it."""
+    """Parse CONFIGS of a file without executing it."""
     try:
         table = ast.literal_eval(_assignment(text, path).value)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -162,7 +162,7 @@ def _assignment(text: str, path: Path) -> ast.Assign:
 
 
 def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> str:
-    """The text with another CONFIGS: all else in the file is the user's."""
+    """Return the text with CONFIGS replaced; the rest of the file belongs to the user."""
     node = _assignment(text, path)
     lines = text.splitlines(keepends=True)
     assert node.end_lineno is not None

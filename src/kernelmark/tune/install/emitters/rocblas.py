@@ -3,10 +3,10 @@
     transA,transB,M,N,batch_count,K,alpha,beta,lda,ldb,ldc,input_type,output_type,compute_type,…
     N,N,320,588,1,4096,1,0,320,6144,320,f32_r,f32_r,f32_r,3788
 
-The reader goes by position: 15 values, or 18 with stride_a, stride_b, stride_c before input_type.
-It trims nothing (" N" is transposed to it), skips lines without a comma, and takes only positive
-indices: those of the Tensile library, counted from 1. The backend records Tensile's own index for
-every solution that Tensile named; hipBLASLt's have none and cannot be written. Kernel names stand
+The reader parses by position: 15 values, or 18 with stride_a, stride_b, stride_c before input_type.
+It does not trim values (" N" is read as transposed), skips lines without a comma, and accepts only
+positive indices: those of the Tensile library, starting at 1. The backend records the Tensile index
+of each solution that Tensile names; hipBLASLt's have none and cannot be written. Kernel names are
 in comment lines.
 """
 
@@ -36,7 +36,7 @@ _STRIDES = ("stride_a", "stride_b", "stride_c")
 _TYPES = ("input_type", "output_type", "compute_type")
 _SHORT = (*_SHAPE, *_TYPES, "solution_index")
 _LONG = (*_SHAPE, *_STRIDES, *_TYPES, "solution_index")
-_RESERVED = 10  # rocBLAS keeps the numbers down to -10 for itself
+_RESERVED = 10  # rocBLAS reserves the indices down to -10
 _COMMENT = "# kernel: "
 _ROUNDED = frozenset(("xf32_r", "f32_f16_r", "f32_bf16_r"))
 
@@ -67,7 +67,7 @@ class Rocblas(LineEmitter):
             rows.append(Row(first=i - named, end=i + 1, entry=entry))
         return rows
 
-    def question(self, outcome: Outcome, given: Fields) -> Fields:
+    def lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
         call = blas_call(outcome)
         if call["a_type"] != call["b_type"]:
             raise Unfit("rocBLAS's file has one type for A and B")
@@ -75,7 +75,7 @@ class Rocblas(LineEmitter):
             raise Unfit(f"rocBLAS's file has no compute type {call['compute_type']}")
         cells = dict(call) | {"M": call["m"], "N": call["n"], "K": call["k"]}
         cells |= {"input_type": call["a_type"], "output_type": call["c_type"]}
-        return _question(cells)
+        return _lookup_key(cells)
 
     def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
         index = _file_index(outcome)
@@ -94,12 +94,12 @@ class Rocblas(LineEmitter):
 
 
 def _file_index(outcome: Outcome) -> int:
-    """Return the file's index of a winner, which counts Tensile's solutions from 1."""
+    """Return the index of a winner in the file, where Tensile's solutions start at 1."""
     number = solution_index(outcome)
     tensile = outcome.tuned.kernel.resources.get("tensile_index")
     if tensile is not None:
         return tensile + 1
-    # Without a record only negative numbers are known to be Tensile's.
+    # Without a recorded index, only negative indices are known to be Tensile's.
     if number < -_RESERVED:
         return -number - _RESERVED
     if number > 0:
@@ -107,8 +107,8 @@ def _file_index(outcome: Outcome) -> int:
     raise Unfit(f"the solution {number} is rocBLAS's own and has no place in the file")
 
 
-def _question(cells: Fields) -> Fields:
-    """What the reader keeps: not alpha, and strides only of a batch."""
+def _lookup_key(cells: Fields) -> Fields:
+    """Return the lookup key of a row: without alpha, and with strides only for a batch."""
     batched = cells["batch_count"] != "1"
     names = [name for name in _SHAPE if name != "alpha"]
     strides = {name: cells[name] if batched else "" for name in _STRIDES}
@@ -140,7 +140,7 @@ def _entry(line: str) -> Entry | None:
     }
     cells = {name: str(value) for name, value in dense.items()} | cells
     cells["batch_count"] = str(batch)
-    return Entry(fields=_question(cells), config=FrozenDict({"solution_index": index}))
+    return Entry(fields=_lookup_key(cells), config=FrozenDict({"solution_index": index}))
 
 
 emitter = Rocblas()

@@ -1,4 +1,4 @@
-"""sglang: winners into SGLang's configs of block-scaled fp8 GEMMs."""
+"""sglang: winners in SGLang's configs of block-scaled fp8 GEMMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sglang_moe: winners into SGLang's configs of fused mixtures of experts."""
+"""sglang_moe: winners in SGLang's configs of fused mixtures of experts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class SglangMoe(MoeEmitter):
         "without a difference",
     )
 
-    def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:
-        """The file of the newest other Triton version, which SGLang takes meanwhile."""
+    def _fallback_text(self, file: Path, shape: configs.Shape) -> str | None:
+        """Return the text of the newest other Triton version's file, which SGLang uses if `file` is
+        missing."""
         if not configs.VERSION.match(file.parent.name):
             raise UsageError(
                 f"{file.parent.name} is no folder that SGLang reads",

@@ -1,8 +1,8 @@
-"""tensile: winners into the logic YAML that hipBLASLt's kernel library is built from.
+"""tensile: winners in the logic YAML that hipBLASLt's kernel library is built from.
 
-Two things can be merged into a folder of logic files: a folder of incremental logic, as Tensile
-writes it (`logic=DIR`), or a tuning folder's winners, each as an exact size of the solution that
-has its kernel's name in the folder's own files. The library must be built again afterwards.
+A folder of logic files can be merged with a folder of incremental logic, as Tensile writes it
+(`logic=DIR`), or with a tuning folder's winners. A winner becomes an exact size of the solution in
+the logic files that has its kernel's name. The library must be built again afterwards.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Tensile(Emitter):
     needs_base = True
     careful = True  # a library is built from these files
     caution = ON_AMD
-    # Of the library that is built from the files, not of the files. Newer builds compress its
-    # index (.dat.zlib) and have a folder for each architecture.
+    # Applies to the library that is built from the files. Newer builds compress its index
+    # (.dat.zlib) and have a folder for each architecture.
     override = Override(
         backend="hipblaslt",
         variables={"HIPBLASLT_TENSILE_LIBPATH": "{path}"},
@@ -77,9 +77,9 @@ class Tensile(Emitter):
                 Reason("not-a-folder", path=str(into)), hint="give a folder of logic YAML files"
             )
         folder = option(self, given, "logic")
-        # Of winners a final has decided already, in a unit that the table's efficiencies lack.
-        force = self._says(given, "force", default=True)
-        no_eff = self._says(given, "no_eff", default=not folder)
+        # A final has decided on winners already; their times are not comparable to efficiencies.
+        force = self._flag(given, "force", default=True)
+        no_eff = self._flag(given, "no_eff", default=not folder)
         if folder:
             pairs = list(_incremental(Path(folder), into))
             chosen = force if option(self, given, "force") else None
@@ -89,7 +89,7 @@ class Tensile(Emitter):
                 Reason("winner-without-efficiency"),
                 hint="leave it out",
             )
-        settled = settle(self, outcomes, _question)
+        settled = settle(self, outcomes, _lookup_key)
         kernels = {outcome.tuned.kernel.name for outcome in settled.winners.values()} - {""}
         held, library = list(settled.held), _Library(into, kernels)
         extra: dict[Path, tensile.Logic] = {}
@@ -107,7 +107,7 @@ class Tensile(Emitter):
         ]
         return dataclasses.replace(change, held=tuple(held))
 
-    def _says(self, given: Fields, name: str, *, default: bool) -> bool:
+    def _flag(self, given: Fields, name: str, *, default: bool) -> bool:
         word = option(self, given, name, "yes" if default else "no")
         if word.lower() not in _WORDS:
             raise UsageError(
@@ -128,18 +128,18 @@ class Tensile(Emitter):
         edits, wanted, notes = [], [], []
         trap = False
         for target, extra in pairs:
-            # defaultForceMergePolicy of TensileMergeLibrary, where the first file decides for all.
-            forced = "arcturus" not in extra.place if force is None else force
+            # As defaultForceMergePolicy of TensileMergeLibrary, which uses only the first file.
+            forced = "arcturus" not in extra.path if force is None else force
             tensile.check_folder(target.parent, extra)
-            before, place = text_at(target), target.relative_to(into)
+            before, path = text_at(target), target.relative_to(into)
             found, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
-            notes += [f"{place}: {step}" for step in steps]
+            notes += [f"{path}: {step}" for step in steps]
             for size, (config, new) in found.items():
-                named = (names or {}).get((target, size), f"{place}: {list(size)}")
-                fields = _asked(place, size)
+                named = (names or {}).get((target, size), f"{path}: {list(size)}")
+                fields = _key(path, size)
                 wanted.append(Wanted(fields=fields, config=config, name=named if new else ""))
             if after != before:
-                edits.append(Edit(path=place, before=before, after=after))
+                edits.append(Edit(path=path, before=before, after=after))
                 trap |= no_eff and not forced
         if trap:
             notes.append(_TRAP)
@@ -152,7 +152,7 @@ class Tensile(Emitter):
     def read(self, path: Path) -> list[Entry]:
         return [
             Entry(
-                fields=_asked(file.relative_to(path), size),
+                fields=_key(file.relative_to(path), size),
                 config=_config(solution, efficiency),
                 kernel=solution.get("KernelNameMin", solution["SolutionNameMin"]),
             )
@@ -177,7 +177,8 @@ class Tensile(Emitter):
 def _merge(
     before: str | None, extra: tensile.Logic, target: Path, *, force: bool, no_eff: bool
 ) -> tuple[dict[tensile.Size, tuple[Config, bool]], str, list[str]]:
-    """What each size must find and whether that is new, the file's text, and what was done."""
+    """Return the config of each size after the merge and whether it is new, the file's new text,
+    and a line for each step."""
     offered = tensile.answers(extra)
     if before is None:
         text = extra.text or tensile.text_of(extra, None)
@@ -193,20 +194,20 @@ def _merge(
         if step.fate is not tensile.Fate.KEPT:
             solution, efficiency = offered[step.size]
             answers[step.size] = (_config(solution, 0.0 if no_eff else efficiency), True)
-    # What no size of it has won leaves the file alone, tidy or not.
+    # Without a new size the text stays, even if merging would normalise it.
     text = tensile.text_of(logic, before) if any(new for _, new in answers.values()) else before
     return answers, text, [_step_text(step) for step in steps]
 
 
 class _Library:
-    """The solutions of a folder by the names that kernels have at run time."""
+    """The solutions of a folder by kernel and solution names."""
 
     def __init__(self, root: Path, names: Iterable[str]) -> None:
         self.names: dict[tuple[Path, tensile.Size], str] = {}
         self._named: dict[str, list[tuple[Path, tensile.Logic, dict[str, Any]]]] = {}
         for file in _files(root):
             text = text_at(file) or ""
-            if any(name in text for name in names):  # files are large, and most do not matter
+            if any(name in text for name in names):  # parsing is slow, and most files lack them
                 self._take(file, tensile.parse(text, str(file)))
 
     def _take(self, file: Path, logic: tensile.Logic) -> None:
@@ -215,7 +216,8 @@ class _Library:
                 self._named.setdefault(name, []).append((file, logic, solution))
 
     def add(self, outcome: Outcome, extra: dict[Path, tensile.Logic]) -> None:
-        """The outcome's size, as a row of the Equality logic beside the file of its solution."""
+        """Add the outcome's size to `extra`, as a row of the Equality logic that belongs to the
+        file of its solution."""
         name = outcome.tuned.kernel.name
         arch = outcome.arch.split(":")[0]
         named = [one for one in self._named.get(name, []) if _arch(one[1]) in ("", arch)]
@@ -228,7 +230,7 @@ class _Library:
         target = _equality(file)
         if target not in extra:
             extra[target] = _empty(logic)
-        size = [int(value) for value in _question(outcome)["size"].split()]
+        size = [int(value) for value in _lookup_key(outcome)["size"].split()]
         pool = extra[target].solutions
         mark = tensile.digest(solution)
         index = next((i for i, one in enumerate(pool) if tensile.digest(one) == mark), len(pool))
@@ -238,7 +240,7 @@ class _Library:
         self.names[target, tuple(size)] = outcome.name
 
 
-def _question(outcome: Outcome) -> Fields:
+def _lookup_key(outcome: Outcome) -> Fields:
     call = blas_call(outcome)
     names = ("transA", "transB", "a_type", "b_type", "c_type", "d_type", "compute_type")
     size = " ".join(call[name] for name in ("m", "n", "batch_count", "k"))
@@ -251,16 +253,16 @@ def _arch(logic: tensile.Logic) -> str:
 
 
 def _equality(file: Path) -> Path:
-    """The file of the same name among exact sizes; a flat folder has no other place."""
+    """Return the file of the same name in the Equality folder; `file` itself in a flat folder."""
     if file.parent.name in _KINDS:
         return file.parent.with_name("Equality") / file.name
     return file
 
 
 def _empty(logic: tensile.Logic) -> tensile.Logic:
-    """Logic of the same kind without solutions and sizes, for exact sizes."""
+    """Return Equality logic of the same problem type, without solutions and sizes."""
     document: Any = type(logic.document)(logic.document)
-    empty = tensile.Logic(document, logic.place)
+    empty = tensile.Logic(document, logic.path)
     empty.set("Solutions", [])
     empty.set("ExactLogic", [])
     empty.set("LibraryType", "Equality")
@@ -268,8 +270,8 @@ def _empty(logic: tensile.Logic) -> tensile.Logic:
 
 
 def _incremental(folder: Path, into: Path) -> Iterator[tuple[Path, tensile.Logic]]:
-    """Incremental files with the files they go into: of the same relative path, else the one of
-    the same name, else a new one."""
+    """Yield the target and the logic of each incremental file. The target has the same relative
+    path, else the same name, else it is a new file."""
     if not folder.is_dir():
         raise UsageError(Reason("not-a-folder", path=str(folder), of="logic files"))
     files = _files(folder)
@@ -308,8 +310,8 @@ def _logic(file: Path) -> tensile.Logic:
     return tensile.parse(text_at(file) or "", str(file))
 
 
-def _asked(place: Path, size: tensile.Size) -> Fields:
-    return FrozenDict({"file": place.as_posix(), "size": " ".join(map(str, size))})
+def _key(path: Path, size: tensile.Size) -> Fields:
+    return FrozenDict({"file": path.as_posix(), "size": " ".join(map(str, size))})
 
 
 def _config(solution: dict[str, Any], efficiency: float) -> Config:

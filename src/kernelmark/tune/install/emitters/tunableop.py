@@ -3,9 +3,8 @@
     Validator,PT_VERSION,2.9.1
     GemmTunableOp_Half_TN,tn_51866_2048_1280_ld_1280_1280_51866,Gemm_Rocblas_476662,0.301475
 
-PyTorch refuses the whole file if one validator differs from what it runs with, so all five are
-needed; they also keep an index with the library that it belongs to, since a row has no place for
-a kernel's name.
+PyTorch rejects the whole file if one validator differs from its own, so all five are needed. They
+also bind an index to the library version that it belongs to, since a row has no kernel name.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _TYPES = {
     "f8e4m3fnuz": "Float8_e4m3fnuz",
     "f8e5m2fnuz": "Float8_e5m2fnuz",
 }
-# at::toString, which names the type of a bias.
+# Names of bias types by at::toString.
 _BIAS_TYPES = {"f32": "Float", "f16": "Half", "bf16": "BFloat16"}
 _EITHER = ("HIP_VERSION", "ROCM_VERSION")
 _LIBRARIES = {"hipblaslt": "Hipblaslt", "rocblas": "Rocblas"}
@@ -72,7 +71,7 @@ class TunableOp(LineEmitter):
         {**_VALIDATORS, "params": "ld (default) or short: parameters with leading dimensions"}
     )
     caution = ON_AMD
-    # PyTorch replaces %d by the device's number, or puts the number before the suffix.
+    # PyTorch replaces %d with the device index, or inserts the index before the suffix.
     override = Override(
         backend="torch",
         variables={
@@ -101,7 +100,7 @@ class TunableOp(LineEmitter):
         short = not any(_LD.search(row.entry.fields["params"]) for row in rows)
         return FrozenDict({**given, "params": "short" if short else "ld"})
 
-    def question(self, outcome: Outcome, given: Fields) -> Fields:
+    def lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
         form = option(self, given, "params", "ld")
         if form not in ("ld", "short"):
             raise UsageError(Reason("params-unknown", given=form))
@@ -129,12 +128,12 @@ class TunableOp(LineEmitter):
         known = {name: given[name] for name in _VALIDATORS if name in given}
         validators = [line.split(",", 2)[1:] for line in lines if line.startswith("Validator,")]
         tuned = [(f"{o.tuned.backend.upper()}_VERSION", o.tuned.version) for o in winners]
-        _add_same(known, [*((cells[0], cells[-1]) for cells in validators), *tuned])
+        _add_validators(known, [*((cells[0], cells[-1]) for cells in validators), *tuned])
         _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
         if validators:
             return []
         if any(name not in known for name in _needed(known)):
-            _add_same(known, _here().items())
+            _add_validators(known, _installed_validators().items())
         _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
         needed = _needed(known)
         missing = [name for name in needed if name not in known]
@@ -151,8 +150,8 @@ class TunableOp(LineEmitter):
         return line.startswith("Validator,")
 
 
-def _add_same(known: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
-    """Add validators to those that are known; refuse another value of one."""
+def _add_validators(known: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
+    """Add validators to `known`; raise UsageError if one has another value there."""
     for name, value in more:
         if value and known.setdefault(name, value) != value:
             raise UsageError(
@@ -171,14 +170,14 @@ def _check_arch(name: str, winners: Sequence[Outcome]) -> None:
 
 
 def _needed(known: Fields) -> list[str]:
-    """PyTorch asks for one of two names of ROCm's version, and for all the others."""
+    """Return the validators that PyTorch requires: one of the two ROCm versions, and all others."""
     version = _EITHER["ROCM_VERSION" in known]
     return [name for name in _VALIDATORS if name == version or name not in _EITHER]
 
 
 def _operation(call: Fields, types: Mapping[str, str]) -> tuple[str, str]:
-    """The op's name without its letters, and the end of its parameters; the library's A is our
-    B."""
+    """Return the op's name without its transpose letters, and the end of its parameters. The
+    library's A is our B."""
     a, b, c = types["b"], types["a"], types["c"]
     bias = call["bias_vector"] != "0"
     if a.startswith("f8"):
@@ -201,7 +200,7 @@ def _operation(call: Fields, types: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _word(dtype: str, compute: str) -> str:
-    """TypeName of TunableGemm.h: while TF32 is allowed, f32 is called tf32."""
+    """Return TypeName of TunableGemm.h, which is tf32 for f32 if TF32 is allowed."""
     if dtype == "f32" and compute == "xf32_r":
         return "tf32"
     if compute in ("f32_f16_r", "f32_bf16_r"):
@@ -223,8 +222,8 @@ def _named(library: str, index: int) -> Config:
     return FrozenDict(config)
 
 
-def _here() -> dict[str, str]:
-    """What PyTorch itself would ask for, where a PyTorch for ROCm runs."""
+def _installed_validators() -> dict[str, str]:
+    """Return the validators of the installed PyTorch if it is a ROCm build with a device."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""vllm: winners into vLLM's configs of block-scaled fp8 GEMMs."""
+"""vllm: winners in vLLM's configs of block-scaled fp8 GEMMs."""
 
 from __future__ import annotations
 

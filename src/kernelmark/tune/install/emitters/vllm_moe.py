@@ -1,4 +1,4 @@
-"""vllm_moe: winners into vLLM's configs of fused mixtures of experts."""
+"""vllm_moe: winners in vLLM's configs of fused mixtures of experts."""
 
 from __future__ import annotations
 

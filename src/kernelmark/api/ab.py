@@ -71,12 +71,12 @@ class AbPlan:
         return self.sides[0].name, self.sides[1].name
 
     def budget(self, spent_s: float = 0.0) -> Budget:
-        """The seconds that it may take, of which `spent_s` have passed already."""
+        """Return the seconds that it may take, of which `spent_s` have passed already."""
         return Budget(seconds=math.inf if self.budget_s is None else self.budget_s, before=spent_s)
 
 
 def outcome(report: AbReport, limits: FailOn | None = None) -> int:
-    """The exit code of a comparison; `limits` are what counts as a regression."""
+    """Return the exit code of a comparison; `limits` are what counts as a regression."""
     if report.base.state is RunState.INTERRUPTED:
         return INTERRUPTED
     if failing(report, limits):
@@ -87,15 +87,15 @@ def outcome(report: AbReport, limits: FailOn | None = None) -> int:
 
 
 def _judged(row: Row) -> bool:
-    """Whether there is a verdict, if only that the rounds do not decide; not if the time ended
-    before the first look."""
+    """Return whether there is a verdict, if only that the rounds do not decide; not if the time
+    ended before the first look."""
     if row.status is VerdictStatus.UNSURE:
         return row.paired is not None
     return row.status is not VerdictStatus.IGNORED
 
 
 def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
-    """The rows that make a comparison fail."""
+    """Return the rows that make a comparison fail."""
     wanted = limits or FailOn()
     pairs = zip(report.rows, report.verdicts(), strict=True)
     return [row for row, verdict in pairs if verdict in wanted]
@@ -209,7 +209,7 @@ def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
 
 
 def _refusals(row: Row) -> list[int]:
-    """The sides (0 is base) that do not know a name of their config."""
+    """Return the sides (0 is base) that do not know a name of their config."""
     results = (row.base, row.head)
     return [i for i, one in enumerate(results) if one.error.root.code == "config-unknown-name"]
 

@@ -46,7 +46,7 @@ class Source(Protocol):
         ...
 
     def case(self, case: Case, place: int) -> Case:
-        """The case as the candidate has it."""
+        """Return the case as the candidate has it."""
         ...
 
 
@@ -150,7 +150,7 @@ def document(found: Found) -> dict[str, Any]:
 
 
 def comment(found: Found, command: str) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     return changes_comment(
         of_pairs(found.rows),
         heading=found.answer,
@@ -363,7 +363,7 @@ class _StateFile:
 
 
 def _key(case: Case) -> tuple[str, str]:
-    """What a case is known by; its config may be what is searched over."""
+    """Return what a case is known by; its config may be what is searched over."""
     return case.problem.key, case.backend
 
 
@@ -376,7 +376,7 @@ def _logs(row: Row) -> list[float]:
 
 
 def _clarity(row: Row) -> float:
-    """How many times its own uncertainty a change is."""
+    """Return how many times its own uncertainty a change is."""
     found = row.paired
     if found is None or not math.isfinite(found.high) or found.low <= 0:
         return 0.0
@@ -385,7 +385,7 @@ def _clarity(row: Row) -> float:
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """What is known of the pair that is most likely slower."""
+    """Return what is known of the pair that is most likely slower."""
     if not rows:
         return "nothing could be measured"
     timed = [row for row in rows if row.paired is not None]

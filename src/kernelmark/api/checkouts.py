@@ -66,7 +66,7 @@ class Repository:
         self.inside = inside
 
     def commit(self, ref: str) -> str:
-        """The id of the commit that a ref names."""
+        """Return the id of the commit that a ref names."""
         try:
             return _git(self.top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         except UsageError:
@@ -125,8 +125,8 @@ class Checkouts:
         self._open.close()
 
     def side(self, name: str, ref: str, variables: Mapping[str, str] | None = None) -> Side:
-        """The side `name` at a commit: checked out and built. A second call with the same name
-        moves its worktree. `variables` are set on top of the recipe's."""
+        """Return the side `name` at a commit: checked out and built. A second call with the same
+        name moves its worktree. `variables` are set on top of the recipe's."""
         if ref == WORKING_TREE:
             tree, commit = self.repository.top, WORKING_TREE_TEXT
         else:
@@ -205,7 +205,7 @@ class Checkouts:
 
 
 def _mark(tree: Path) -> Path:
-    """The file that holds what a worktree was built from."""
+    """Return the file that holds what a worktree was built from."""
     return tree.with_name(f"{tree.name}.built")
 
 
@@ -215,7 +215,7 @@ def _short(commit: str) -> str:
 
 @contextlib.contextmanager
 def _slot(root: Path, name: str) -> Iterator[Path]:
-    """A worktree's folder that no other command uses."""
+    """Yield a worktree's folder that no other command uses."""
     for number in range(_SLOTS):
         handle = os.open(root / f"{name}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -245,7 +245,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _verb(words: Sequence[str]) -> str:
-    """The git command of its words, which may begin with `-c name=value`."""
+    """Return the git command of its words, which may begin with `-c name=value`."""
     rest = list(words)
     while rest and rest[0] == "-c":
         rest = rest[2:]

@@ -91,8 +91,8 @@ def history(
     sentinels: str = SENTINELS,
     suites: Sequence[str] | None = None,
 ) -> History:
-    """Every series over the newest `runs` runs: steps, what changed there, and alarms. `suites`
-    narrows it to runs of these."""
+    """Return every series over the newest `runs` runs: steps, what changed there, and alarms.
+    `suites` narrows it to runs of these."""
     newest = series_runs(store, runs, label, suites)
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
@@ -175,9 +175,9 @@ def placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[Serie
 def series_runs(
     store: Store, count: int, label: str | None = None, suites: Sequence[str] | None = None
 ) -> list[Run]:
-    """The newest runs that are not excluded, newest first. The two sides of a paired comparison
-    confirm or refute a point of a series and are none themselves, unless their label is asked
-    for."""
+    """Return the newest runs that are not excluded, newest first. The two sides of a paired
+    comparison confirm or refute a point of a series and are none themselves, unless their label is
+    asked for."""
     found = store.runs(limit=4 * count, label=label, suites=suites)
     sides = label is not None
     kept = [r for r in found if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]

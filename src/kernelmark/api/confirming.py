@@ -74,8 +74,8 @@ def paired_changes(
     environments: Environments | None = None,
     opener: Opener | None = None,
 ) -> dict[Key, Change]:
-    """The changes of suspects on one device in paired rounds. `opener` measures elsewhere than in
-    workers of this machine, whose `environments` are then given."""
+    """Return the changes of suspects on one device in paired rounds. `opener` measures elsewhere
+    than in workers of this machine, whose `environments` are then given."""
     cases = {doubt.key: _round(doubt.result.case) for doubt in doubts}
     made = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
     report = compare_sides(
@@ -91,7 +91,8 @@ def paired_changes(
 def plan_pairs(
     pairs: tuple[Pair, ...], *, sides: Sides, device: str, label: str, budget_s: float
 ) -> AbPlan:
-    """The comparison of suspects: as many rounds as it takes to see a change in one of them."""
+    """Return the comparison of suspects: as many rounds as it takes to see a change in one of
+    them."""
     rule = Rule(looks=looks_for(len(pairs)))
     return AbPlan(
         sides=sides, pairs=pairs, device=device, rule=rule, label=label, budget_s=budget_s
@@ -167,7 +168,7 @@ def confirm_repeated(
 
 
 def verdict_again(doubt: Doubt, again: Result, min_effect: float) -> Change:
-    """What a repeated measurement says of a suspect: the strict screen of its series."""
+    """Return what a repeated measurement says of a suspect: the strict screen of its series."""
     if again.status is not Status.OK or again.measurement is None:
         failed = Reason("failed", status=again.status.value, cause=again.error)
         broken = VerdictStatus.BROKEN if doubt.level_s or _worked(doubt) else VerdictStatus.IGNORED
@@ -186,7 +187,7 @@ def _worked(doubt: Doubt) -> bool:
 
 
 def _round(case: Case) -> Case:
-    """The case with the timing of a round, measured as the night measured it."""
+    """Return the case with the timing of a round, measured as the night measured it."""
     kept = {name: getattr(case.timing, name) for name in ("cache", "strain", "duty", "threads")}
     return dataclasses.replace(case, timing=dataclasses.replace(ROUND, **kept))
 

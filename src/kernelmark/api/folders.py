@@ -27,7 +27,7 @@ def remember_folder(run_id: str) -> None:
 
 
 def folder_of(run_id: str) -> Path | None:
-    """The folder that a run was started in; None where that is not known here."""
+    """Return the folder that a run was started in; None where that is not known here."""
     found = _load().get(run_id)
     return None if found is None else Path(found)
 

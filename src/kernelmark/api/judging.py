@@ -115,7 +115,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
 
 
 def key_of(result: Result) -> Key:
-    """What tells results of a night apart: a series may have several devices of one kind."""
+    """Return what tells results of a night apart: a series may have several devices of one kind."""
     return result.series, result.device
 
 
@@ -192,7 +192,7 @@ def change_of(
 
 
 def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Change:
-    """What is said of a result that stage two did not judge."""
+    """Return what is said of a result that stage two did not judge."""
     if doubt is not None:
         reason = Reason("not-confirmed", verdict=doubt.status.value)
         by_median = doubt.story is None  # raised by the baseline, whose level is a median
@@ -206,7 +206,7 @@ def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Ch
 
 
 def _held(change: Change, story: Story | None, moved: Collection[str]) -> Change:
-    """The change, suppressed where a canary moved in its run: the machine is another one."""
+    """Return the change, suppressed where a canary moved in its run: the machine is another one."""
     if story is None or story.newest.run_id not in moved or change.status not in ALARMS:
         return change
     return replace(change, held=HELD)
@@ -253,7 +253,7 @@ def _notes(
 
 
 def compared_change(store: Store, base: str, head: str, series: str) -> Change | None:
-    """The row of a series in the comparison of two runs."""
+    """Return the row of a series in the comparison of two runs."""
     found = compare(base, head, store=store, sentinels="")
     pairs = zip(found.rows, of_comparison(found), strict=True)
     return next((change for row, change in pairs if row.pair.shown.series == series), None)

@@ -33,7 +33,7 @@ _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 
 def names_for(device: str) -> list[str]:
-    """Every benchmark that runs on this kind of device."""
+    """Return every benchmark that runs on this kind of device."""
     _, info = find(device)
     return [name for name in registry.names() if info.kind in registry.get(name).kinds]
 
@@ -87,9 +87,9 @@ def measure(
     on_result: OnResult | None = None,
     on_interrupt: Callable[[Results], None] | None = None,
 ) -> Results:
-    """A run of microbenchmarks; each result is stored as it ends. Refusals alone are no run: they
-    are stored with the first result that is none. `on_interrupt` gets what there is when Ctrl-C
-    ends it."""
+    """Return a run of microbenchmarks; each result is stored as it ends. Refusals alone are no run:
+    they are stored with the first result that is none. `on_interrupt` gets what there is when
+    Ctrl-C ends it."""
     found: list[Result] = []
     unstored: list[Result] = []
     results = session.run(
@@ -141,13 +141,13 @@ def measure(
 
 
 def is_run(results: Sequence[Result]) -> bool:
-    """Whether any benchmark was more than refused, so that there is something to store."""
+    """Return whether any benchmark was more than refused, so that there is something to store."""
     return any(result.status is not Status.UNSUPPORTED for result in results)
 
 
 def find_run(ref: str, store: Store) -> str:
-    """The id of a run of microbenchmarks: `latest`, `latest~1`, … count only these; all else is as
-    for other runs."""
+    """Return the id of a run of microbenchmarks: `latest`, `latest~1`, … count only these; all else
+    is as for other runs."""
     match = _LATEST.match(ref)
     if match is None:
         return store.run(ref).id

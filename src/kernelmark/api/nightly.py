@@ -124,7 +124,7 @@ class _State:
         return float(self._document["started"])
 
     def known(self, step: str) -> Any:
-        """What a step that is done left; None for one that is not."""
+        """Return what a step that is done left; None for one that is not."""
         return self._document["done"].get(step)
 
     def note(self, step: str, left: Any) -> None:
@@ -239,7 +239,7 @@ class _Night:
         return {"run": results.run.id}
 
     def _begun(self, argv: tuple[str, ...]) -> Run | None:
-        """The run of a step that was cut off."""
+        """Return the run of a step that was cut off."""
         found = self._store.runs(limit=_LOOKED_AT, label=self._file.name)
         return next((run for run in found if run.argv == argv), None)
 
@@ -340,7 +340,7 @@ class _Night:
 
     @contextlib.contextmanager
     def _excused(self) -> Iterator[None]:
-        """A message that cannot be sent is reported here and stops nothing else."""
+        """Yield a message that cannot be sent is reported here and stops nothing else."""
         try:
             yield
         except (NotSent, UsageError) as error:
@@ -391,7 +391,7 @@ def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> 
 
 
 def steps_of(file: Nightly) -> list[str]:
-    """What a night would do, in order."""
+    """Return what a night would do, in order."""
     made = [f"set-up: {command}" for command in file.setup.commands]
     made += ["measure the roofs of every device"] if file.canaries.roofs else []
     for number, table in enumerate(file.run, 1):

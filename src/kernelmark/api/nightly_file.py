@@ -156,7 +156,7 @@ def load(path: str | os.PathLike[str]) -> Nightly:
 
 
 def expanded(text: str) -> str:
-    """The value of `$NAME`; another text is itself."""
+    """Return the value of `$NAME`; another text is itself."""
     found = _VARIABLE.match(text)
     if found is None:
         return text
@@ -204,7 +204,7 @@ def _checked(nightly: Nightly, place: str) -> Nightly:
 
 
 def _read(table: object, kind: type[T], place: str) -> T:
-    """A dataclass from a TOML table."""
+    """Return a dataclass from a TOML table."""
     if not isinstance(table, dict):
         raise UsageError(f"{place}: is not a table", hint="write its keys below [name]")
     hints = typing.get_type_hints(kind)

@@ -73,7 +73,7 @@ class Plan:
 
 
 def plan(selection: Selection, timing: Timing) -> Plan:
-    """The cases of a selection, problem by problem; an illegal request raises."""
+    """Return the cases of a selection, problem by problem; an illegal request raises."""
     _check_files(selection)
     problems = _problems(selection, timing)
     infos = targets.expand(selection.devices)
@@ -182,7 +182,7 @@ def _check_op(file: Backend, selection: Selection) -> None:
 
 
 def own_kernels(backends: Sequence[str]) -> dict[str, OwnKernel]:
-    """What the kernel files among these go by in history."""
+    """Return what the kernel files among these go by in history."""
     files = [name for name in backends if backend_folder.is_file(name)]
     return dict(zip(files, identify(map(Path, files)), strict=True))
 
@@ -206,8 +206,8 @@ def changes(kernels: Iterable[OwnKernel]) -> list[str]:
 
 
 def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> tuple[Problem, ...]:
-    """The problems of a selection, whatever backends there are here. If not `here`, kernel files
-    run in another environment than this process, which may be unable to load them."""
+    """Return the problems of a selection, whatever backends there are here. If not `here`, kernel
+    files run in another environment than this process, which may be unable to load them."""
     if here:
         _check_files(selection)
     try:
@@ -281,8 +281,8 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
 
 
 def _asks_for_own(selection: Selection) -> bool:
-    """Whether an op may have to come from a backend's file. Otherwise no file is loaded for it:
-    that of a side of `kmark ab` may need another environment than this process."""
+    """Return whether an op may have to come from a backend's file. Otherwise no file is loaded for
+    it: that of a side of `kmark ab` may need another environment than this process."""
     asked = {*selection.ops, *(text.split(" ", 1)[0] for text in selection.problems)}
     suites_of_files = not set(selection.suites) <= set(suites.names())
     return (not asked and (not selection.suites or suites_of_files)) or any(
@@ -291,13 +291,13 @@ def _asks_for_own(selection: Selection) -> bool:
 
 
 def _ops_of_files(names: Sequence[str]) -> tuple[str, ...]:
-    """The ops that the kernel files among these backends compute."""
+    """Return the ops that the kernel files among these backends compute."""
     files = [find_backend(name) for name in names if backend_folder.is_file(name)]
     return tuple(dict.fromkeys(op for file in files for op in getattr(file, "ops", ())))
 
 
 def own_ops(names: Sequence[str]) -> tuple[str, ...]:
-    """The ops that these backends' files define; from now on they are known."""
+    """Return the ops that these backends' files define; from now on they are known."""
     from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
 
     ops = _ops_of_files(names)
@@ -352,7 +352,7 @@ def _backends(
 
 
 def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
-    """A note on problems that no backend is asked for."""
+    """Return a note on problems that no backend is asked for."""
     done = {case.problem for case in cases}
     left = [problem for problem in problems if problem not in done]
     if not left:
@@ -363,7 +363,7 @@ def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
 
 
 def _made_up(chosen: Sequence[str], info: DeviceInfo) -> str:
-    """A note on kernels of the user's own where there is no clock to time them with."""
+    """Return a note on kernels of the user's own where there is no clock to time them with."""
     own = [name for name in chosen if name not in backend_folder.registry]
     if info.kind != "fake" or not own:
         return ""
@@ -389,7 +389,7 @@ def _able(
 
 
 def find_backend(name: str) -> Backend:
-    """The backend that a user named; a file of their own is one too, by its whole name."""
+    """Return the backend that a user named; a file of their own is one too, by its whole name."""
     try:
         return backend_folder.find(name)
     except UsageError as error:
@@ -431,7 +431,7 @@ def require(name: str, info: DeviceInfo) -> None:
 
 
 def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
-    """The backend, or None and a reason worth telling; "" for one of another device."""
+    """Return the backend, or None and a reason worth telling; "" for one of another device."""
     try:
         backend = backend_folder.find(name)
     except KernelmarkError as error:

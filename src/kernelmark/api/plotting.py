@@ -90,7 +90,7 @@ def of_results(
     *,
     dark: bool = False,
 ) -> Figure:
-    """The figure of runs, each with the roofs of memory levels that its own roofs lack."""
+    """Return the figure of runs, each with the roofs of memory levels that its own roofs lack."""
     names = _names([results for results, _ in found])
     rows: list[Row] = []
     roofs: list[Roof] = []
@@ -107,12 +107,12 @@ def of_results(
 
 
 def of_history(stories: Sequence[Story], runs: int, *, dark: bool = False) -> Figure:
-    """The figure of series over `runs` runs."""
+    """Return the figure of series over `runs` runs."""
     return _themed(HISTORY, figures.history(stories), f"{runs} runs", dark=dark)
 
 
 def of_tuning(path: str | os.PathLike[str], *, dark: bool = False) -> Figure:
-    """The figure of a tuning folder."""
+    """Return the figure of a tuning folder."""
     from kernelmark.report import tuning_figure
     from kernelmark.tune.folder import TuningFolder
 
@@ -126,7 +126,7 @@ def _themed(kind: str, spec: Spec, subtitle: str, *, dark: bool) -> Figure:
 
 
 def _names(found: Sequence[Results]) -> list[str]:
-    """The label of each run, or its id where labels are not enough to tell runs apart."""
+    """Return the label of each run, or its id where labels are not enough to tell runs apart."""
     labels = [results.run.label for results in found]
     if "" in labels or len(set(labels)) < len(labels):
         return [results.run.id for results in found]

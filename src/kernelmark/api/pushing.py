@@ -126,7 +126,7 @@ class _Server:
         self._open = urllib.request.build_opener(_NoRedirect()).open
 
     def positions(self, run_id: str) -> set[Position]:
-        """What the server has of a run; nothing of one that it does not know."""
+        """Return what the server has of a run; nothing of one that it does not know."""
         try:
             found = self._request(f"/api/runs/{quote(run_id, safe='')}")
         except _Refused as error:
@@ -184,7 +184,7 @@ _HINTS = {
 
 
 def _error_of(error: urllib.error.HTTPError) -> Exception:
-    """The error that an answer means."""
+    """Return the error that an answer means."""
     try:
         message = str(json.loads(error.read())["error"]["message"])
     except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):

@@ -21,8 +21,8 @@ _HEAD_BYTES = 4096
 
 
 def is_file(ref: str) -> bool:
-    """Whether `ref` names a file, not a run of the store: by its ending, by a beginning that only
-    paths have, or because it is there. A label may have a slash."""
+    """Return whether `ref` names a file, not a run of the store: by its ending, by a beginning that
+    only paths have, or because it is there. A label may have a slash."""
     if ref == "-" or Path(ref).suffix.lower() in _SUFFIXES:
         return True
     return ref.startswith(("/", "./", "../", "~/")) or ("/" in ref and Path(ref).is_file())
@@ -38,8 +38,8 @@ def check_name(name: str, what: str = "the label") -> None:
 
 
 def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
-    """The run in a file: what `--json` or `export` wrote (`-` is stdin), or any format that has an
-    importer. `form` names a format instead of finding it out."""
+    """Return the run in a file: what `--json` or `export` wrote (`-` is stdin), or any format that
+    has an importer. `form` names a format instead of finding it out."""
     if given is not None:
         check_name(given.label)
     if place == "-":
@@ -69,7 +69,8 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
 
 @about("results-file")
 def read_run(ref: str, store: Store | None) -> ResultSet:
-    """The run that `ref` names: a file, or an id, label, pinned name or `latest~1` of the store."""
+    """Return the run that `ref` names: a file, or an id, label, pinned name or `latest~1` of the
+    store."""
     if is_file(ref):
         return read_file(ref)
     if store is None:
@@ -99,7 +100,7 @@ def _ours(data: bytes, place: str) -> ResultSet:
 
 
 def load_timing(timing: str | Timing) -> Timing:
-    """A preset or TOML file by name, or a timing as it is."""
+    """Return a preset or TOML file by name, or a timing as it is."""
     if isinstance(timing, str):
         return Timing.load(timing)
     if not isinstance(timing, Timing):

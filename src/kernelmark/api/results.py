@@ -87,7 +87,7 @@ class Results(Sequence[Result]):
         return any(result.status.failed for result in self)
 
     def best(self) -> list[Result]:
-        """The fastest right result of each problem."""
+        """Return the fastest right result of each problem."""
         found: dict[str, tuple[float, Result]] = {}
         for row in self.rows:
             key, measured = row.result.case.problem.key, row.result.measurement
@@ -100,13 +100,13 @@ class Results(Sequence[Result]):
         return [result for result in self if result.status is Status.OK]
 
     def records(self) -> list[dict[str, Cell]]:
-        """One flat record a result, in seconds and bytes: what `to_csv` and `frame` hold."""
+        """Return one flat record a result, in seconds and bytes: what `to_csv` and `frame` hold."""
         from kernelmark.report import render
 
         return render.records(self.result_set, self.rows)
 
     def frame(self) -> Any:
-        """A pandas DataFrame of `records`."""
+        """Return a pandas DataFrame of `records`."""
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
@@ -131,7 +131,7 @@ class Results(Sequence[Result]):
         return compare(other, self.result_set, rule=rule, match=match)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The exact document that `kmark import` reads, with the roofs."""
+        """Return the exact document that `kmark import` reads, with the roofs."""
         from kernelmark.core import codec
 
         whole = dataclasses.replace(self.result_set, roofs=self.roofs)

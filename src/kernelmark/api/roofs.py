@@ -39,8 +39,8 @@ _GPU_ROOFS_S = 10.0
 def roofs_for_plan(
     plan: Plan, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
-    """The roofs of the plan's devices, measured where none are known, where these are a week old
-    and where other work disturbed them."""
+    """Return the roofs of the plan's devices, measured where none are known, where these are a week
+    old and where other work disturbed them."""
     if mode == "none":
         return ()
     roofs: list[Roof] = []
@@ -51,7 +51,7 @@ def roofs_for_plan(
 
 
 def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]:
-    """The newest roofs that the store has of this machine's devices; nothing is measured."""
+    """Return the newest roofs that the store has of this machine's devices; nothing is measured."""
     if store is None:
         return ()
     host = platform.node()
@@ -59,7 +59,7 @@ def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]
 
 
 def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
-    """The roofs that the store had for where these results come from when their run began: a
+    """Return the roofs that the store had for where these results come from when their run began: a
     percentage of a stored run does not change because a roof was measured again."""
     environment, at = results.run.environment, results.run.started
     infos = {info.name: info for info in environment.devices}
@@ -99,7 +99,7 @@ def _seconds_name(info: DeviceInfo) -> str:
 def _must_measure(
     info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
 ) -> tuple[bool, tuple[Roof, ...]]:
-    """Whether roofs are to be measured, and those that the store has."""
+    """Return whether roofs are to be measured, and those that the store has."""
     known: tuple[Roof, ...] = ()
     if store is not None:
         host = platform.node()
@@ -198,7 +198,8 @@ def _tell_unsteady(
 
 
 def _still_good(known: tuple[Roof, ...]) -> bool:
-    """Whether they are young enough; those that other work disturbed are so for minutes only."""
+    """Return whether they are young enough; those that other work disturbed are so for minutes
+    only."""
     if not known:
         return False
     most_s = RETRY_S if any(not roof.steady for roof in known) else MAX_AGE_S

@@ -139,8 +139,8 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
 
 
 def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
-    """A run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file. `store`
-    is a path or URL; by default the user's own."""
+    """Return a run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file.
+    `store` is a path or URL; by default the user's own."""
     from kernelmark.api.loading import loaded
 
     with loaded(ref, store) as (results, _):
@@ -148,7 +148,7 @@ def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) ->
 
 
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:
-    """A named suite, or that of a TOML file."""
+    """Return a named suite, or that of a TOML file."""
     return load_suite(os.fspath(name_or_path))
 
 

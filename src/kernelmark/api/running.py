@@ -51,8 +51,8 @@ def measure(
     on_event: OnEvent | None = None,
     resumed: Run | None = None,
 ) -> Results:
-    """Every case of the plan measured, checked and, with a store, kept as it ends. `resumed` is
-    the run to go on with. An interrupted run gives what there is."""
+    """Return every case of the plan measured, checked and, with a store, kept as it ends. `resumed`
+    is the run to go on with. An interrupted run gives what there is."""
     conduct = conduct or Conduct()
     tell = on_event or (lambda event: None)
     names = [info.name for info in plan.devices]

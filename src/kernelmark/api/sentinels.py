@@ -26,8 +26,8 @@ def sentinel_keys(name_or_path: str = SENTINELS) -> list[str]:
 
 
 def companions(chosen: Sequence[str], info: DeviceInfo, timing: Timing) -> list[Case]:
-    """Each sentinel by one backend: NumPy on a CPU; on a GPU our own kernel, its vendor's library,
-    else the first of the `chosen` backends that can. None on a device that is not real."""
+    """Return each sentinel by one backend: NumPy on a CPU; on a GPU our own kernel, its vendor's
+    library, else the first of the `chosen` backends that can. None on a device that is not real."""
     found = []
     for problem in suites.load(SENTINELS).problems if info.kind in _FIRST else ():
         # A file of the user's own is what is under test.

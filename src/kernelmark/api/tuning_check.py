@@ -24,8 +24,8 @@ def check(
     jobs: int | None = None,
     compile_timeout_s: float = COMPILE_TIMEOUT_S,
 ) -> Iterator[Check]:
-    """Every plan, or those that `only` names, one after the other as they are compiled. Nothing
-    is written to the folder."""
+    """Return every plan, or those that `only` names, one after the other as they are compiled.
+    Nothing is written to the folder."""
     asked = picked(TuningFolder.open(place), only)
     with hinted("'kmark doctor' says what is missing for it"):
         return checks.check(

@@ -144,7 +144,8 @@ def _other_floats(
 
 
 def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Workload, bool]:
-    """The folder and its problems with those that are asked for, and whether that adds any."""
+    """Return the folder and its problems with those that are asked for, and whether that adds
+    any."""
     if not _has_problems(selection):
         if selection.axes or selection.dtypes:
             if own := own_ops(selection.backends):
@@ -161,7 +162,7 @@ def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Wor
 
 
 def _summary_for(folder: TuningFolder, thr: float | None) -> Summary | None:
-    """The summary, if there is one; a threshold insists on it."""
+    """Return the summary, if there is one; a threshold insists on it."""
     if thr is not None:
         check_percent(thr)
     known = summaries.read(folder.summary)
@@ -178,7 +179,8 @@ def _has_problems(selection: Selection) -> bool:
 
 
 def _picked(costs: list[Cost], selection: Selection, folder: TuningFolder) -> list[Cost]:
-    """Those that a filter or limit leaves; one that came with ops or a suite is spent on them."""
+    """Return those that a filter or limit leaves; one that came with ops or a suite is spent on
+    them."""
     if not _has_problems(selection):
         keep = [cost.problem for cost in costs]
         if selection.filter is not None:
@@ -235,7 +237,7 @@ def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """An error also says what the backend is here for."""
+    """Yield an error also says what the backend is here for."""
     try:
         yield
     except UsageError as error:
@@ -244,7 +246,7 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:
-    """The logged fields of each problem's most frequent call."""
+    """Return the logged fields of each problem's most frequent call."""
     fields: dict[Problem, Mapping[str, str]] = {}
     for call in sorted(workload.calls, key=lambda call: -call.count):
         if call.blas:

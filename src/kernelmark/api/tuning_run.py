@@ -117,8 +117,8 @@ def run(
 
 
 def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
-    """The plans that `only` names, all of a folder if it names none. No other file is read: a
-    mistake in one holds up nobody else."""
+    """Return the plans that `only` names, all of a folder if it names none. No other file is read:
+    a mistake in one holds up nobody else."""
     known = folder.names()
     if not known:
         raise NothingToDo(

@@ -188,7 +188,7 @@ class _Book:
 
 
 def read_workload(folder: TuningFolder) -> Workload:
-    """The problems of a folder with their counts; one without any is nothing to do."""
+    """Return the problems of a folder with their counts; one without any is nothing to do."""
     again = f"kmark import LOG --workload {folder.path}"
     planfile.learn_ops(folder)
     with hinted(f"mend it, or read its log again: {again} --force"):
@@ -204,7 +204,7 @@ def check_percent(thr: float) -> None:
 
 
 def _reference(info: DeviceInfo) -> str:
-    """The first of the known references that is here and runs on the device."""
+    """Return the first of the known references that is here and runs on the device."""
     for name in _REFERENCES:
         backend = backends.find(name)
         here = info.kind in backend.device_kinds and backend.available() is None

@@ -19,8 +19,8 @@ _GUARD = ("/bin/sh", "-c", "read _ || kill -9 0")
 
 @contextlib.contextmanager
 def child_group() -> Iterator[int]:
-    """A process group for children, as `process_group` of Popen takes it; whatever is still in it
-    at the end is killed."""
+    """Yield a process group for children, as `process_group` of Popen takes it; whatever is still
+    in it at the end is killed."""
     guard = _start_guard(process_group=0)
     try:
         yield guard.pid
@@ -30,7 +30,7 @@ def child_group() -> Iterator[int]:
 
 
 def last_line(output: bytes) -> str:
-    """The last line that a command wrote: mostly why it failed."""
+    """Return the last line that a command wrote: mostly why it failed."""
     return "".join(output.decode(errors="replace").strip().splitlines()[-1:])
 
 

@@ -54,12 +54,12 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def dumps(value: object) -> str:
-    """One line of JSON with its envelope."""
+    """Return one line of JSON with its envelope."""
     return json.dumps(to_document(value), separators=(",", ":"), allow_nan=False)
 
 
 def loads(text: str | bytes, kind: type[T]) -> T:
-    """The value of type `kind` that `dumps` wrote."""
+    """Return the value of type `kind` that `dumps` wrote."""
     return from_document(parse(text), kind)
 
 
@@ -89,7 +89,8 @@ def from_document(document: Json, kind: type[T]) -> T:
 
 
 def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
-    """A document's fields, after checking that it is of kind `wanted` and of a known version."""
+    """Return a document's fields, after checking that it is of kind `wanted` and of a known
+    version."""
     if not isinstance(document, dict) or "kernelmark" not in document:
         raise CodecError(Reason("not-a-document", wanted=wanted))
     if document["kernelmark"] != wanted:
@@ -143,7 +144,8 @@ def read(value: Json, hint: Any, where: str) -> Any:
 
 @functools.cache
 def _reader(hint: Any) -> Callable[[Json, Any, str], Any]:
-    """The function that reads values of the type `hint`. Finding it takes longer than reading."""
+    """Return the function that reads values of the type `hint`. Finding it takes longer than
+    reading."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return _read_union
@@ -215,7 +217,7 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
 
 
 def _read_coded(document: Json, text: Any) -> Any:
-    """A sentence, or several, with the codes that were written beside them."""
+    """Return a sentence, or several, with the codes that were written beside them."""
     if isinstance(text, Reason):
         return read_reason(document, text)
     documents = document if isinstance(document, list) else []

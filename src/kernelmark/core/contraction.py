@@ -89,7 +89,7 @@ class Contraction:
         return math.prod(self.shape)
 
     def steps(self) -> Iterator[Step]:
-        """The weighted sums in an order in which they can be computed."""
+        """Yield the weighted sums in an order in which they can be computed."""
         # (a + b + …)² ≤ parts · (a² + b² + …)
         parts = 1 + len(self.added)
         for one in self.right:

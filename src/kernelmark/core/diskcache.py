@@ -27,14 +27,15 @@ _STALE_S = 3600.0
 
 
 def cache_root() -> Path:
-    """Where caches live: the chosen folder, or one of this process alone where another user could
-    put files into that: compiled code is loaded from here."""
+    """Return where caches live: the chosen folder, or one of this process alone where another user
+    could put files into that: compiled code is loaded from here."""
     chosen = chosen_cache_root()
     return chosen if find_unsafe(chosen) is None else temporary_folder()
 
 
 def chosen_cache_root() -> Path:
-    """The folder that $KERNELMARK_CACHE, else $XDG_CACHE_HOME or ~/.cache names, safe or not."""
+    """Return the folder that $KERNELMARK_CACHE, else $XDG_CACHE_HOME or ~/.cache names, safe or
+    not."""
     if given := os.environ.get("KERNELMARK_CACHE"):
         return Path(given).expanduser()
     # The specification says that a relative path here is to be ignored.
@@ -48,7 +49,8 @@ def chosen_cache_root() -> Path:
 
 
 def digest(*parts: str | bytes) -> str:
-    """A key of its parts: hexadecimal, different for any different split of the same text."""
+    """Return a key of its parts: hexadecimal, different for any different split of the same
+    text."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -64,7 +66,7 @@ def sealed(key: str, payload: bytes) -> bytes:
 
 
 def unsealed(key: str, data: bytes) -> bytes | None:
-    """What was sealed under `key`; None where it is torn, truncated or another's."""
+    """Return what was sealed under `key`; None where it is torn, truncated or another's."""
     payload = data[_HEADER_BYTES:]
     return payload if data == sealed(key, payload) else None
 
@@ -83,7 +85,7 @@ class DiskCache:
         self._until_scan = 0
 
     def get(self, key: str) -> bytes | None:
-        """What was put under `key`, or None."""
+        """Return what was put under `key`, or None."""
         path = self._path(key)
         try:
             data = path.read_bytes()
@@ -140,7 +142,7 @@ class DiskCache:
         return self.folder / name[:2] / f"{name}{_SUFFIX}"
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """(last use, bytes, path) of every entry; others may remove files meanwhile."""
+        """Yield (last use, bytes, path) of every entry; others may remove files meanwhile."""
         now = time.time()
         for part in self._scan(self.folder):
             for file in self._scan(part) if part.is_dir() else ():

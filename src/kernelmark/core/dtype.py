@@ -92,7 +92,8 @@ _OTHERWISE |= {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2", "fp4
 
 
 def dtype(name: str) -> DType:
-    """The format called `name`; an unknown name is a `ProblemError` that lists the known ones."""
+    """Return the format called `name`; an unknown name is a `ProblemError` that lists the known
+    ones."""
     try:
         return DTYPES[name]
     except KeyError:

@@ -68,7 +68,7 @@ class Environment:
 
 
 def difference(base: Environment, head: Environment) -> list[tuple[str, str, str]]:
-    """(what, in base, in head) for everything that differs; "" where one side lacks it."""
+    """Return (what, in base, in head) for everything that differs; "" where one side lacks it."""
     flat_base, flat_head = _flatten(base), _flatten(head)
     return [
         (name, flat_base.get(name, ""), flat_head.get(name, ""))

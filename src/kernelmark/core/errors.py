@@ -36,8 +36,8 @@ class KernelmarkError(Exception):
         self.about = ""  # what it is about, where that decides on the hint: suite-file, device, …
 
     def __str__(self) -> str:
-        """The sentence and, on a line of its own, the hint, in Python's words, as a traceback ends.
-        The command line formats both itself."""
+        """Return the sentence and, on a line of its own, the hint, in Python's words, as a
+        traceback ends. The command line formats both itself."""
         message = format_reason(self.message, PYTHON)
         return f"{message}\nhint: {format_reason(self.hint, PYTHON)}" if self.hint else message
 

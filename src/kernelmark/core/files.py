@@ -25,8 +25,8 @@ MOST_BYTES = 1 << 30  # of a file that is read at once
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a file; OSError where they are more than any file of its kind has. /dev/zero has
-    no end, and a file with a hole of any size takes no room."""
+    """Return the bytes of a file; OSError where they are more than any file of its kind has.
+    /dev/zero has no end, and a file with a hole of any size takes no room."""
     with path.open("rb") as file:
         parts, size = [], 0
         too_large = os.fstat(file.fileno()).st_size > MOST_BYTES
@@ -59,7 +59,8 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The values in a TOML text; the message of a ValueError is for the author of the file."""
+    """Return the values in a TOML text; the message of a ValueError is for the author of the
+    file."""
     import tomllib  # compiles its patterns, which takes longer than most imports
 
     try:

@@ -86,7 +86,7 @@ def with_spreads(
 def impossible(
     columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]], metrics: Sequence[Metric]
 ) -> tuple[Reason, ...]:
-    """A reason for each metric and each column with a number that cannot be."""
+    """Return a reason for each metric and each column with a number that cannot be."""
     found = [reason for metric in metrics if (reason := _impossible_metric(metric))]
     for column in columns:
         values = [row.get(column.name) for row in rows]

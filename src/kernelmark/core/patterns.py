@@ -18,7 +18,7 @@ _LONGEST = 1000
 
 
 def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> list[bool]:
-    """Whether the expression is found, for each text."""
+    """Return whether the expression is found, for each text."""
     if len(pattern) > _LONGEST:
         raise UsageError(f"a regular expression of {len(pattern)} characters is too long", hint)
     try:

@@ -19,18 +19,18 @@ _MOST_CLOCK = 2.0**33  # seconds UTC: the year 2242
 
 
 def is_time(seconds: float) -> bool:
-    """Whether a launch can have taken so long."""
+    """Return whether a launch can have taken so long."""
     return 0 < seconds < MOST_S
 
 
 def is_moment(seconds: float | None) -> bool:
-    """Whether something can have happened then, in seconds UTC."""
+    """Return whether something can have happened then, in seconds UTC."""
     return seconds is not None and 0 <= seconds < _MOST_CLOCK
 
 
 def bad_size(problem: Problem) -> str:
-    """The first dim that no problem can have, as `m=-1`; "" where all are possible. Which of them
-    may be 0, as a padding may, only its op can tell."""
+    """Return the first dim that no problem can have, as `m=-1`; "" where all are possible. Which of
+    them may be 0, as a padding may, only its op can tell."""
     sizes = problem.dims.items()
     return next((f"{n}={str(v)[:24]}" for n, v in sizes if not 0 <= v < MOST_SIZE), "")
 
@@ -58,7 +58,7 @@ def _check(value: object, where: str) -> None:
 
 
 def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
-    """(path, value) of what cannot be in `value`, which is in a field called `name`."""
+    """Yield (path, value) of what cannot be in `value`, which is in a field called `name`."""
     if isinstance(value, Case):  # its timing and config are checked wherever one is made
         if bad := bad_size(value.problem):
             yield f"{where}.problem", bad
@@ -84,15 +84,15 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_fine(value: Any, name: str) -> bool:
-    """Whether there is nothing to look for in a value: most of a result is numbers, and only for a
-    bad one is its place spelt out."""
+    """Return whether there is nothing to look for in a value: most of a result is numbers, and only
+    for a bad one is its place spelt out."""
     if isinstance(value, int | float):
         return _is_possible(value, name)
     return value is None or isinstance(value, str)
 
 
 def _is_possible(value: float, name: str) -> bool:
-    """Whether the field `name` of a run, a result or a roof can hold a number."""
+    """Return whether the field `name` of a run, a result or a roof can hold a number."""
     if isinstance(value, int):  # a count, an index or a truth value
         return abs(value) < 2**31 if name == _INDEX else 0 <= value <= MOST_COUNT
     if name in ("started", "finished", "measured", "paused_s"):  # resumed years later, perhaps

@@ -117,7 +117,7 @@ def _remove(folder: Path, maker: int) -> None:
 
 
 def _fault(asked: Path, here: Path, status: os.stat_result, *, last: bool) -> Unsafe | None:
-    """What is wrong with one file, folder or link on the way to `asked`."""
+    """Return what is wrong with one file, folder or link on the way to `asked`."""
     link = stat.S_ISLNK(status.st_mode)
     if status.st_uid not in _trusted(way=not last):
         code = "foreign-link" if link else "foreign-owner"
@@ -138,8 +138,8 @@ def _writable_by_others(status: os.stat_result) -> bool:
 
 @functools.cache
 def _own_group(number: int) -> bool:
-    """Whether nobody but this user and root is in a group. Many systems give every user such a
-    group and a umask of 002, so that a home folder is writable by it."""
+    """Return whether nobody but this user and root is in a group. Many systems give every user such
+    a group and a umask of 002, so that a home folder is writable by it."""
     user = os.geteuid()
     try:
         members = set(grp.getgrgid(number).gr_mem)
@@ -160,8 +160,8 @@ def _trusted(*, way: bool) -> frozenset[int]:
 
 
 def _unmapped_root() -> int | None:
-    """The user that files of root seem to belong to in a user namespace that does not map root, as
-    those of Apptainer; None elsewhere."""
+    """Return the user that files of root seem to belong to in a user namespace that does not map
+    root, as those of Apptainer; None elsewhere."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
         if any(line.split()[0] == "0" for line in lines):

@@ -60,7 +60,7 @@ class Problem:
 
 
 def parse_key(text: str) -> Problem:
-    """The problem a key names, as written; `ops.parse` also validates it."""
+    """Return the problem a key names, as written; `ops.parse` also validates it."""
     words = text.split()
     if not words:
         raise ProblemError(Reason("problem-empty"), hint="write: gemm m=512 n=512 k=512 a=f32 …")
@@ -84,7 +84,7 @@ def parse_key(text: str) -> Problem:
 
 
 def parse_value(text: str) -> int | Option:
-    """An integer, float, truth value or word, by its form."""
+    """Return an integer, float, truth value or word, by its form."""
     if _INT.match(text):
         if len(text) > _LONGEST_INT:
             raise ProblemError(Reason("integer-too-long", start=text[:12]))

@@ -46,11 +46,12 @@ class Registry(Generic[T]):
         return {e.name: e for e in entry_points(group=self.package)}
 
     def names(self) -> list[str]:
-        """Every known name, sorted; nothing is imported."""
+        """Return every known name, sorted; nothing is imported."""
         return sorted(self._files | self._entry_points.keys() | self._loaded.keys())
 
     def get(self, name: str) -> T:
-        """The thing called `name`, also written with dashes; an unknown name lists the known."""
+        """Return the thing called `name`, also written with dashes; an unknown name lists the
+        known."""
         if name not in self:
             name = name.replace("-", "_")
         if name not in self._loaded:

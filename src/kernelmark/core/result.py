@@ -35,8 +35,8 @@ _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def is_wide(low_s: float, high_s: float) -> bool:
-    """Whether blocks with this interval disagree. Results of earlier versions have no warning of
-    it."""
+    """Return whether blocks with this interval disagree. Results of earlier versions have no
+    warning of it."""
     return low_s > 0 and high_s > DISAGREEMENT * low_s
 
 
@@ -206,7 +206,7 @@ class Measurement(_MedianMemory):
 
     @remembered
     def median_s(self) -> float:
-        """The headline: the median over blocks of each block's median."""
+        """Return the headline: the median over blocks of each block's median."""
         return statistics.median([block.median_s for block in self.blocks])
 
     @property
@@ -354,7 +354,7 @@ class Result:
             raise UsageError(Reason("at", where=name, cause=found[0]))
 
     def metric(self, name: str) -> Metric:
-        """The metric called `name`; an unknown name lists the known ones."""
+        """Return the metric called `name`; an unknown name lists the known ones."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric

@@ -33,7 +33,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def stop_asked() -> bool:
-    """Whether `interrupt` was called since the command began."""
+    """Return whether `interrupt` was called since the command began."""
     return _Command.asked != 0
 
 
@@ -95,7 +95,7 @@ def catch_stops(
 
 
 def _import_depth(frame: FrameType | None) -> int:
-    """How many calls of importlib are under way."""
+    """Return how many calls of importlib are under way."""
     depth = 0
     while frame is not None:
         depth += frame.f_code.co_filename == _IMPORTING
@@ -136,7 +136,7 @@ class StopGuard:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """A stretch that a first signal does not tear apart."""
+        """Yield a stretch that a first signal does not tear apart."""
         self._busy = True
         try:
             yield

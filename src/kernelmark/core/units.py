@@ -39,7 +39,7 @@ def bytes_text(count: float) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """A value of any unit as people read it."""
+    """Return a value of any unit as people read it."""
     if unit == "s":
         return time_text(value)
     if unit in _RATES:
@@ -56,7 +56,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A span for progress and estimates: 1.4 s, 45 s, 3 min 20 s, 2 h 05 min."""
+    """Return a span for progress and estimates: 1.4 s, 45 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 3:  # rounded to whole seconds it could be wrong by a third
         return f"{round(seconds, 1):g} s"
     whole = round(seconds)
@@ -93,7 +93,7 @@ def span_text(low: float, high: float) -> str:
 
 
 def detectable_text(share: float) -> str:
-    """The least change that would be found, as a share."""
+    """Return the least change that would be found, as a share."""
     if not math.isfinite(share):
         return "any size"
     return f"{100 * share:.1f} %" if 100 * share <= MOST_PERCENT else f"> {MOST_PERCENT} %"
@@ -111,13 +111,13 @@ def told_apart(value: float, limit: float) -> tuple[str, str]:
 
 
 def exact(value: float) -> str:
-    """Every digit that decides: what is beyond them is rounding."""
+    """Return every digit that decides: what is beyond them is rounding."""
     text = f"{value:.{_places(value, _MOST_DIGITS)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _percent(log_ratio: float) -> float:
-    """How far a ratio is from 1; infinite where no float is as large."""
+    """Return how far a ratio is from 1; infinite where no float is as large."""
     try:
         return 100 * math.expm1(log_ratio)
     except OverflowError:
@@ -130,5 +130,5 @@ def _places(value: float, digits: int) -> int:
 
 
 def plain_number(value: Any) -> Any:
-    """A NumPy scalar as the number of Python's that it is; anything else unchanged."""
+    """Return a NumPy scalar as the number of Python's that it is; anything else unchanged."""
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value

@@ -30,7 +30,7 @@ def require_sql() -> None:
 
 
 def open_store(where: str | os.PathLike[str] | None = None, *, readonly: bool = False) -> Store:
-    """The store at a path or URL; None is $KERNELMARK_STORE or the user's own one.
+    """Return the store at a path or URL; None is $KERNELMARK_STORE or the user's own one.
 
     For writing it is made where it is missing. `readonly` never makes one, and opens a store
     that this user may not write to.

@@ -34,7 +34,7 @@ _SETTINGS = (
 
 
 def connect(place: Place, *, readonly: bool) -> Engine:
-    """An engine for the place. Nothing in the place is changed yet."""
+    """Return an engine for the place. Nothing in the place is changed yet."""
     if place.path is not None:
         check_file(place, place.path, readonly=readonly)
         return _connect_sqlite(place, place.path, readonly=readonly)
@@ -43,14 +43,14 @@ def connect(place: Place, *, readonly: bool) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection that sees one state of the store from its first query on."""
+    """Yield a connection that sees one state of the store from its first query on."""
     with engine.connect() as connection:
         yield connection
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A connection inside a transaction that holds SQLite's write lock from the start.
+    """Yield a connection inside a transaction that holds SQLite's write lock from the start.
 
     A transaction that only asks for the lock when it first writes fails at once, without
     waiting, if another process wrote in between; BEGIN IMMEDIATE waits its turn.
@@ -71,7 +71,7 @@ class Watch:
         self._connection: PoolProxiedConnection | None = None
 
     def version(self) -> str:
-        """A text that is another one after every commit to the store, by whomever."""
+        """Return a text that is another one after every commit to the store, by whomever."""
         with self._lock:
             if self._engine.dialect.name != "sqlite":
                 # Every writing transaction is in it while open and no longer after.
@@ -195,7 +195,8 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
 
 
 def retried(error: DBAPIError, attempt: int) -> bool:
-    """Whether to try a transaction again: PostgreSQL resolves a deadlock by ending one side."""
+    """Return whether to try a transaction again: PostgreSQL resolves a deadlock by ending one
+    side."""
     if trouble.code(error) not in trouble.RETRIED or attempt >= _ATTEMPTS:
         return False
     time.sleep(0.01 * 2**attempt)

@@ -15,7 +15,7 @@ _LEGAL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}\Z")
 
 
 def new_run_id(now: float | None = None, random: Random | None = None) -> str:
-    """An id like 20261115-031502-k3f9x2: UTC to the second, then 30 random bits."""
+    """Return an id like 20261115-031502-k3f9x2: UTC to the second, then 30 random bits."""
     moment = time.gmtime(time.time() if now is None else now)
     source = SystemRandom() if random is None else random
     tail = "".join(source.choice(_LETTERS) for _ in range(6))

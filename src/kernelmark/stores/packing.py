@@ -87,7 +87,7 @@ _NO_ITEMS: FrozenDict[Any] = FrozenDict()
 
 
 def pack(result: Result, exact: Mapping[str, object]) -> bytes:
-    """All of a result but its case, device, arch, status, flops, bytes and error, which are
+    """Return all of a result but its case, device, arch, status, flops, bytes and error, which are
     columns; `exact` holds those of them that their column cannot hold exactly."""
     floats = [result.started]
     measurement, check = result.measurement, result.check
@@ -209,7 +209,7 @@ def unpack(
     bytes: float,
     error: str,
 ) -> Result:
-    """The result that `pack` took apart."""
+    """Return the result that `pack` took apart."""
     version, length = _HEAD.unpack_from(detail)
     if version != FORMAT:
         raise StoreError(
@@ -258,8 +258,8 @@ def unpack(
 
 @functools.lru_cache(maxsize=4096)
 def _shared_skeleton(text: bytes) -> Skeleton:
-    """The structure of a result. Results of a case have the same one in every run, so it is parsed
-    once; nobody may change it."""
+    """Return the structure of a result. Results of a case have the same one in every run, so it is
+    parsed once; nobody may change it."""
     found: Skeleton = json.loads(text)
     return found
 
@@ -308,7 +308,7 @@ def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
 
 @functools.cache
 def _gauge_places(present: int) -> tuple[int, operator.itemgetter[Any]]:
-    """How many gauges were read, and what puts them and the None behind them into fields."""
+    """Return how many gauges were read, and what puts them and the None behind them into fields."""
     bits = [present >> bit & 1 for bit in range(len(_GAUGES))]
     places = [sum(bits[:n]) if bit else -1 for n, bit in enumerate(bits)]
     return sum(bits), operator.itemgetter(*places)

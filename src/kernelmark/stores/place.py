@@ -31,13 +31,14 @@ class Place:
 
 
 def default_path() -> Path:
-    """The user's own store: $XDG_DATA_HOME/kernelmark/results.sqlite or under ~/.local/share."""
+    """Return the user's own store: $XDG_DATA_HOME/kernelmark/results.sqlite or under
+    ~/.local/share."""
     root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(root).expanduser() / "kernelmark" / "results.sqlite"
 
 
 def locate(where: str | os.PathLike[str] | None) -> Place:
-    """The place that `where` names; None is $KERNELMARK_STORE or the default path."""
+    """Return the place that `where` names; None is $KERNELMARK_STORE or the default path."""
     if where is None:
         where = os.environ.get("KERNELMARK_STORE") or None
     if where is None:
@@ -97,7 +98,8 @@ def check_file(place: Place, path: Path, *, readonly: bool) -> None:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process, as the user it acts for, may write to a file or into a folder."""
+    """Return whether this process, as the user it acts for, may write to a file or into a
+    folder."""
     mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 

@@ -70,7 +70,7 @@ class Decoder:
         return [self._run(*row) for row in connection.execute(query)]
 
     def places(self, connection: Connection) -> list[Place]:
-        """Every environment with the runs in it, the most recently used first."""
+        """Return every environment with the runs in it, the most recently used first."""
         newest = func.max(runs.c.started)
         query = (
             select(
@@ -109,7 +109,7 @@ class Decoder:
     def roof_sources(
         self, connection: Connection, suites: Sequence[str], **selection: Unpack[CaseSelection]
     ) -> Iterator[tuple[Environment, Result]]:
-        """(where, result) of every microbenchmark in runs of these suites."""
+        """Yield (where, result) of every microbenchmark in runs of these suites."""
         conditions = _conditions({**selection, "status": Status.OK})
         environment = environments.c.document.label("environment")
         query = (
@@ -128,7 +128,7 @@ class Decoder:
             yield self._environment(row.environment_no, row.environment), self.decode(row)
 
     def _run(self, document: str, environment_no: int, environment: str) -> Run:
-        """The run of a row. Pages list the same fifty again and again; one that changed has
+        """Return the run of a row. Pages list the same fifty again and again; one that changed has
         another document."""
         key = (document, environment_no)
         run = self._runs.get(key)
@@ -146,7 +146,7 @@ class Decoder:
         return self._environments[number]
 
     def decode(self, row: Any) -> Result:
-        """The result of a row."""
+        """Return the result of a row."""
         # In the order of `_whole_results`: by name, the columns of a run take a fifth of its time.
         _, case_no, timing_no, device, arch, status, flops, size, error, detail, *_ = row
         case = self._cases.get((case_no, timing_no))
@@ -177,8 +177,8 @@ class Decoder:
 
 
 def complete(document: str, default: T) -> T:
-    """The value that `writing.compact` wrote. A field that did not exist then is the default,
-    which is what it meant not to have it."""
+    """Return the value that `writing.compact` wrote. A field that did not exist then is the
+    default, which is what it meant not to have it."""
     fields = codec.plain(default) | json.loads(document)
     return cast(T, codec.read(fields, type(default), type(default).__name__.lower()))
 
@@ -250,7 +250,7 @@ def history(connection: Connection, selection: Selection, limit: int | None) -> 
 
 
 def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
-    """The newest point of each series."""
+    """Return the newest point of each series."""
     newest = func.row_number().over(
         partition_by=(results.c.case_no, results.c.arch),
         order_by=(runs.c.started.desc(), results.c.no.desc()),
@@ -375,7 +375,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
 
 
 def _case_texts(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:
-    """Each case's part of its series' text, fetched once for all the points it has."""
+    """Return each case's part of its series' text, fetched once for all the points it has."""
     texts: dict[int, str] = {}
     for start in range(0, len(numbers), 400):
         query = (

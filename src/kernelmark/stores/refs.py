@@ -21,7 +21,8 @@ _ASKED_FOR = runs.c.suite != ROOFS_SUITE
 
 
 def resolve(connection: Connection, ref: str) -> int:
-    """The number of the run that `ref` names; anything but one run is an error with candidates."""
+    """Return the number of the run that `ref` names; anything but one run is an error with
+    candidates."""
     newest = _find(connection, _ASKED_FOR, limit=_SHOWN)
     match = _LATEST.match(ref)
     if not newest and (match or not _find(connection, limit=1)):
@@ -54,7 +55,7 @@ def resolve(connection: Connection, ref: str) -> int:
 
 
 def exact(connection: Connection, run_id: str) -> int:
-    """The number of the run with this id."""
+    """Return the number of the run with this id."""
     found = _find(connection, runs.c.id == run_id, limit=1)
     if not found:
         raise UsageError(

@@ -23,8 +23,8 @@ _UNITS = {"flops": "FLOP/s", "bytes": "B/s", "launches": "1/s"}
 
 
 def roofs_of(result: Result, info: DeviceInfo | None = None) -> list[Roof]:
-    """The roofs that a result gives, none if it is not `ok`: of several metrics for one roof, the
-    highest."""
+    """Return the roofs that a result gives, none if it is not `ok`: of several metrics for one
+    roof, the highest."""
     found: dict[str, list[Metric]] = {}
     for metric in result.metrics if result.status is Status.OK else ():
         if metric.roof and metric.value > 0:
@@ -117,8 +117,8 @@ def newest(
     wanted: Mapping[str, str | int | None],
     at: float = math.inf,
 ) -> tuple[Roof, ...]:
-    """The newest roof of each host, device, kind, name, unit and number of threads. One that other
-    work disturbed does not replace a steady one, however old.
+    """Return the newest roof of each host, device, kind, name, unit and number of threads. One that
+    other work disturbed does not replace a steady one, however old.
 
     With `at`, as it was at that time: what was measured later counts only where nothing was known,
     and then the first of it, so that the answer for a time never changes again."""

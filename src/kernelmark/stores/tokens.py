@@ -50,7 +50,7 @@ def create(connection: Connection, name: str, scope: Scope) -> str:
 
 
 def listed(connection: Connection) -> list[Token]:
-    """Every token, by name."""
+    """Return every token, by name."""
     query = select(tokens.c.name, tokens.c.scope, tokens.c.created).order_by(tokens.c.name)
     return [Token(name=n, scope=Scope(s), created=c) for n, s, c in connection.execute(query)]
 
@@ -61,7 +61,7 @@ def revoke(connection: Connection, name: str) -> bool:
 
 
 def find(connection: Connection, secret: str) -> Token | None:
-    """The token with this secret."""
+    """Return the token with this secret."""
     query = select(tokens.c.name, tokens.c.scope, tokens.c.created)
     row = connection.execute(query.where(tokens.c.digest == _digest(secret))).first()
     return Token(name=row[0], scope=Scope(row[1]), created=row[2]) if row else None

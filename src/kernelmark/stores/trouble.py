@@ -73,7 +73,7 @@ def explained(shown: str) -> Iterator[None]:
 
 
 def explain(error: Exception, shown: str) -> StoreError:
-    """The `StoreError` that says what `error` means to a user."""
+    """Return the `StoreError` that says what `error` means to a user."""
     name, original = code(error), _original(error)
     for start, reason, hint in (*SQLITE, *POSTGRES):
         if name.startswith(start):
@@ -95,5 +95,5 @@ def code(error: Exception) -> str:
 
 
 def _original(error: Exception) -> BaseException:
-    """The driver's own error inside SQLAlchemy's."""
+    """Return the driver's own error inside SQLAlchemy's."""
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

@@ -46,7 +46,7 @@ class Catalogue:
         self._timings: dict[Timing, int] = {}
 
     def numbers(self, batch: Sequence[Result], write: Write) -> list[tuple[int, int]]:
-        """(case number, timing number) of each result."""
+        """Return (case number, timing number) of each result."""
         if len(self._cases) > _REMEMBERED:
             self._cases.clear()
         texts = [result.case.series for result in batch]
@@ -99,7 +99,7 @@ def result_rows(
     run_no: int,
     process: int,
 ) -> list[Row]:
-    """What `insert_results` puts into the table."""
+    """Return what `insert_results` puts into the table."""
     return [
         _row(result, run_no, case_no, timing_no, process)
         for result, (case_no, timing_no) in zip(batch, numbers, strict=True)
@@ -137,7 +137,7 @@ def add_result_set(connection: Connection, new: ResultSet) -> None:
 
 
 def positions(found: Sequence[Result]) -> dict[Position, Result]:
-    """Each result of a run by its case, device and process. A file does not say the process,
+    """Return each result of a run by its case, device and process. A file does not say the process,
     but results of one case and device are in order."""
     made: dict[Position, Result] = {}
     for result in found:
@@ -149,7 +149,7 @@ def positions(found: Sequence[Result]) -> dict[Position, Result]:
 
 
 def run_values(connection: Connection, run: Run) -> dict[str, Any]:
-    """The columns of a run."""
+    """Return the columns of a run."""
     if not math.isfinite(run.started):
         raise UsageError(f"run {run.id}: {run.started} is not a time to start at")
     fingerprint = run.environment.fingerprint
@@ -180,7 +180,7 @@ def clean(text: str) -> str:
 
 
 def compact(value: Timing | Environment) -> str:
-    """A value as JSON without an envelope; `reading.complete` reads it."""
+    """Return a value as JSON without an envelope; `reading.complete` reads it."""
     return json.dumps(codec.plain(value), separators=(",", ":"), allow_nan=False)
 
 
@@ -210,7 +210,7 @@ def lookup(connection: Connection, table: Table, column: str, values: Iterable[s
 
 
 def packed(result: Result) -> bytes:
-    """The column `detail` of a result."""
+    """Return the column `detail` of a result."""
     return bytes(_row(result, 0, 0, 0, 0)[_COLUMNS.index("detail")])
 
 
@@ -275,14 +275,14 @@ def _doubt(measurement: Measurement | None) -> str | None:
 
 
 def _metrics(result: Result) -> str | None:
-    """The headlines, which history follows."""
+    """Return the headlines, which history follows."""
     if not result.metrics:
         return None
     return json.dumps([[m.name, m.value, m.unit, m.better] for m in result.headlines])
 
 
 def _within(count: int) -> int:
-    """The nearest count that a float column can take."""
+    """Return the nearest count that a float column can take."""
     return max(min(count, 10**300), -(10**300))
 
 

@@ -45,7 +45,7 @@ class Axis:
 
 
 def parse(text: str) -> Axis:
-    """The axis that `text` writes."""
+    """Return the axis that `text` writes."""
     name, equals, values = text.strip().partition("=")
     if not equals:
         raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
@@ -55,7 +55,7 @@ def parse(text: str) -> Axis:
 
 
 def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
-    """The values of one axis, without its name; `where` is what an error quotes."""
+    """Return the values of one axis, without its name; `where` is what an error quotes."""
     text = text.strip()
     where = where if len(where) <= _QUOTED else where[:_QUOTED] + "…"
     opened, closed = text.startswith("["), text.endswith("]")
@@ -83,7 +83,7 @@ def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> lis
 
 
 def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
-    """Every combination in order; refused before the first one if there are too many."""
+    """Yield every combination in order; refused before the first one if there are too many."""
     names = [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1:

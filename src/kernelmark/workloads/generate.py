@@ -73,7 +73,7 @@ class Category:
 
 
 def categories(op: str) -> dict[str, Category]:
-    """The categories that problems of an op can be drawn from."""
+    """Return the categories that problems of an op can be drawn from."""
     if op not in _CATEGORIES:
         raise UsageError(
             Reason("generator-no-op", op=op), hint=f"generators know: {', '.join(_CATEGORIES)}"
@@ -222,7 +222,7 @@ def _tall(dice: Dice, sizes: Sizes) -> Given:
 
 
 def _thin(dice: Dice, sizes: Sizes) -> Given:
-    """One dim is small: nothing else makes a GEMM wait for memory."""
+    """Return one dim is small: nothing else makes a GEMM wait for memory."""
     given = _free(dice, sizes)
     thin = ("m", "n", "k")[dice.pick((0, 1, 2))]
     return given | {thin: dice.between(1, ASPECT)}

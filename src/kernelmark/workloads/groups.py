@@ -51,7 +51,7 @@ class GroupError(UsageError):
 
 
 def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
-    """The group's problems in order; `where` begins every error, `dtypes` is the default."""
+    """Yield the group's problems in order; `where` begins every error, `dtypes` is the default."""
     if "model" in table:
         yield from _derived(table, dtypes, where)
     elif "generator" in table:
@@ -63,7 +63,7 @@ def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
 
 
 def without(table: Table, name: str) -> Table:
-    """The group with a parameter removed, be it a key or a column."""
+    """Return the group with a parameter removed, be it a key or a column."""
     rest = {key: value for key, value in table.items() if key != name}
     columns, rows = rest.get("columns"), rest.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or name not in columns:
@@ -76,7 +76,7 @@ def without(table: Table, name: str) -> Table:
 
 
 def values(value: object, where: str) -> tuple[Parameter, ...]:
-    """A scalar, a list of scalars or the text of a range, as the values of an axis."""
+    """Return a scalar, a list of scalars or the text of a range, as the values of an axis."""
     if isinstance(value, str) and value.startswith("["):
         return axes.parse_values(value, f"{where} = {value}")
     if isinstance(value, list):
@@ -115,8 +115,8 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
 
 
 def _is_axis(key: str, table: Table) -> bool:
-    """Whether `rows` or `columns` is a parameter of an own op: without the other, and no list of
-    rows or of names."""
+    """Return whether `rows` or `columns` is a parameter of an own op: without the other, and no
+    list of rows or of names."""
     value = table.get(key)
     if not {"rows", "columns"} - set(table) or value is None:
         return False

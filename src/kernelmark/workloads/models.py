@@ -143,7 +143,7 @@ MODELS: dict[str, Model] = {model.name: model for model in _ALL}
 
 
 def model(name: str) -> Model:
-    """The model called `name`; an unknown name lists the known ones."""
+    """Return the model called `name`; an unknown name lists the known ones."""
     if name in MODELS:
         return MODELS[name]
     close = difflib.get_close_matches(name, MODELS, n=1)

@@ -16,12 +16,12 @@ logs: Registry[Any] = Registry("kernelmark.workloads.logs.formats", "reader")
 
 
 def names(registry: Registry[Any]) -> list[str]:
-    """Every format as a user types it."""
+    """Return every format as a user types it."""
     return sorted(_spelled(name) for name in registry.names())
 
 
 def find(registry: Registry[T], name: str) -> T:
-    """The format of results or logs that `name` or the beginning of it stands for.
+    """Return the format of results or logs that `name` or the beginning of it stands for.
 
     The whole name of a format of the other kind is not taken for the beginning of one of these.
     """

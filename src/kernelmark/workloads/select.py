@@ -40,7 +40,7 @@ def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Probl
 
 
 def matching(problems: Sequence[Problem], regex: str) -> list[Problem]:
-    """The problems in whose key the expression is found."""
+    """Return the problems in whose key the expression is found."""
     hint = "it is searched for in keys such as 'gemm m=512 n=512 k=512 a=f32 …'"
     found = found_in(regex, [problem.key for problem in problems], hint=hint)
     return [problem for problem, fits in zip(problems, found, strict=True) if fits]
@@ -68,7 +68,8 @@ def _rank(problem: Problem, seed: int) -> bytes:
 
 
 def _shares(sizes: Sequence[int], limit: int) -> list[int]:
-    """How many of each stratum: one each as far as it goes, then in proportion to what is left."""
+    """Return how many of each stratum: one each as far as it goes, then in proportion to what is
+    left."""
     shares = [1 if place < limit else 0 for place in range(len(sizes))]
     rest = limit - sum(shares)
     left = [size - 1 for size in sizes]

@@ -56,14 +56,14 @@ class SuiteInfo:
 
 
 def names() -> list[str]:
-    """The suites that come with kernelmark, sorted."""
+    """Return the suites that come with kernelmark, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 @about("suite-file")
 def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str] = ()) -> Suite:
-    """The suite of that name, or of that TOML file; `dtypes` replaces those it asks for, `ops`
-    keeps only their problems."""
+    """Return the suite of that name, or of that TOML file; `dtypes` replaces those it asks for,
+    `ops` keeps only their problems."""
     file = _open(str(name_or_path))
     found: dict[Problem, None] = {}
     total = 0
@@ -83,12 +83,12 @@ def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str
 
 
 def describe() -> list[SuiteInfo]:
-    """Every suite that comes with kernelmark: what is in it and why it exists."""
+    """Return every suite that comes with kernelmark: what is in it and why it exists."""
     return [_describe(name) for name in names()]
 
 
 def info(suite: Suite) -> SuiteInfo:
-    """A suite in numbers."""
+    """Return a suite in numbers."""
     ops = Counter(problem.op for problem in suite.problems)
     return _info(suite, ops)
 
@@ -139,7 +139,7 @@ def _open(name_or_path: str) -> _File:
 
 
 def _items(file: _File, wanted: Sequence[str]) -> Iterator[tuple[str, groups.Item]]:
-    """The problems of every group in order, with the place that errors name."""
+    """Yield the problems of every group in order, with the place that errors name."""
     total = 0
     for number, table in enumerate(file.groups, start=1):
         where = f"{file.shown}: problems {number}"
@@ -169,7 +169,7 @@ def _at(where: str) -> Iterator[None]:
 
 
 def _find(name_or_path: str) -> tuple[Path, str]:
-    """The file, and what errors call it."""
+    """Return the file, and what errors call it."""
     if name_or_path in names():
         return _FOLDER / f"{name_or_path}.toml", f"{name_or_path}.toml"
     path = Path(name_or_path).expanduser()

@@ -87,7 +87,7 @@ def write(path: Path, workload: Workload) -> None:
 
 
 def read(path: Path) -> Workload:
-    """The workload in a file; it is named after its folder."""
+    """Return the workload in a file; it is named after its folder."""
     try:
         text = read_whole(path).decode("utf-8", "surrogatepass").removeprefix("\ufeff")
     except FileNotFoundError:
@@ -145,7 +145,7 @@ def _call(cells: Mapping[str, str], place: str) -> Call:
 
 
 def _columns(calls: Iterable[Call]) -> list[str]:
-    """Every field that a call has, the known ones in their order."""
+    """Return every field that a call has, the known ones in their order."""
     used = dict.fromkeys(name for call in calls for name in call.blas)
     return [name for name in BLAS_FIELDS if name in used] + [
         name for name in used if name not in BLAS_FIELDS

@@ -27,7 +27,7 @@ _NAME = re.compile(r"m(\d{4})_\w+\Z")
 
 
 def known() -> dict[int, Statements]:
-    """Every migration's statements by its number."""
+    """Return every migration's statements by its number."""
     return {number: module.statements for number, module in _modules().items()}
 
 
@@ -46,7 +46,7 @@ def _modules() -> dict[int, Any]:
 
 
 def version(connection: Connection, place: Place) -> int:
-    """The schema a store has; 0 for an empty place. Anything that is not ours is refused."""
+    """Return the schema a store has; 0 for an empty place. Anything that is not ours is refused."""
     tables = set(inspect(connection).get_table_names(schema=place.schema or None))
     if not tables:
         return 0
@@ -65,7 +65,7 @@ def version(connection: Connection, place: Place) -> int:
 
 
 def is_current(found: int, place: Place, migrations: Mapping[int, Statements]) -> bool:
-    """Whether a store of schema `found` is up to date; a newer one is refused."""
+    """Return whether a store of schema `found` is up to date; a newer one is refused."""
     newest = max(migrations)
     if found > newest:
         raise StoreError(

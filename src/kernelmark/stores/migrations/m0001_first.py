@@ -99,7 +99,7 @@ _TYPES = {
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL in the words of `dialect`."""
     made = [part.strip() for part in _TABLES.format(**_TYPES[dialect]).split(";") if part.strip()]
     if dialect == "postgresql":
         # SQLite would rewrite a page of this index for every result, which doubles the cost of

@@ -19,7 +19,7 @@ from kernelmark.stores import roofs, writing
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL in the words of `dialect`."""
     return ["ALTER TABLE results ADD COLUMN metrics TEXT"]
 
 
@@ -50,7 +50,8 @@ def convert(connection: Connection) -> None:
 def _upgraded(
     host: str, document: str, benchmark: str, device: str, arch: str, started: float
 ) -> tuple[Environment, Result]:
-    """One row; a damaged one is kept as a failure, which must not keep the store from opening."""
+    """Return one row; a damaged one is kept as a failure, which must not keep the store from
+    opening."""
     try:
         return upgraded(codec.parse(document), benchmark)
     except (ValueError, TypeError, AttributeError, CodecError) as error:

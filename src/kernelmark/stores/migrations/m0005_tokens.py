@@ -6,7 +6,7 @@ _REAL = {"sqlite": "REAL", "postgresql": "DOUBLE PRECISION"}
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL in the words of `dialect`."""
     return [
         "CREATE TABLE tokens (name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE,"
         f" scope TEXT NOT NULL, created {_REAL[dialect]} NOT NULL)"

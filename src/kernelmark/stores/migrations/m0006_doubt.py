@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL in the words of `dialect`."""
     return ["ALTER TABLE results ADD COLUMN doubt TEXT"]

@@ -34,17 +34,17 @@ _NOTED = ("may-be-cut", "graphs-untraced", "times-left-out")
 
 
 def names() -> list[str]:
-    """Every format as a user types it."""
+    """Return every format as a user types it."""
     return naming.names(registry)
 
 
 def named(name: str) -> Importer:
-    """The importer of that format; the beginning of its name will do."""
+    """Return the importer of that format; the beginning of its name will do."""
     return naming.find(registry, name)
 
 
 def recognized(path: Path) -> Importer | None:
-    """The importer that knows the file by its name and its beginning."""
+    """Return the importer that knows the file by its name and its beginning."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_GZIP):
@@ -54,13 +54,13 @@ def recognized(path: Path) -> Importer | None:
 
 
 def known_by(name: str, head: bytes) -> Importer | None:
-    """The importer of a file of this name that begins so."""
+    """Return the importer of a file of this name that begins so."""
     known = (registry.get(one) for one in registry.names())
     return next((one for one in known if one.recognizes(name, head[:_HEAD_BYTES])), None)
 
 
 def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
-    """The run in a file of another tool; its format is found out unless it is named."""
+    """Return the run in a file of another tool; its format is found out unless it is named."""
     try:
         importer = recognized(path) if name is None else named(name)
         with path.open("rb") as file:
@@ -81,13 +81,13 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
 
 
 def notes(found: Iterable[Result]) -> list[str]:
-    """What a reader of these results must know of the file they are of."""
+    """Return what a reader of these results must know of the file they are of."""
     results = [r for r in found if any(one.code in _NOTED for one in _reasons(r))]
     return [note for note in (doubt(results), unnamed(results), left_out(results)) if note]
 
 
 def left_out(results: Iterable[Result]) -> str:
-    """How many times of a file are none, and of what they are; "" if all are times."""
+    """Return how many times of a file are none, and of what they are; "" if all are times."""
     counts = [
         (int(one.fields["count"]), f"{result.case.problem.key} by {result.case.backend}")
         for result in results
@@ -109,7 +109,7 @@ def unnamed(results: Iterable[Result]) -> Reason:
 
 
 def doubt(results: Iterable[Result]) -> str:
-    """Whether the file may have been cut, and where; "" if not."""
+    """Return whether the file may have been cut, and where; "" if not."""
     for result in results:
         for one in _reasons(result):
             if one.code == "may-be-cut":
@@ -118,7 +118,7 @@ def doubt(results: Iterable[Result]) -> str:
 
 
 def _reasons(result: Result) -> list[Reason]:
-    """Its warnings and its error, which may be two in one."""
+    """Return its warnings and its error, which may be two in one."""
     warned = result.measurement.warnings if result.measurement else ()
     if not result.error:
         return list(warned)

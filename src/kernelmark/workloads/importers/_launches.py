@@ -45,7 +45,7 @@ def found(
     also: Mapping[str, float] | None = None,
     doubt: str = "",
 ) -> Found:
-    """The samples of a launch, or its mean, as a row of a file."""
+    """Return the samples of a launch, or its mean, as a row of a file."""
     return Found(
         problem=problem_of("kernel", {"name": launch.kernel, **dict(launch.sizes)}),
         backend=backend,
@@ -101,5 +101,5 @@ def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
-    """The columns of a table or view; none where there is no such table."""
+    """Return the columns of a table or view; none where there is no such table."""
     return {str(row[1]) for row in connection.execute(f'PRAGMA table_info("{table}")')}

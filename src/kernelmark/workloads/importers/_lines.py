@@ -42,7 +42,7 @@ def lines_of(path: Path) -> Lines:
 
 
 def table_of(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header of a CSV file, and its rows."""
+    """Return the header of a CSV file, and its rows."""
     lines = lines_of(path)
     reader = csv.DictReader(lines.texts)
     return list(reader.fieldnames or ()), _rows(path, lines, reader)
@@ -55,8 +55,8 @@ def header_of(line: str) -> list[str]:
 def printed_rows(
     path: Path, lines: Lines, span: range, header: list[str], least: int
 ) -> Iterator[Row]:
-    """The rows of a table among other lines of a tool's output, by its header; a row may end after
-    `least` values. Empty lines and those that begin with == are the tool's own."""
+    """Yield the rows of a table among other lines of a tool's output, by its header; a row may end
+    after `least` values. Empty lines and those that begin with == are the tool's own."""
     # Strict: a quote that is not closed is a file that was cut.
     reader = csv.reader(lines.texts[span.start : span.stop], strict=True)
     try:

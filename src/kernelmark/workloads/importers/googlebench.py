@@ -86,9 +86,9 @@ def _rows(path: Path, entries: list[Any], backend: str) -> Iterator[Found]:
 
 
 def _problems(names: Iterable[str]) -> dict[str, Problem]:
-    """The problem of each name. Where names that differ would be one, as in case alone, each
-    keeps its own as an option: at first without the manner of timing, so that a series goes on
-    when that changes. But a manual time and the real time of one benchmark are two."""
+    """Return the problem of each name. Where names that differ would be one, as in case alone, each
+    keeps its own as an option: at first without the manner of timing, so that a series goes on when
+    that changes. But a manual time and the real time of one benchmark are two."""
     labels = {name: "/".join(_parts(name)) for name in names}
     found = {
         name: _problem(name, label if _LOST.search(name.partition("/")[0]) else "")
@@ -104,7 +104,7 @@ def _problems(names: Iterable[str]) -> dict[str, Problem]:
 
 
 def _parts(name: str) -> list[str]:
-    """Those of a name that say what was timed."""
+    """Return those of a name that say what was timed."""
     return [part for part in name.split("/") if not _MANNERS.match(part)]
 
 

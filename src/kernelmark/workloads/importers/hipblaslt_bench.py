@@ -139,7 +139,7 @@ def _rows(path: Path, arch: str) -> Iterator[tuple[Found, str]]:
 
 
 def _split(text: str) -> list[str]:
-    """The cells of a line; a complex number, (1,0), is one of them."""
+    """Return the cells of a line; a complex number, (1,0), is one of them."""
     return next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
 
 
@@ -190,7 +190,7 @@ def _check_sizes(cells: Cells, place: str) -> None:
 
 
 def _problem(cells: Cells, arch: str) -> Problem:
-    """The GEMM of ours that a row is; what our op does not compute, or refuses (a complex
+    """Return the GEMM of ours that a row is; what our op does not compute, or refuses (a complex
     factor, a foreign dtype), keeps the names that make it another problem."""
     lost: tuple[str, ...] = ("alpha", "beta")
     with contextlib.suppress(ProblemError):
@@ -213,7 +213,7 @@ def _usual(name: str, cells: Cells) -> bool:
 
 
 def _arguments(cells: Cells) -> Cells:
-    """The columns before those of the measurement, without the function's name."""
+    """Return the columns before those of the measurement, without the function's name."""
     end = next((i for i, name in enumerate(cells) if name in _MEASURED), len(cells))
     return {name: cells[name] for name in list(cells)[:end] if name != "function"}
 

@@ -87,7 +87,7 @@ def _rows(path: Path) -> Iterator[Found]:
 
 
 def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header and the rows of the table, which follows what was printed before it."""
+    """Return the header and the rows of the table, which follows what was printed before it."""
     lines = lines_of(path)
     begin = next((i for i, line in enumerate(lines.texts) if _HEADER.match(line)), None)
     if begin is None:
@@ -212,7 +212,7 @@ def _seconds(time: _Time, place: str) -> float:
 
 
 def _whole(value: str | None, place: str) -> int:
-    """A whole number, with or without separators of thousands."""
+    """Return a whole number, with or without separators of thousands."""
     return whole(value.replace(",", "") if value and _PLAIN.match(value) else value, place)
 
 

@@ -114,9 +114,9 @@ def _report(path: Path, devices: dict[int, DeviceInfo]) -> Iterator[Found]:
 
 
 def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header and rows of the kernel trace, or of the first kernel summary: nsys stats prints
-    several reports one after the other, each with lines of its own before. MPI's summary has the
-    columns of a kernel summary and Source."""
+    """Return the header and rows of the kernel trace, or of the first kernel summary: nsys stats
+    prints several reports one after the other, each with lines of its own before. MPI's summary has
+    the columns of a kernel summary and Source."""
     lines = lines_of(path)
     headers = {
         i: header_of(line)
@@ -197,7 +197,7 @@ def _summed_sizes(row: Row) -> tuple[tuple[str, int], ...]:
 
 
 def _export(path: Path, devices: dict[int, DeviceInfo]) -> tuple[list[Found], float | None]:
-    """The launches of an export, and when it was profiled."""
+    """Return the launches of an export, and when it was profiled."""
     hint = "export it again: nsys export --type sqlite REPORT"
     groups: dict[Launch, list[float]] = {}
     with database(path, "an export of nsys", hint) as connection:
@@ -255,7 +255,7 @@ def _read_kernels(
 
 
 def _gpus(connection: sqlite3.Connection) -> dict[tuple[object, object], object]:
-    """The GPU that each process means by each of its device numbers."""
+    """Return the GPU that each process means by each of its device numbers."""
     needed = {"pid", "cudaId", "gpuId"}
     if not needed <= columns_of(connection, "TARGET_INFO_CUDA_DEVICE"):
         return {}

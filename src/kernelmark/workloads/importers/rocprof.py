@@ -163,7 +163,7 @@ def _database(path: Path) -> Iterator[Found]:
 
 
 def _stored(path: Path) -> Iterator[tuple[Launch, int, int, str]]:
-    """The launches of a database with their start and end, in the order of their start."""
+    """Yield the launches of a database with their start and end, in the order of their start."""
     hint = "rocpd convert -i FILE --output-format csv, and import the CSV"
     with database(path, "a rocpd database", hint) as connection:
         there = columns_of(connection, "kernels")
@@ -218,7 +218,8 @@ def _document(path: Path) -> Iterator[Found]:
 
 
 def _dispatches(process: Mapping[str, Any], place: str) -> Iterator[Mapping[str, Any]]:
-    """The records of launches: of the trace, or where there is none, of counters' dispatches."""
+    """Yield the records of launches: of the trace, or where there is none, of counters'
+    dispatches."""
     traced = fields_of(process.get("buffer_records", {}), f"{place}, buffer_records")
     records = items_of(traced.get("kernel_dispatch"), f"{place}, kernel_dispatch")
     counted = fields_of(process.get("callback_records", {}), f"{place}, callback_records")
@@ -271,7 +272,7 @@ def _kernel_names(process: Mapping[str, Any], place: str) -> dict[tuple[str, int
 
 
 def _agents(process: Mapping[str, Any], place: str) -> dict[int, tuple[str, str]]:
-    """The node and the architecture of each agent by its handle."""
+    """Return the node and the architecture of each agent by its handle."""
     agents: dict[int, tuple[str, str]] = {}
     for entry in items_of(process.get("agents"), f"{place}, agents"):
         agent = fields_of(entry, f"{place}, agents")
@@ -294,7 +295,7 @@ def _id(value: object, place: str) -> int:
 def _rows(
     groups: Mapping[Launch, list[float]], doubts: Mapping[Launch | None, str] | None = None
 ) -> Iterator[Found]:
-    """An agent is a device of its own only beside others: one alone is what --device says."""
+    """Yield an agent is a device of its own only beside others: one alone is what --device says."""
     several = len({launch.device for launch in groups}) > 1
     for launch, times in groups.items():
         device = f"agent:{launch.device}" if several else ""

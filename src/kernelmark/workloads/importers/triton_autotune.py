@@ -80,7 +80,7 @@ def _rows(path: Path, document: object) -> Iterator[Found]:
 def timed_configs(
     document: object, place: str
 ) -> Iterator[tuple[dict[str, ConfigValue], tuple[float, ...]]]:
-    """Each config with its times in milliseconds, the median first."""
+    """Yield each config with its times in milliseconds, the median first."""
     entries = items_of(fields_of(document, place).get(_MARK), f"{place}: {_MARK}")
     for number, entry in enumerate(entries, 1):
         here = f"{place}: config {number}"

@@ -110,7 +110,7 @@ def _document(path: Path) -> Iterator[Found]:
 
 
 def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> Iterator[Found]:
-    """The implementations of one input, from their metrics by `{implementation}-{metric}`."""
+    """Yield the implementations of one input, from their metrics by `{implementation}-{metric}`."""
     row = {name: cell.strip() for name, cell in cells}
     for name, cell in row.items():
         if not name.endswith(_LATENCY):
@@ -136,8 +136,8 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
 
 
 def _failure(implementation: str, row: Mapping[str, str]) -> str:
-    """The words in the first metric of an implementation, where it has no latency; "" where it has
-    numbers or nothing."""
+    """Return the words in the first metric of an implementation, where it has no latency; "" where
+    it has numbers or nothing."""
     others = [name for name in row if name.startswith(f"{implementation}-")]
     cells = [row[name] for name in others if row[name]]
     return cells[0] if len(cells) == 1 and not _NUMBER.match(cells[0]) else ""

@@ -63,7 +63,7 @@ class RowReader:
         return None
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterable[Call]:
-        """The calls of a part; `BadLine` or any `UsageError` if they cannot be read."""
+        """Return the calls of a part; `BadLine` or any `UsageError` if they cannot be read."""
         return ()
 
     def notes(self) -> tuple[str, ...]:
@@ -81,15 +81,16 @@ class LogReader(RowReader):
     alone = False
 
     def rows(self, line: bytes) -> RowReader | None:
-        """What reads a file that begins with this line, a row without a header above it."""
+        """Return what reads a file that begins with this line, a row without a header above it."""
         return None
 
     def table(self, line: bytes, place: str) -> RowReader | None:
-        """What reads the rows under this line, if it is a header of ours in the file `place`."""
+        """Return what reads the rows under this line, if it is a header of ours in the file
+        `place`."""
         return None
 
     def is_document(self, head: bytes) -> bool:
-        """Whether a file that begins so is a document of ours."""
+        """Return whether a file that begins so is a document of ours."""
         return False
 
     def document(

@@ -26,7 +26,7 @@ _ROUNDED_INPUTS = ("xf32_r", "f32_f16_r", "f32_bf16_r")
 
 
 def call(given: Mapping[str, str], arch: str = "") -> Call:
-    """The call that was logged, as the nearest problem of ours and with all its BLAS fields.
+    """Return the call that was logged, as the nearest problem of ours and with all its BLAS fields.
 
     What the problem does not compute is in `lost`, by the name of its field. Fields that the log
     leaves out have the values of matrices without gaps; those without meaning (strides of a single
@@ -47,7 +47,7 @@ def call(given: Mapping[str, str], arch: str = "") -> Call:
 
 
 def fields_of(problem: Problem) -> FrozenDict[str]:
-    """The call that a BLAS library is asked for to compute a gemm or batched_gemm."""
+    """Return the call that a BLAS library is asked for to compute a gemm or batched_gemm."""
     dims, types, options = problem.dims, problem.dtypes, problem.options
     fields = {
         "function": "matmul",
@@ -96,7 +96,8 @@ def _gemm(fields: Mapping[str, str], arch: str) -> Problem:
 
 
 def _nearest(fields: Mapping[str, str], arch: str) -> tuple[Problem, list[str]]:
-    """The GEMM itself, or with as few of its factors and output types replaced as it takes."""
+    """Return the GEMM itself, or with as few of its factors and output types replaced as it
+    takes."""
     asked = dict(fields)
     if fields.get("bias_source", "d") != "d":
         asked["bias_vector"] = "0"  # a gradient of a bias: an output, not an input

@@ -96,7 +96,7 @@ def normal(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole(fields: Mapping[str, str], name: str, default: str = "") -> int:
-    """A whole number that is not negative."""
+    """Return a whole number that is not negative."""
     text = fields.get(name) or default
     if fault := no_size(text):
         raise ProblemError(Reason("field-no-size", name=name, given=text[:24], cause=fault))
@@ -114,7 +114,7 @@ def no_size(text: str) -> Reason:
 
 
 def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
-    """A finite number."""
+    """Return a finite number."""
     text = fields.get(name) or default
     try:
         value = float(text)
@@ -139,7 +139,7 @@ def letter(fields: Mapping[str, str], name: str) -> str:
 
 
 def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
-    """The dtype that a token stands for on this architecture."""
+    """Return the dtype that a token stands for on this architecture."""
     text = fields.get(name, "")
     if text not in _DTYPES:
         raise ProblemError(Reason("field-no-type", name=name, given=text[:24]))
@@ -148,14 +148,14 @@ def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
 
 
 def token(dtype_name: str) -> str:
-    """What BLAS libraries call a dtype."""
+    """Return what BLAS libraries call a dtype."""
     if dtype_name not in _TOKENS:
         raise ProblemError(f"has the dtype {dtype_name}, which BLAS libraries have no name for")
     return _TOKENS[dtype_name]
 
 
 def accumulator(fields: Mapping[str, str]) -> str:
-    """The dtype that a compute type sums in."""
+    """Return the dtype that a compute type sums in."""
     text = fields.get("compute_type", "")
     if text not in _COMPUTE:
         raise ProblemError(Reason("field-unknown-value", name="compute_type", given=text[:24]))

@@ -20,7 +20,7 @@ _BARE = frozenset(
 
 
 def without_solution(line: bytes) -> bytes:
-    """The command less the kernel that was chosen."""
+    """Return the command less the kernel that was chosen."""
     at = line.find(_SOLUTION)
     if at < 0:
         return line.rstrip()

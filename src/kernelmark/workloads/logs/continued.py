@@ -16,13 +16,13 @@ _MOST_LINES = 200  # of one command; more is no command
 
 
 def has_continued(head: bytes) -> bool:
-    """Whether a log that begins so has a command or a block over several lines."""
+    """Return whether a log that begins so has a command or a block over several lines."""
     return b"AUTOTUNE " in head or _COMMAND.search(head) is not None
 
 
 def joined(lines: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Each command and block on one line, with the number of its first line; other lines as they
-    are."""
+    """Yield each command and block on one line, with the number of its first line; other lines as
+    they are."""
     number, begun = 0, 0
     pieces: list[bytes] = []
     wanted: list[bytes] = []  # what the next lines of a block begin with

@@ -201,16 +201,16 @@ class Counting:
         return found.reason
 
     def is_call(self, line: bytes) -> bool:
-        """Whether a reader knows the line wherever it is, and not as one that is no call."""
+        """Return whether a reader knows the line wherever it is, and not as one that is no call."""
         parts = (part_of(line) for _, part_of, _ in self._known)
         return any(part is not None and part != NOTHING for part in parts)
 
     def tables(self) -> list[str]:
-        """The formats of the headers that were found."""
+        """Return the formats of the headers that were found."""
         return [name.split()[0] for _, name in self._headers.values()]
 
     def notes(self) -> list[str]:
-        """How the lines and tables were taken, and what of them was not read."""
+        """Return how the lines and tables were taken, and what of them was not read."""
         tables = [*self._headers.values(), *([self._table] if self._table else [])]
         called = {name for (name, _, _), seen in self._seen.items() if seen.calls}
         readers = [rows for rows, _ in tables]
@@ -219,7 +219,7 @@ class Counting:
         return list(dict.fromkeys(notes))
 
     def counted(self) -> Iterator[Counted]:
-        """Every call that was found."""
+        """Yield every call that was found."""
         counted_once: set[tuple[str, Call]] = set()
         for (name, kind, _), seen in self._seen.items():
             for call in seen.calls:
@@ -232,8 +232,9 @@ class Counting:
 
 
 def once_each(found: Iterable[Counted]) -> tuple[list[Counted], int]:
-    """A library that logs at several levels at once logs each call by several kinds of lines: of
-    each problem, the kind with the most calls counts. Also, how many calls were left out."""
+    """Return a library that logs at several levels at once logs each call by several kinds of
+    lines: of each problem, the kind with the most calls counts. Also, how many calls were left
+    out."""
     found = list(found)
     totals: dict[tuple[str, str], Counter[str]] = {}
     for one in found:

@@ -18,7 +18,8 @@ _OF_MEMBERS = frozenset(
 
 
 def calls_of(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-    """The fields of each call that names and values in order give: one, or a group's members."""
+    """Yield the fields of each call that names and values in order give: one, or a group's
+    members."""
     given: dict[str, list[str]] = {}
     for name, value in pairs:
         given.setdefault(name, []).append(value)

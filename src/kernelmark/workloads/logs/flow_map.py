@@ -12,7 +12,7 @@ _QUOTES = " \t'\""
 
 
 def cut(line: bytes, name: bytes) -> tuple[bytes, bytes]:
-    """(the map without the entry `name`, its value); the value is empty if there is none."""
+    """Return (the map without the entry `name`, its value); the value is empty if there is none."""
     at = line.find(name)
     if at < 0:
         return line, b""

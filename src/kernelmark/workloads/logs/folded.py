@@ -16,7 +16,7 @@ _ENTRY = re.compile(rb"\s*(?:- +)?[\w'\"]+:(?: |\r?\Z)")
 
 
 def is_folded(head: bytes) -> bool:
-    """Whether a log that begins so has maps over several lines, and none on one."""
+    """Return whether a log that begins so has maps over several lines, and none on one."""
     head = head[: 1 << 16]
     if b"transA" not in head or _WHOLE.search(head):
         return False
@@ -24,7 +24,7 @@ def is_folded(head: bytes) -> bool:
 
 
 def joined(lines: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Each map on one line, with the number of its first line; other lines as they are."""
+    """Yield each map on one line, with the number of its first line; other lines as they are."""
     number, begun = 0, 0
     pieces: list[bytes] = []
     for some in lines:

@@ -45,7 +45,7 @@ def save(reading: Reading, path: Path, *, arch: str = "", force: bool = False) -
 
 
 def formats(path: Path) -> set[str]:
-    """Those of the logs that the workload's file at `path` is from, where that is known."""
+    """Return those of the logs that the workload's file at `path` is from, where that is known."""
     known = _read(path.with_name(_FILE)).get("inputs", [])
     return {str(name) for one in known for name in one.get("formats", ())}
 
@@ -67,7 +67,7 @@ def _check(reading: Reading, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was remembered; nothing if there is no such file, or none of ours."""
+    """Return what was remembered; nothing if there is no such file, or none of ours."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if all({"path", "sha256"} <= one.keys() for one in found["inputs"]):

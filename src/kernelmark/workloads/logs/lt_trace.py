@@ -39,7 +39,7 @@ Description = dict[str, str]
 
 
 def descriptions(text: str) -> tuple[list[Description], Description, Description]:
-    """Those of A, B, C and D, that of the computation, and what stands after all of them."""
+    """Return those of A, B, C and D, that of the computation, and what stands after all of them."""
     groups = dict(_GROUP.findall(text))
     try:
         matrices = [_pairs(groups[f"{name}desc"]) for name in "ABCD"]
@@ -50,7 +50,7 @@ def descriptions(text: str) -> tuple[list[Description], Description, Description
 
 
 def blas_fields(matrices: list[Description], compute: Description) -> dict[str, str]:
-    """A call in BLAS words, of matrices by columns and with the names of hipBLASLt."""
+    """Return a call in BLAS words, of matrices by columns and with the names of hipBLASLt."""
     a, b, _, d = matrices
     found = {
         "transA": compute.get("transA", ""),

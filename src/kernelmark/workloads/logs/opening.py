@@ -54,14 +54,14 @@ class Source:
         return self._digest.hexdigest()
 
     def _first(self) -> bytes:
-        """The beginning: what is packed comes in pieces too small to tell a format by."""
+        """Return the beginning: what is packed comes in pieces too small to tell a format by."""
         head = b""
         while len(head) < _HEAD and (piece := next(self._pieces, None)) is not None:
             head += piece
         return head
 
     def chunks(self) -> Iterator[bytes]:
-        """Every byte, unpacked; once."""
+        """Yield every byte, unpacked; once."""
         for data in itertools.chain([self.head], self._pieces):
             if data:
                 self.ended = data.endswith(b"\n")
@@ -104,7 +104,7 @@ class Source:
 
 @contextlib.contextmanager
 def opened(place: str) -> Iterator[Source]:
-    """The log at `place`, `-` for stdin."""
+    """Yield the log at `place`, `-` for stdin."""
     if place == "-":
         yield Source(place, sys.stdin.buffer)
         return

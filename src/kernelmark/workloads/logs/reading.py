@@ -57,12 +57,12 @@ class _Read:
 
 
 def names() -> list[str]:
-    """Every format as a user types it."""
+    """Return every format as a user types it."""
     return naming.names(registry)
 
 
 def named(name: str) -> LogReader:
-    """The reader of that format; the beginning of its name will do."""
+    """Return the reader of that format; the beginning of its name will do."""
     return naming.find(registry, name)
 
 
@@ -75,7 +75,8 @@ def read(
     key: str = "",
     form: str | None = None,
 ) -> Reading:
-    """The workload in logs; `-` is stdin. Counts of equal calls are summed over lines and files.
+    """Return the workload in logs; `-` is stdin. Counts of equal calls are summed over lines and
+    files.
 
     Two calls are equal if they are the same problem, by the same BLAS call, with the same lost;
     several may be one problem. `form` names a format instead of finding it out; `dtype` is that of
@@ -111,7 +112,7 @@ def read(
 
 
 def recognized(place: str) -> str | None:
-    """The format that a file begins in; None if it is in none of them."""
+    """Return the format that a file begins in; None if it is in none of them."""
     with opening.opened(place) as source:
         for reader in _readers(None):
             if reader.is_document(source.head):
@@ -135,7 +136,7 @@ def _refuse_twice(places: Sequence[str]) -> None:
 
 
 def _readers(form: str | None) -> list[LogReader]:
-    """What may read; those whose lines look like nothing in particular are last."""
+    """Return what may read; those whose lines look like nothing in particular are last."""
     if form is not None:
         return [named(form)]
     return sorted((registry.get(name) for name in registry.names()), key=lambda one: one.alone)

@@ -49,7 +49,7 @@ class Table(RowReader):
 
     @abstractmethod
     def row(self, cells: Mapping[str, str], given: Given) -> Iterable[Call]:
-        """The calls of one row."""
+        """Return the calls of one row."""
 
     def _cells(self, line: bytes) -> list[bytes]:
         line = line.replace(_MARK, b" ")
@@ -65,7 +65,8 @@ class Table(RowReader):
 
 
 def header(line: bytes) -> tuple[list[str], str]:
-    """The cells of a line by what separates most of them, and that separator; empty for spaces."""
+    """Return the cells of a line by what separates most of them, and that separator; empty for
+    spaces."""
     text = line.strip(b" \r\n").decode("latin-1")
     separator = max(_SEPARATORS, key=text.count)
     found = separator in text
@@ -74,7 +75,7 @@ def header(line: bytes) -> tuple[list[str], str]:
 
 
 def whole(cells: Mapping[str, str], name: str) -> int:
-    """A cell that must hold a whole number."""
+    """Return a cell that must hold a whole number."""
     text = cells.get(name, "")
     if fault := words.no_size(text):
         raise BadLine(Reason("cell-no-size", name=name, given=text[:24], cause=fault))

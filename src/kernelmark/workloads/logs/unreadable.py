@@ -55,8 +55,8 @@ class Tried:
 def unreadable(
     source: Source, skips: Skips, tried: Tried, *, columns: bool, remarks: Sequence[str] = ()
 ) -> UsageError:
-    """The error of a log without a call; `columns` says whether a header was known, and `remarks`
-    what is there instead."""
+    """Return the error of a log without a call; `columns` says whether a header was known, and
+    `remarks` what is there instead."""
     place, head = source.place, source.head
     if source.complaint == EXPANDS:
         return UsageError(f"{place}: has no call so far, and {EXPANDS}", hint=_LOG_AGAIN)

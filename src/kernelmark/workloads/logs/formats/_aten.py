@@ -46,7 +46,7 @@ class Inputs:
         return dtypes.named(str(kind))
 
     def given(self, index: int) -> bool:
-        """Whether an optional tensor was there."""
+        """Return whether an optional tensor was there."""
         return index < len(self.dims) and bool(self.dims[index])
 
     def word(self, index: int) -> str:
@@ -69,7 +69,7 @@ class Inputs:
 
 
 def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
-    """How one operand lies in memory: letter, leading dimension and stride of the batch."""
+    """Return how one operand lies in memory: letter, leading dimension and stride of the batch."""
     shape = inputs.shape(index, (2, 3))
     rows, columns = shape[-2:]
     steps = inputs.steps(index)
@@ -123,7 +123,7 @@ def _mm(inputs: Inputs) -> Call:
 
 
 def _addmm(inputs: Inputs, **more: str) -> Call:
-    """A row that is added with factor 1 is a bias, anything else is C."""
+    """Return a row that is added with factor 1 is a bias, anything else is C."""
     added = inputs.shape(0, (0, 1, 2, 3))
     beta, alpha = inputs.number(3, 1.0), inputs.number(4, 1.0)
     row = math.prod(added[:-1]) == 1
@@ -153,7 +153,7 @@ def _scaled_mm(inputs: Inputs) -> Call:
 
 
 def _linear(inputs: Inputs) -> Call:
-    """Where no GEMM was recorded inside: x of any rank, w stored n×k."""
+    """Return where no GEMM was recorded inside: x of any rank, w stored n×k."""
     shape, weights = inputs.shape(0, range(2, 9)), inputs.shape(1, (2,))
     flat = Inputs(
         dims=[[math.prod(shape[:-1]), shape[-1]], weights[::-1]],
@@ -165,7 +165,7 @@ def _linear(inputs: Inputs) -> Call:
 
 
 def _matmul(inputs: Inputs) -> Call:
-    """Where no GEMM was recorded inside."""
+    """Return where no GEMM was recorded inside."""
     left, right = inputs.shape(0, range(2, 9)), inputs.shape(1, range(2, 9))
     if len(right) == 2:
         dims = [[math.prod(left[:-1]), left[-1]], right]

@@ -98,12 +98,12 @@ def dtype(cells: Cells, name: str, given: Given) -> str:
 
 
 def is_open(text: str) -> bool:
-    """Whether a cell says nothing."""
+    """Return whether a cell says nothing."""
     return text.lower() in _ANY
 
 
 def flag(cells: Cells, name: str) -> bool:
-    """A cell that must be yes or no."""
+    """Return a cell that must be yes or no."""
     text = cells.get(name, "").lower()
     if text not in _YES and text not in _NO:
         raise BadLine(f"has {name}={text[:24]}, which is neither yes nor no")
@@ -111,12 +111,12 @@ def flag(cells: Cells, name: str) -> bool:
 
 
 def sizes(cells: Cells, *names: str) -> dict[str, int]:
-    """Those of the cells that hold something."""
+    """Return those of the cells that hold something."""
     return {name: whole(cells, name) for name in names if cells.get(name)}
 
 
 def count(cells: Cells) -> int:
-    """How often the row's call is made."""
+    """Return how often the row's call is made."""
     if not cells.get("count"):
         return 1
     if not (times := whole(cells, "count")):

@@ -59,7 +59,7 @@ _NOTE = (
 
 
 def table(top: Header) -> Gemms | None:
-    """The reader of the rows under this header, if they are GEMMs."""
+    """Return the reader of the rows under this header, if they are GEMMs."""
     # Beside a column a, b is what it is of b.
     known = dict(_FIELDS)
     known["b"] = (*known["b"], "b") if top.has("a") else known["b"]
@@ -95,7 +95,7 @@ class Gemms(_columns.ShapeTable):
 
 
 def problem_by_rows(sizes: Mapping[str, int], **given: str | float | bool) -> Problem:
-    """The GEMM of a layer, weights stored N×K, unless letters say otherwise."""
+    """Return the GEMM of a layer, weights stored N×K, unless letters say otherwise."""
     batched = sizes.get("batch", 1) > 1
     kept = {name: size for name, size in sizes.items() if batched or name != "batch"}
     op = ops.registry.get("batched_gemm" if batched else "gemm")

@@ -36,7 +36,7 @@ class Coverage:
     missed: tuple[tuple[str, float], ...]
 
     def note(self) -> str:
-        """What a reader of the workload must know; empty if every kernel is of an op."""
+        """Return what a reader of the workload must know; empty if every kernel is of an op."""
         missed_s = sum(seconds for _, seconds in self.missed)
         if not missed_s:
             return ""
@@ -94,7 +94,7 @@ class Kernels:
                 self._graphs.add(correlation)
 
     def coverage(self, read: Intervals) -> Coverage:
-        """How much of the kernels' time was launched inside one of these intervals."""
+        """Return how much of the kernels' time was launched inside one of these intervals."""
         launched = self._launched(read)
         names = list(self._names)
         missed: dict[str, float] = {}
@@ -129,7 +129,7 @@ class Kernels:
 
 
 def duration_us(event: Mapping[str, Any]) -> float:
-    """How long an event lasted, 0 if it does not say."""
+    """Return how long an event lasted, 0 if it does not say."""
     return _number(event.get("dur")) or 0.0
 
 

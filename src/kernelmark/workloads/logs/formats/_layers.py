@@ -93,13 +93,13 @@ _FILTERS = {
 
 
 def keys(top: Header) -> _columns.ShapeTable | None:
-    """The reader of the rows under this header, if it is a workload's."""
+    """Return the reader of the rows under this header, if it is a workload's."""
     known = top.separator == "," and top.has("problem", "count")
     return Keys(top, top.columns(_KEYS)) if known else None
 
 
 def table(top: Header) -> _columns.ShapeTable | None:
-    """The reader of the rows under this header, if they are attention or convolutions."""
+    """Return the reader of the rows under this header, if they are attention or convolutions."""
     if top.has(*_FOLDED.values()):
         return Attention(top, top.columns(_FOLDED_NAMES))
     if top.has(*_SUITE.values()) and not top.has("r") and not top.has("k"):
@@ -171,7 +171,7 @@ class Convolutions(_columns.ShapeTable):
         yield Call(problem=problem, count=times, lost=lost)
 
     def _input(self, cells: Cells, sizes: dict[str, int], side: str, taps: str) -> int:
-        """A side of the input: as the row has it, else as large as its output needs."""
+        """Return a side of the input: as the row has it, else as large as its output needs."""
         if cells.get(side):
             return whole(cells, side)
         out, step = whole(cells, f"{side}_out"), sizes[f"stride_{side}"]
@@ -182,7 +182,7 @@ class Convolutions(_columns.ShapeTable):
 
 
 def _layout(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The layout, and whether it is one of filters that is not ours."""
+    """Return the layout, and whether it is one of filters that is not ours."""
     if _columns.is_open(text):
         return {}, ()
     found = _LAYOUT.search(text.lower())

@@ -111,7 +111,7 @@ class _Rows(Table):
         yield Call(problem=problem, blas=FrozenDict(fields), lost=tuple(lost))
 
     def _arch(self, cells: Mapping[str, str], given: Given) -> str:
-        """The architecture of a row; it may not be another than the one asked for."""
+        """Return the architecture of a row; it may not be another than the one asked for."""
         asked = given.arch.partition(":")[0]
         arch = cells.get("gfx") or asked
         if asked and arch != asked:

@@ -92,7 +92,7 @@ class Cublaslt(LogReader):
 
 
 def _by_columns(matrix: Description, index: int, compute: Description) -> Description:
-    """A matrix as it is stored by columns: one by rows is its transpose."""
+    """Return a matrix as it is stored by columns: one by rows is its transpose."""
     _check(matrix, _MATRIX)
     found = {_MATRIX[name]: value for name, value in matrix.items()}
     if found.get("batch_count", "1") != "1":
@@ -127,7 +127,7 @@ def _scales(compute: Description) -> dict[str, str]:
 
 
 def _bias(compute: Description, found: Mapping[str, str], lost: list[str]) -> dict[str, str]:
-    """The type of the bias. That of D unless it is named, but for GEMMs of 8-bit types."""
+    """Return the type of the bias. That of D unless it is named, but for GEMMs of 8-bit types."""
     if found.get("bias_vector") != "1":
         return {}
     if (number := compute.get("biasDataType", "-1")) != "-1":

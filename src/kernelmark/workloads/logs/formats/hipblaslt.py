@@ -59,7 +59,7 @@ class Hipblaslt(LogReader):
         return self._anywhere(line)
 
     def _anywhere(self, line: bytes) -> Part | None:
-        """A call after something else on its line: a time, a rank, a progress bar."""
+        """Return a call after something else on its line: a time, a rank, a progress bar."""
         if (at := line.find(_COMMAND)) >= 0:
             if line.startswith(b"#"):
                 return None
@@ -96,7 +96,8 @@ class Hipblaslt(LogReader):
 
 
 def _profile(line: bytes) -> Part:
-    """What is before the kernel and the count, if these end the map; else see `_any_order`."""
+    """Return what is before the kernel and the count, if these end the map; else see
+    `_any_order`."""
     at = line.rfind(_COUNT)
     end = line[at + len(_COUNT) :]
     if at < 0 or b"}" not in end:
@@ -114,7 +115,7 @@ def _profile(line: bytes) -> Part:
 
 
 def _any_order(line: bytes) -> Part:
-    """A map that does not end with its count: of another version, or of another writer."""
+    """Return a map that does not end with its count: of another version, or of another writer."""
     if b"}" not in line:
         return "cut", b"", 1
     kind = "extended" if _KERNEL in line else "profile"
@@ -127,7 +128,7 @@ def _any_order(line: bytes) -> Part:
 
 
 def _without_pointers(line: bytes) -> bytes:
-    """The descriptions and the factors alone: the rest differs in every line."""
+    """Return the descriptions and the factors alone: the rest differs in every line."""
     pieces = line.split(b"desc=[", 4)
     bias = pieces[-1].find(b" biasPointer=")
     if len(pieces) != 5 or bias < 0:

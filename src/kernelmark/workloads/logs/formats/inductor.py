@@ -63,7 +63,7 @@ class Inductor(LogReader):
 
 
 def call_of(block: str, given: Given) -> Call:
-    """The call of a block's name, strides and dtypes on one line."""
+    """Return the call of a block's name, strides and dtypes on one line."""
     found = _BLOCK.match(block)
     if found is None:
         raise BadLine("is an AUTOTUNE block that cannot be read")

@@ -47,7 +47,7 @@ class Key:
     more: str  # groups and casts as they are written
 
     def problem(self) -> Problem:
-        """The op's problem; `BadLine` where no op computes exactly this."""
+        """Return the op's problem; `BadLine` where no op computes exactly this."""
         if self.direction != "forward":
             raise BadLine("is a backward pass, which no op computes")
         if "d" in self.sizes:
@@ -90,7 +90,7 @@ class MiopenFindDb(LogReader):
 
 
 def parse_key(text: str) -> Key:
-    """What stands before the = of a record."""
+    """Return what stands before the = of a record."""
     found = _KEY.match(text)
     if found is None:
         raise BadLine(f"has a key that cannot be read: {text[:60]!r}")

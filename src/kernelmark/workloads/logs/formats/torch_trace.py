@@ -102,7 +102,7 @@ def _event(
 
 
 def _working(thread: list[_Event]) -> Iterator[_Event]:
-    """The operators that do the work, of one thread."""
+    """Yield the operators that do the work, of one thread."""
     thread.sort()
     covered_until = float("-inf")
     wrappers: list[_Event] = []

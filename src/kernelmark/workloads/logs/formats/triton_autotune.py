@@ -58,9 +58,9 @@ class TritonAutotune(LogReader):
 
 
 def named_problem(key: list[object], names: str) -> Problem:
-    """The problem of a key whose values are named by `gemm m,n,k,a,b,c tb=t`: an op, a name for
-    each value (_ for one that is no size), and what else is known. Dtypes at the end need no name
-    if all are the same."""
+    """Return the problem of a key whose values are named by `gemm m,n,k,a,b,c tb=t`: an op, a name
+    for each value (_ for one that is no size), and what else is known. Dtypes at the end need no
+    name if all are the same."""
     op, _, rest = names.strip().partition(" ")
     if not op:
         raise BadLine(

@@ -151,10 +151,10 @@ def _measured(
 ) -> AbReport:
     info = find(plan.device)[1]
     threads = threads_of(plan.pairs[0].base, info)
-    tell: Callable[..., None] = on_event or (lambda event: None)
+    notify: Callable[..., None] = on_event or (lambda event: None)
 
     def wait(holder: str) -> None:
-        tell(Waiting(device=plan.device, holder=holder))
+        notify(Waiting(device=plan.device, holder=holder))
 
     state = RunState.DONE
     experiment = Experiment(
@@ -174,12 +174,12 @@ def _measured(
                     runs.begin()
                     if isinstance(event, Row):
                         runs.keep(event)
-                tell(event)
+                notify(event)
     except KeyboardInterrupt:
         state = RunState.INTERRUPTED
     for row in experiment.open_rows():
         runs.keep(row)
-        tell(row)
+        notify(row)
     return runs.finished(state)
 
 

@@ -56,6 +56,7 @@ class Results(Sequence[Result]):
 
     @property
     def run(self) -> Run:
+        """The run: id, start, environment, label, state."""
         return self.result_set.run
 
     @property

@@ -54,7 +54,7 @@ def measure(
     """Measure and check every case of the plan; with a store, save each result when it ends.
     `resumed` is a run to continue. An interrupted run returns the results so far."""
     conduct = conduct or Conduct()
-    tell = on_event or (lambda event: None)
+    notify = on_event or (lambda event: None)
     names = [info.name for info in plan.devices]
     runner = LocalRunner(
         names,
@@ -67,8 +67,8 @@ def measure(
         cpus = [info.name for info in plan.devices if info.kind == "cpu"]
         for name, (given, used) in overridden_variables(cpus).items():
             text = f"{name}={given} is overruled: workers have {used}; --threads sets their number"
-            tell(Note(text=text))
-        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
+            notify(Note(text=text))
+        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: notify(Note(text=text)))
     except KeyboardInterrupt:
         kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"
         raise KeyboardInterrupt(f"interrupted before the first case; {kept}") from None

@@ -83,9 +83,9 @@ def summarise(
         device=",".join(info.name for info in infos),
     )
     book = _Book(folder, basis, summaries.counts(workload), thr, retry_failed=retry_failed)
-    tell = on_event or (lambda event: None)
+    notify = on_event or (lambda event: None)
     for text in _notes(folder, basis, book):
-        tell(Note(text=text))
+        notify(Note(text=text))
     todo = book.todo
     if todo:
         check_writable(folder.summary)
@@ -98,7 +98,7 @@ def summarise(
             conduct=Conduct(label=label, roofs="none"),
             store=store,
             argv=argv,
-            on_event=book.listening(tell),
+            on_event=book.saving_before(notify),
         )
         for result in results:
             book.take(result, results.run.id if store is not None else "")
@@ -154,17 +154,17 @@ class _Book:
     def todo(self) -> list[Problem]:
         return [problem for problem, cost in self._costs.items() if cost.status is None]
 
-    def listening(self, tell: OnEvent) -> OnEvent:
-        """Return a callback that saves finished cases and then calls `tell`."""
+    def saving_before(self, notify: OnEvent) -> OnEvent:
+        """Return a callback that saves finished cases and then calls `notify`."""
 
-        def heard(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, CaseFinished):
                 self.take(event.result)
                 if time.monotonic() - self._written > _CHECKPOINT_S:
                     self.write()
-            tell(event)
+            notify(event)
 
-        return heard
+        return on_event
 
     def take(self, result: Result, run: str = "") -> None:
         problem = result.case.problem

@@ -24,8 +24,10 @@ UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 
 
 class KernelmarkError(Exception):
-    """A failure in one sentence, often a `Reason`, with an optional hint on what to do. `exit_code`
-    is that of `kmark`."""
+    """The base class of kernelmark's exceptions.
+
+    `message` is one sentence, often a `Reason`; `hint` says what to do, or is None; `exit_code` is
+    that of `kmark`."""
 
     exit_code = 2
 

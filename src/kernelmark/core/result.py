@@ -51,8 +51,9 @@ class _CaseMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case(_CaseMemory):
-    """A problem, backend, config and timing: what a worker measures. `name` identifies a user's
-    kernel file in history, independently of its path."""
+    """What a worker measures: a problem, backend, config and timing.
+
+    `name` identifies a user's kernel file in history, independently of its path."""
 
     problem: Problem
     backend: str
@@ -88,7 +89,7 @@ class Case(_CaseMemory):
 
 
 class Status(StrEnum):
-    """How a case ended. Only reliable `ok` results are ranked; all others still have a row."""
+    """How a case ended. Only reliable `ok` results are ranked; all results have a row."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -241,6 +242,7 @@ class Measurement(_MedianMemory):
 
     @property
     def samples(self) -> int:
+        """The number of samples in all blocks."""
         return sum(len(block.samples_s) for block in self.blocks)
 
 
@@ -306,13 +308,16 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The outcome of a case, failed or not. `cost` holds wall-clock seconds by phase (compile,
-    inputs, warmup, timed, check, total).
+    """The outcome of a case, failed or not.
 
-    A kernel has a `measurement`. A microbenchmark has `metrics` instead; `rows` are the points
-    that these are computed from, described by `columns`, and `trace` holds clock, power and
-    temperature during the benchmark. An `ok` result cannot hold a value above the limit of its
-    metric or column: its construction fails.
+    `measurement` has the times, `check` the verification of the output, `kernel` what ran, `error`
+    the reason of a failure. `flops` and `bytes` are the work of one launch. `cost` holds wall-clock
+    seconds by phase (compile, inputs, warmup, timed, check, total).
+
+    A microbenchmark has `metrics` instead of a measurement; `rows` are the points that these are
+    computed from, described by `columns`, and `trace` holds clock, power and temperature during the
+    benchmark. An `ok` result cannot hold a value above the limit of its metric or column: its
+    construction fails.
     """
 
     case: Case
@@ -382,10 +387,12 @@ class Result:
 
     @property
     def flops_per_s(self) -> float | None:
+        """The compute rate at the median time; None without a measurement."""
         return self.flops / self.measurement.median_s if self.measurement else None
 
     @property
     def bytes_per_s(self) -> float | None:
+        """The memory rate at the median time; None without a measurement."""
         return self.bytes / self.measurement.median_s if self.measurement else None
 
 
@@ -397,8 +404,10 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A set of results from one environment. `started` is in seconds since the epoch, UTC;
-    `paused_s` is the time between interruptions and `--resume`."""
+    """A set of cases that are measured together in one environment.
+
+    `started` and `finished` are in seconds since the epoch, UTC; `paused_s` is the time between
+    interruptions and `--resume`. `cases` is the number of cases requested."""
 
     id: str
     started: float
@@ -422,8 +431,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSet:
-    """A run with its results and the roofs they were compared with: the document that `kmark
-    export` writes and `kmark import` reads."""
+    """A run with its results and the roofs they were compared with: the document that
+    `kmark export` writes and `kmark import` reads."""
 
     run: Run
     results: tuple[Result, ...]

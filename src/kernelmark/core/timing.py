@@ -58,10 +58,25 @@ class Duty(StrEnum):
 class Timing:
     """The settings of a measurement.
 
-    `cache`, `timer`, `strain`, `duty` and `threads` change what is measured; the others change
-    duration and precision. `threads` is for CPUs; 0 means every core that the process may use.
-
         km.Timing.preset("quick", max_s=2, target_rel_ci=0.02)
+
+    These change what is measured:
+
+    - `cache`: cold, flush or hot, the state of the caches at each launch;
+    - `timer`: auto, loop, cpu, graph, gate, profiler or iree-benchmark-module;
+    - `strain`: none, bandwidth or compute, background load between launches;
+    - `duty`: sustained, or burst for idle gaps between samples;
+    - `threads`: CPU threads; 0 means every core that the process may use.
+
+    These change duration and precision:
+
+    - `processes`: fresh processes per case;
+    - `allocations`, `max_allocations`: least and most blocks, each with new allocations;
+    - `min_samples`: least samples per block;
+    - `min_sample_s`: least duration of a sample, reached by repeating short launches;
+    - `target_rel_ci`: stop when the relative half-width of the interval is below this;
+    - `max_s`, `warmup_s`: limits for the seconds in timed launches, and of warm-up;
+    - `seed`: seed of the inputs, and of the sample that a limit takes.
     """
 
     cache: Cache = Cache.COLD
@@ -71,13 +86,13 @@ class Timing:
     threads: int = 0
 
     processes: int = 1
-    allocations: int = 3  # least blocks per process
+    allocations: int = 3
     max_allocations: int = 20
-    min_samples: int = 5  # least samples per block
-    min_sample_s: float = 0.0005  # least duration of a sample, reached by repeated launches
-    target_rel_ci: float = 0.01  # stop when the relative half-width of the interval is below
-    max_s: float = 2.0  # limit for the seconds spent in timed launches
-    warmup_s: float = 0.5  # limit for the seconds of warm-up in a process
+    min_samples: int = 5
+    min_sample_s: float = 0.0005
+    target_rel_ci: float = 0.01
+    max_s: float = 2.0
+    warmup_s: float = 0.5
     seed: int = 1
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
-"""What Python users call; the command line is a thin layer over it.
+"""The Python API; the command line is a thin layer over it.
 
-Nothing is imported here: `km.bench` needs few of these modules, and the others take longer to
-import than a short kernel to measure.
+Nothing is imported here: `km.bench` needs few of these modules, and importing the others takes
+longer than measuring a short kernel.
 """

@@ -1,4 +1,4 @@
-"""Two sides compared: environments captured, rounds measured, both sides stored as runs."""
+"""Compare two sides: capture both environments, measure in rounds, store each side as a run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Environments = tuple[Environment, Environment]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbPlan:
-    """What is compared, where, and when to stop."""
+    """The pairs to compare, the device, and when to stop."""
 
     sides: tuple[Side, Side]
     pairs: tuple[Pair, ...]
@@ -60,8 +60,8 @@ class AbPlan:
     suite: str = ""
     label: str = ""
     timeout_s: float = 300.0
-    budget_s: float | None = None  # after which pairs that are still open stay unsure
-    jobs: int = 0  # host cores that compile before the first round
+    budget_s: float | None = None  # pairs that are undecided after this time stay `unsure`
+    jobs: int = 0  # host cores that compile before the first round; 0: compile when needed
 
     def __post_init__(self) -> None:
         check_name(self.label)
@@ -71,12 +71,12 @@ class AbPlan:
         return self.sides[0].name, self.sides[1].name
 
     def budget(self, spent_s: float = 0.0) -> Budget:
-        """The seconds that it may take, of which `spent_s` have passed already."""
+        """Return the time budget, of which `spent_s` seconds have passed already."""
         return Budget(seconds=math.inf if self.budget_s is None else self.budget_s, before=spent_s)
 
 
 def outcome(report: AbReport, limits: FailOn | None = None) -> int:
-    """The exit code of a comparison; `limits` are what counts as a regression."""
+    """Return the exit code of a comparison; `limits` define what counts as a regression."""
     if report.base.state is RunState.INTERRUPTED:
         return INTERRUPTED
     if failing(report, limits):
@@ -91,22 +91,22 @@ def outcome(report: AbReport, limits: FailOn | None = None) -> int:
 
 
 def _judged(row: Row) -> bool:
-    """Whether there is a verdict, if only that the rounds do not decide; not if the time ended
-    before the first look."""
+    """Return whether the row was judged. `unsure` counts unless time ran out before the first
+    look."""
     if row.status is VerdictStatus.UNSURE:
         return row.paired is not None
     return row.status is not VerdictStatus.IGNORED
 
 
 def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
-    """The rows that make a comparison fail."""
+    """Return the rows that make a comparison fail."""
     wanted = limits or FailOn()
     pairs = zip(report.rows, report.verdicts(), strict=True)
     return [row for row, verdict in pairs if verdict in wanted]
 
 
 def captured(plan: AbPlan) -> Environments:
-    """Both environments as their own workers see them."""
+    """Return the environments of base and head, each captured by a worker of that side."""
 
     def of(place: int) -> Environment:
         backends = dict.fromkeys(pair.cases[place].backend for pair in plan.pairs)
@@ -125,10 +125,11 @@ def compare_sides(
     opener: Opener | None = None,
     budget: Budget | None = None,
 ) -> AbReport:
-    """Measure until every pair has its verdict. Ctrl-C gives what there is, in runs whose state
-    is `interrupted`. The runs are labelled `LABEL-side`. `opener` measures elsewhere than in
-    workers of this machine; `budget` is one that is being spent already, else that of the plan
-    begins now."""
+    """Measure in rounds until every pair has a verdict. The two runs are labelled `LABEL-side`.
+
+    Ctrl-C returns the rows so far, in runs whose state is `interrupted`. `opener` replaces the
+    workers of this machine. `budget` continues a budget that has started already (default: the
+    plan's budget, starting now)."""
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
@@ -137,9 +138,9 @@ def compare_sides(
         try:
             return _measured(plan, runs, roofs, on_event, opener, budget or plan.budget())
         except BaseException as error:
-            # What was asked for wrongly leaves no run behind.
+            # A wrong request leaves no run behind.
             if runs.begun or not isinstance(error, UsageError):
-                with contextlib.suppress(KernelmarkError):  # it may be the store that fails
+                with contextlib.suppress(KernelmarkError):  # the error may come from the store
                     runs.finished(RunState.INTERRUPTED)
             raise
 
@@ -154,10 +155,10 @@ def _measured(
 ) -> AbReport:
     info = find(plan.device)[1]
     threads = threads_of(plan.pairs[0].base, info)
-    tell: Callable[..., None] = on_event or (lambda event: None)
+    notify: Callable[..., None] = on_event or (lambda event: None)
 
     def wait(holder: str) -> None:
-        tell(Waiting(device=plan.device, holder=holder))
+        notify(Waiting(device=plan.device, holder=holder))
 
     state = RunState.DONE
     experiment = Experiment(
@@ -172,33 +173,33 @@ def _measured(
             cases = [pair.cases[place] for pair in plan.pairs]
             compile_ahead(plan.sides[place], cases, plan.device, plan.jobs)
         with interruptible() as guard, contextlib.closing(experiment.events()) as events:
-            for event in _sifted(events, plan.names):
+            for event in _check_configs(events, plan.names):
                 with guard.finishing():
                     runs.begin()
                     if isinstance(event, Row):
                         runs.keep(event)
-                tell(event)
+                notify(event)
     except KeyboardInterrupt:
         state = RunState.INTERRUPTED
     for row in experiment.open_rows():
         runs.keep(row)
-        tell(row)
+        notify(row)
     return runs.finished(state)
 
 
-def _sifted(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
-    """Yield the events; raise if a side refuses its config for every pair: that is a mistake in
-    the command, not a regression. Only a backend's worker can check the names of its options, so
-    refusals are kept until the first event that is none."""
-    held: list[Event] = []
+def _check_configs(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
+    """Yield the events; raise UsageError if a side refuses its config for every pair: that is a
+    mistake in the command, not a regression. Only a backend's worker can check option names, so
+    refusals are buffered until the first other event."""
+    buffered: list[Event] = []
     for event in events:
-        held.append(event)
+        buffered.append(event)
         measured = isinstance(event, Measured) and event.ratio is not None
         if measured or (isinstance(event, Row) and not _refusals(event)):
             break
     else:
-        _refuse_typo([event for event in held if isinstance(event, Row)], names)
-    yield from held
+        _refuse_typo([event for event in buffered if isinstance(event, Row)], names)
+    yield from buffered
     yield from events
 
 
@@ -213,13 +214,13 @@ def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
 
 
 def _refusals(row: Row) -> list[int]:
-    """The sides (0 is base) that do not know a name of their config."""
+    """Return the sides (0: base, 1: head) that refused an unknown name in their config."""
     results = (row.base, row.head)
     return [i for i, one in enumerate(results) if one.error.root.code == "config-unknown-name"]
 
 
 class _Runs:
-    """The two runs while they go on."""
+    """The two runs of a comparison in progress."""
 
     def __init__(
         self,
@@ -240,14 +241,14 @@ class _Runs:
                 environment=environment,
                 label=f"{label}-{name}",
                 suite=plan.suite,
-                argv=tuple(argv) or ("ab",),  # by which history knows it
+                argv=tuple(argv) or ("ab",),  # history leaves out runs of `ab` by this
                 cases=len(plan.pairs),
             )
             for name, environment in zip(plan.names, environments, strict=True)
         ]
 
     def begin(self) -> None:
-        """Let the store know of them, once."""
+        """Add both runs to the store, once."""
         if self._store is not None and not self.begun:
             for run in self._runs:
                 self._store.add_run(run)

@@ -4,9 +4,9 @@
     km.compare_kernels({"mine": softmax, "torch": torch_softmax}, inputs=[x], ref=reference)
 
 A function returns its result, which may be several arrays of one dtype, or writes it into its last
-array argument and returns None or that array. NumPy and CuPy arrays and torch tensors are copied as
-often as it takes to keep the cache cold, with their elements rotated, so that a result cached from
-an earlier call is wrong.
+array argument and returns None or that array. Inputs are NumPy arrays, CuPy arrays or torch
+tensors. Enough copies are made to keep the cache cold, with their elements rotated, so that
+returning a result cached from an earlier call fails the check.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ T = TypeVar("T")
 # For interactive use: half the timed seconds of the preset `default`, and twice its interval. The
 # warm-up is the same, so that the device is in the state in which `run` measures.
 TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
-# On a GPU, whose blocks of 30 ms are as precise as longer ones: what Triton's do_bench takes,
-# 0.1 s, and again as much for blocks on other memory. A kernel that takes long gets the seconds
-# that a few samples in each block need.
+# On a GPU blocks of 30 ms are as precise as longer ones. Triton's do_bench takes 0.1 s; as much
+# again goes to blocks with other allocations. A long kernel gets the seconds that a few samples in
+# each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
-_MIN_CALLS = 40  # that fit into the timed seconds on a GPU
+_MIN_CALLS = 40  # calls that must fit into the timed seconds on a GPU
 _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
 
@@ -79,8 +79,13 @@ def bench(
     name: str = "",
     **options: Any,
 ) -> Results:
-    """Measure `fn(*inputs)`, and check it against `ref(*inputs)`. `name` names the kernel; the
-    default is the name of the function. The other `options` are those of `compare_kernels`."""
+    """Measure `fn(*inputs)` and check its result against `ref(*inputs)`.
+
+        print(km.bench(softmax, x, ref=lambda x: torch.softmax(x, -1)))
+
+    `name` is the kernel's name (default: the name of the function). All other options, such as
+    `flops`, `rtol`, `timing` and `store`, are those of `compare_kernels`.
+    """
     known = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
     if unknown := sorted(set(options) - known):
         raise UsageError(
@@ -106,26 +111,30 @@ def compare_kernels(
     store: Store | None = None,
     label: str = "",
 ) -> Results:
-    """Measure several functions on the same inputs, each checked against `ref`.
+    """Measure several functions on the same inputs, and check each against `ref`.
 
-    `ref` gets the inputs as float64 arrays (integers as int64) of the same library, and all other
-    arguments unchanged. Without `ref` the results are not checked and have a warning. A result may
-    be off by `atol + rtol·|ref|`, by default by what the output's dtype implies. `flops` and
-    `nbytes` (default: each input and output once) give rates, and percentages of the roofs in
-    `store` or, if either is given, in the default store.
-    `rotate=False` keeps the elements of floats in place, for inputs such as masks whose positions
-    have a meaning. `timing` is by default up to one second, until the interval is within ±2 %; on a
-    GPU a quarter of a second (more for kernels of many milliseconds), until it is within ±3 %;
-    `timing="default"` is that of `run`. `op` names what is computed, by default `ref` or the first
-    kernel. With a `store` the run is saved in it.
+    kernels: functions by name.
+    inputs: the arguments of every function.
+    ref: reference function. It gets the arrays upcast to float64 (integers to int64), in the same
+        library, and all other arguments unchanged. Without it, results carry a warning.
+    flops, nbytes: work and memory traffic of one call, for rates and percentages of the roofs in
+        `store`, or else in the default store (nbytes by default: each input and output once).
+    rtol, atol: an element may differ by `atol + rtol·|ref|` (default: derived from the dtypes).
+    timing: a preset, a TOML file or a `Timing`; "default" is that of `run`. By default, at most
+        1 s, until the interval is within ±2 %; on a GPU 0.25 s (more for kernels of many
+        milliseconds) and ±3 %.
+    rotate: False keeps float elements in position, for inputs such as masks.
+    op: name of the op (default: the name of `ref`, or of the first kernel).
+    store: open store that the run is saved in (default: not saved).
+    label: label of the run.
     """
     _check_types(kernels, inputs, ref, store)
     check_name(label)
-    # git and the driver answer while the first call loads libraries and kernels.
+    # git and the driver are queried while the first call loads libraries and kernels.
     form, place = _form_and_device(inputs)
     wait_for_environment = _in_background(partial(_environment, place, form))
     first, call = _first_call(kernels, inputs, rotate=rotate)
-    here = wait_for_environment()  # before anything is timed, which the thread would disturb
+    here = wait_for_environment()  # before timing, which the thread would disturb
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
     how = call.timing(first) if timing is None else load_timing(timing)
     definition = Definition(
@@ -168,7 +177,7 @@ def compare_kernels(
 
 
 def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
-    """Return the roofs of a device in `store`, or in the default one if that can be read."""
+    """Return a device's roofs from `store`, or from the default store if it can be read."""
     from kernelmark.api.roofs import known_roofs
 
     if store is not None:
@@ -181,7 +190,7 @@ def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
 
 
 def _check_types(kernels: object, inputs: object, ref: object, store: object) -> None:
-    """Raise UsageError for arguments of a wrong type, with a hint that Python's error lacks."""
+    """Raise UsageError, with a hint, for arguments of a wrong type."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
         raise UsageError("kernels are a dict of functions by name, one at least", hint=example)
@@ -213,8 +222,8 @@ def _check_types(kernels: object, inputs: object, ref: object, store: object) ->
 def _first_call(
     kernels: Mapping[str, Function], inputs: Sequence[Any], *, rotate: bool
 ) -> tuple[Function, _Call]:
-    """Return the first function that does not raise, and its call. The others become rows with
-    their errors; if all raise, the error is that of the first."""
+    """Return the first function that does not raise, and its call. Functions that raise get a row
+    with their error later; if all of them raise, raise the first error."""
     errors = []
     for fn in kernels.values():
         try:
@@ -233,8 +242,8 @@ class _Call:
     arguments: tuple[Any, ...]
     specs: Mapping[int, TensorSpec]  # by the argument's position
     output: TensorSpec
-    out_at: int | None  # position of the argument that is written; None if it is returned
-    parts: tuple[int, ...]  # elements of each returned array where they are several, else ()
+    out_at: int | None  # position of the output argument; None if the result is returned
+    parts: tuple[int, ...]  # elements of each returned array if there are several, else ()
     form: str  # numpy, torch or cupy
     device: str
     scalars: Mapping[str, int | Option]  # other arguments that are part of the problem
@@ -251,7 +260,7 @@ class _Call:
                     hint="convert them to one kind",
                 )
         answer = fn(*inputs)
-        # torch.mm and np.matmul return their `out`.
+        # torch.mm and np.matmul return their `out` argument.
         writes = answer is None or (len(arrays) > 1 and answer is inputs[arrays[-1]])
         if writes and len(arrays) == 1:
             raise UsageError(
@@ -328,9 +337,9 @@ class _Call:
 
     @contextlib.contextmanager
     def on_device(self, ordinal: int) -> Iterator[None]:
-        """Make the device torch's or CuPy's current one. What the functions allocated is freed
-        afterwards: it stays reserved for the captured stream otherwise, and kernelmark's next
-        allocation does not make torch or CuPy free it."""
+        """Make the device torch's or CuPy's current one, and free their cached memory afterwards:
+        it would stay reserved for the captured stream, and an allocation by kernelmark does not
+        make torch or CuPy release it."""
         if self.form == "cupy":
             import cupy
 
@@ -354,7 +363,7 @@ class _Call:
                 torch.cuda.empty_cache()
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments with these arrays as inputs, and without the output."""
+        """Return the arguments with `arrays` as inputs, without the output argument."""
         given = list(self.arguments)
         for at, spec in self.specs.items():
             given[at] = arrays[spec.name]
@@ -364,7 +373,7 @@ class _Call:
 
 
 class _CallOp(OwnOp):
-    """The op of one call: its tensors are the call's."""
+    """The op of one call, with the tensors of that call."""
 
     def __init__(self, name: str, definition: Definition, call: _Call, *, checked: bool) -> None:
         super().__init__(name, definition)
@@ -395,7 +404,7 @@ class _CallOp(OwnOp):
         return super().positions(problem, seed) if self.checked else np.zeros(0, np.int64)
 
     def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
-        """Return the reference's result in float64; a torch tensor stays on its device."""
+        """Return the result of the reference in float64; a torch tensor stays on its device."""
         if not self.checked:
             return np.zeros(self.call.output.shape)
         arrays = {spec.name: self._upcast(spec, inputs) for spec in specs}
@@ -416,10 +425,10 @@ class _CallOp(OwnOp):
         return torch.cat(given)
 
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
-        """Return an input of a set as float64 or int64, on the device of the user's array.
+        """Return an input of an argument set as float64 or int64, on the user's device.
 
-        torch tensors on a GPU are upcast there, to avoid uploading a float64 copy for every
-        check."""
+        torch tensors on a GPU are upcast there: uploading a float64 copy for every check is
+        slow."""
         if spec.given is not None and isinstance(spec.given.source, TorchValues):
             return _upcast_on_device(spec, spec.given.source.tensor, inputs)
         whole = super()._upcast(spec, inputs)
@@ -439,7 +448,7 @@ class _CallOp(OwnOp):
             return Reference(value=found, magnitude=np.abs(found))
         import torch
 
-        # One kernel: each kernel's first launch loads it, 20 ms.
+        # A single kernel, because the first launch of each kernel takes 20 ms to load it.
         rows = torch.linalg.vector_norm(value, float("inf"), dim=-1)
         return Reference(value=found, magnitude=self._take(rows, where // value.shape[-1]))
 
@@ -450,7 +459,7 @@ class _CallOp(OwnOp):
         elsewhere = _device_of(value) != self.call.device
         if self.device is None or elsewhere or not len(where):
             return _on_host(flat[where])
-        # By the device's own kernel, which is loaded already and runs on torch's current stream.
+        # kernelmark's gather kernel is loaded already and runs on torch's current stream.
         spec = TensorSpec(name=OUTPUT, shape=tuple(flat.shape), dtype="f64")
         tensor = Tensor(spec=spec, buffer=_TorchBuffer(flat), offset=0)
         return self.device.take(tensor, where).view(np.float64)
@@ -462,7 +471,7 @@ def _upcast_on_device(spec: TensorSpec, values: Any, inputs: Inputs) -> Any:
     kind = torch.int64 if spec.type.kind == "int" else torch.float64
     wide = torch.empty(spec.count, dtype=kind, device=values.device)
     start = inputs.start(spec.name)
-    # Not torch.roll: each kernel's first launch loads it, 20 ms.
+    # Not torch.roll: the first launch of each kernel takes 20 ms to load it.
     wide[: spec.count - start].copy_(values[start:])
     wide[spec.count - start :].copy_(values[:start])
     return wide.reshape(spec.shape)
@@ -478,7 +487,7 @@ class _TorchBuffer:
 
 
 class _CallKernel(Kernel):
-    """A function with the arguments of every set."""
+    """A function with its arguments for every argument set."""
 
     def __init__(
         self, fn: Function, name: str, call: _Call, device: Device, sets: Sequence[ArgumentSet]
@@ -498,12 +507,12 @@ class _CallKernel(Kernel):
         self._last: Any = None
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        # Kept until the next call: a loop around the function would free its result there too.
+        # Keep the result until the next call, as a user's loop `y = f(x)` would.
         self._last = self._fn(*self._arguments[set_index])
 
     def collect(self, set_index: int) -> None:
-        """Call a function that returns its result once more, and copy the result to the output.
-        Keeping the result of every timed call would take new memory each time."""
+        """If the function returns its result, call it once more and copy that to the output.
+        Keeping the result of every timed call would need new memory for each."""
         if not self._returns:
             return
         found, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
@@ -537,7 +546,7 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:
         made = _CallKernel(fn, case.backend, call, device, sets)
         if device.enqueues:
-            made.launch(device.stream, 0)  # may compile or allocate, which a capture cannot
+            made.launch(device.stream, 0)  # may compile or allocate, impossible during a capture
             device.synchronize()
         return made
 
@@ -563,7 +572,7 @@ def _environment(device: str, form: str) -> Environment:
 
 
 def _in_background(function: Callable[[], T]) -> Callable[[], T]:
-    """Start a function in a thread. Calling the result waits, and returns the function's value."""
+    """Start a function in a thread; return a callable that waits for its value."""
     pool = ThreadPoolExecutor(max_workers=1)
     future = pool.submit(function)
     pool.shutdown(wait=False)
@@ -571,7 +580,7 @@ def _in_background(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def _array_positions(inputs: Sequence[Any]) -> list[int]:
-    """Return the positions of the arguments that are arrays; raise UsageError without any."""
+    """Return the positions of the array arguments; raise UsageError if there are none."""
     arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
     if not arrays:
         kinds = [str(value.dtype) for value in inputs if hasattr(value, "dtype")]
@@ -614,7 +623,7 @@ def _as_float64(found: Any) -> Any:
 def _on_host(found: Any) -> NDArray[np.float64]:
     if hasattr(found, "detach"):
         found = found.detach().cpu().numpy()
-    elif hasattr(found, "get"):  # CuPy's
+    elif hasattr(found, "get"):  # a CuPy array
         found = found.get()
     return np.asarray(found, np.float64)
 
@@ -649,8 +658,8 @@ def _dim_names(name: str, shape: Sequence[int]) -> list[str]:
 
 
 def _names(fn: Function, inputs: Sequence[Any], read: Sequence[int]) -> list[str]:
-    """Return names of the arguments: the function's own if all are valid and distinct in a
-    problem's text, where `x0` is also the first dim of `x`; else `arg0_`, `arg1_`, …"""
+    """Return a name for each argument: the function's parameter names if all are valid and unique
+    in a problem key, where `x0` is also the first dim of `x`; else `arg0_`, `arg1_`, …"""
     count = len(inputs)
     try:
         found = [_word(name) for name in inspect.signature(fn).parameters]
@@ -667,8 +676,8 @@ def _names(fn: Function, inputs: Sequence[Any], read: Sequence[int]) -> list[str
 def _scalars(
     names: Sequence[str], inputs: Sequence[Any], read: Sequence[int]
 ) -> dict[str, int | Option]:
-    """Return the numbers, booleans and words among the arguments that a problem can hold: a call
-    with another value is another problem."""
+    """Return the numbers, booleans and words among the arguments that a problem key can hold: a
+    call with another value is another problem."""
     found: dict[str, int | Option] = {}
     for at, value in enumerate(inputs):
         value = plain_number(value) if isinstance(value, np.generic) else value
@@ -676,7 +685,7 @@ def _scalars(
             continue
         number = isinstance(value, int) and not isinstance(value, bool)
         with contextlib.suppress(ProblemError):
-            if not number:  # an infinite number, or text that is no word
+            if not number:  # raises for infinities and for text that is not one word
                 Problem(op="call", dims={}, dtypes={}, options={names[at]: value})
             found[names[at]] = value
     return found
@@ -689,7 +698,7 @@ def _is_contiguous(values: Any) -> bool:
 
 
 def _word(text: str) -> str:
-    """Return a valid name for a problem, in lower case; "" if there is none."""
+    """Return `text` as a valid lower-case name in a problem key; "" if that is impossible."""
     word = re.sub(r"[^a-z0-9_]", "_", text.lower())
     return word if re.match(r"[a-z][a-z0-9_]*\Z", word) else ""
 
@@ -719,5 +728,5 @@ def _no_reference(*_: Any) -> Any:
 
 
 def _report_wait(device: str, holder: str) -> None:
-    """Report at once which process holds the device: the wait may take minutes."""
+    """Report which process has locked the device: the wait may take minutes."""
     sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")

@@ -1,8 +1,8 @@
 """Bisect: the first commit, wheel or config that makes a kernel slower or break.
 
-The two ends are compared first, over all pairs; the clearest change is then followed by noisy
-binary search (`stats.bisection`), each candidate in paired rounds against the good end. The place
-that is found is compared with the one before it, over all pairs that changed between the ends.
+First the two ends are compared, over all pairs. The clearest change is then located by noisy binary
+search (`stats.bisection`), each candidate in paired rounds against the good end. Finally the
+candidate found is compared with the one before it, over all pairs that changed between the ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernelmark.runners.ab import Budget, Experiment, Measured, Opener, Pair, Ro
 from kernelmark.stats.bisection import CONFIDENCE, MOST_ROUNDS, Search, Step
 from kernelmark.stats.paired import Looks
 
-# What can be searched for, in the order of preference.
+# Changes that can be searched for, in order of preference.
 _CHANGED = (VerdictStatus.BROKEN, VerdictStatus.SLOWER, VerdictStatus.FASTER)
 _VERSION = 1
 
@@ -37,23 +37,24 @@ Tell = Callable[[str], None]
 
 
 class Source(Protocol):
-    """Candidates in a row, the good end first, the bad end last."""
+    """The candidates in order, from the good end to the bad end."""
 
     @property
     def names(self) -> Sequence[str]: ...
     def opener(self, base: int, head: int) -> Opener:
-        """Return what measures two candidates. Raises BuildFailed for one that cannot be built."""
+        """Return the opener that measures two candidates; raise BuildFailed if one does not
+        build."""
         ...
 
     def case(self, case: Case, place: int) -> Case:
-        """The case as the candidate has it."""
+        """Return the case with the config of a candidate."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is compared over the candidates, and with what confidence. `key` identifies the
-    question: asking it again resumes its unfinished search."""
+    """The cases to compare over the candidates, and the confidence to reach. `key` identifies an
+    unfinished search: the same key resumes it."""
 
     cases: tuple[Case, ...]
     rule: Rule
@@ -64,17 +65,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where the step is: at a candidate between `first` and `last` (the same one if it was
+    """The result of a bisection: the step is at a candidate from `first` to `last` (equal if it was
     located), with `probability`. `rows` compare it with the candidate before. `state` is located,
     range (some candidates between cannot be measured), unconfirmed (the direct comparison does not
-    show the step) or undecided (time or rounds ended)."""
+    show the step) or undecided (time or rounds ran out)."""
 
     state: str
     first: int
     last: int
     probability: float
     names: tuple[str, ...]
-    change: Change  # of the ends, in the pair that was followed
+    change: Change  # between the two ends, in the pair that was searched
     rows: tuple[Row, ...]
     tests: int
     rounds: int
@@ -112,7 +113,7 @@ class Found:
 
 
 def bisect(source: Source, question: Question, tell: Tell | None = None) -> Found:
-    """Search for the step. Ctrl-C keeps what was measured for the next call."""
+    """Search for the step. After Ctrl-C, the next call continues from what was measured."""
     if len(source.names) < 2:
         raise NothingToDo(Reason("bisect-nothing-between"), hint="name two candidates at least")
     run = _Bisection(source, question, tell or (lambda text: None))
@@ -120,12 +121,12 @@ def bisect(source: Source, question: Question, tell: Tell | None = None) -> Foun
 
 
 def forget(question: Question, names: Sequence[str]) -> None:
-    """Drop what is known of an unfinished search."""
+    """Delete the state of an unfinished search."""
     _StateFile(question, names).forget()
 
 
 def document(found: Found) -> dict[str, Any]:
-    """Everything, as plain JSON values."""
+    """Return the result as JSON values."""
     return {
         "state": found.state,
         "culprits": list(found.culprits),
@@ -150,7 +151,7 @@ def document(found: Found) -> dict[str, Any]:
 
 
 def comment(found: Found, command: str) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     return changes_comment(
         of_pairs(found.rows),
         heading=found.answer,
@@ -233,7 +234,7 @@ class _Bisection:
                 Reason("bisect-not-slower", bad=names[-1], good=names[0], cause=_worst(rows)),
                 hint="there is no step to search for; more --rounds find smaller ones",
             )
-        # What is broken comes first, then what is slower; the clearest of these is followed.
+        # Broken pairs come first, then slower ones; the clearest of them is searched.
         followed, row = min(
             changed, key=lambda one: (_CHANGED.index(one[1].status), -_clarity(one[1]))
         )
@@ -277,9 +278,9 @@ class _Bisection:
                         failed = event.head.status is not Status.OK
                         break
                     if not isinstance(event, Measured) or event.ratio is None:
-                        continue  # the row of a failure follows
+                        continue  # its failed row follows
                     logs.append(math.log(event.ratio))
-                    # Rounds come in twos, one of each order.
+                    # Rounds come in pairs, one in each order of the sides.
                     if search.step.broken or (
                         len(logs) % 2 == 0 and search.step.is_settled([*before, *logs])
                     ):
@@ -297,7 +298,7 @@ class _Bisection:
         self._tell(f"{name} is {'after' if after else 'before'} the step; {left} left")
 
     def _confirmed(self, search: Search) -> tuple[list[Row], str]:
-        """Compare the place that was found with the one before."""
+        """Compare the candidate that was found with the one before it."""
         first, last, probability = search.best
         if probability < self._question.confidence:
             return [], "undecided"
@@ -350,7 +351,7 @@ class _StateFile:
                 self.ends, self.search = document["ends"], document["search"]
 
     def save(self, search: Search | None) -> None:
-        """Without a folder to write to, the search goes on and cannot be resumed."""
+        """Write the state. If the folder is not writable, the search cannot be resumed."""
         known = None if search is None else search.document()
         document = {"version": _VERSION, "ends": self.ends, "search": known}
         with contextlib.suppress(OSError):
@@ -363,7 +364,7 @@ class _StateFile:
 
 
 def _key(case: Case) -> tuple[str, str]:
-    """What a case is known by; its config may be what is searched over."""
+    """Return the key of a case, without the config, which may be what is searched over."""
     return case.problem.key, case.backend
 
 
@@ -376,7 +377,7 @@ def _logs(row: Row) -> list[float]:
 
 
 def _clarity(row: Row) -> float:
-    """How many times its own uncertainty a change is."""
+    """Return the size of a change in units of its uncertainty."""
     found = row.paired
     if found is None or not math.isfinite(found.high) or found.low <= 0:
         return 0.0
@@ -385,7 +386,7 @@ def _clarity(row: Row) -> float:
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """What is known of the pair that is most likely slower."""
+    """Return a summary of the pair that is most likely slower."""
     if not rows:
         return "nothing could be measured"
     timed = [row for row in rows if row.paired is not None]

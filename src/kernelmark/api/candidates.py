@@ -41,7 +41,7 @@ class Where:
 
 
 class Commits:
-    """Commits along first parents, checked out and built as they are asked for."""
+    """Commits along first parents, checked out and built on demand."""
 
     def __init__(self, checkouts: Checkouts, good: str, bad: str, where: Where) -> None:
         repository = checkouts.repository
@@ -105,10 +105,10 @@ class Configs:
 
 
 def read_wheels(path: str) -> list[Path]:
-    """Wheels listed in a text file: one path per line, relative to the folder of the file."""
+    """Read the wheels listed in a text file: one path per line, relative to its folder."""
     given = Path(path).expanduser()
     if given.is_dir() or given.suffix == ".whl":
-        # Which end is good is not in a folder: the order of versions may be, or that of dates.
+        # A folder has no order: it may be that of versions or of dates.
         kind, folder = ("folder", given) if given.is_dir() else ("wheel", given.parent)
         raise UsageError(
             Reason("no-list-of-wheels", path=path, kind=kind),
@@ -118,7 +118,7 @@ def read_wheels(path: str) -> list[Path]:
 
 
 def read_configs(path: str) -> list[Config]:
-    """Configs of a file: a JSON list of objects, or a line `name=value name=value` each."""
+    """Read configs from a file: a JSON list of objects, or lines `name=value name=value`."""
     text = _text(path)
     if text.lstrip().startswith("["):
         try:
@@ -141,7 +141,7 @@ def _text(path: str) -> str:
 
 
 def _install(wheel: Path, folder: Path, python: str) -> None:
-    """Install a wheel; the folder appears whole or not at all."""
+    """Install a wheel; the folder appears complete or not at all."""
     private_folder(folder.parent)
     part = folder.with_name(f"{folder.name}.{os.getpid()}")
     words = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-input", "--target", str(part))

@@ -1,7 +1,7 @@
 """Checkouts: commits of a git repository in their own worktrees, built by a command.
 
-Worktrees stay in the cache folder and are used again, so that a build command that works
-incrementally has little to do. A lock keeps two commands out of one worktree.
+Worktrees stay in the cache folder and are reused, so that incremental builds are short. A lock
+keeps two commands out of one worktree.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kernelmark.core.private import private_folder
 from kernelmark.core.reason import Reason
 from kernelmark.runners.environments import Side, parse_side
 
-WORKING_TREE = "."  # the ref of what is checked out now, changes included
+WORKING_TREE = "."  # the ref of the working tree, uncommitted changes included
 WORKING_TREE_TEXT = "the working tree"
 _TREE = "{tree}"
 _GIT_TIMEOUT_S = 600.0  # a checkout of a large repository on a slow disk
-_SLOTS = 16  # commands that may use worktrees of one repository at a time
+_SLOTS = 16  # commands that may use worktrees of one repository at the same time
 _TAIL_LINES = 15
 
 
@@ -36,8 +36,8 @@ class BuildFailed(KernelmarkError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a checkout becomes a side: a shell command that builds it, the interpreter, variables.
-    `{tree}` in the last two stands for the worktree."""
+    """How to turn a checkout into a side: build command, Python interpreter and environment
+    variables. `{tree}` in the last two stands for the worktree."""
 
     build: str = ""
     python: str = ""
@@ -61,12 +61,12 @@ class Repository:
                 Reason("not-in-repository", folder=str(folder)),
                 hint="name one by --repo, or compare two environments: --base-env, --head-env",
             ) from None
-        # Kernel files are named from the folder that the command is given in.
+        # Paths of kernel files are relative to the folder that the command runs in.
         inside = here.relative_to(self.top) if here.is_relative_to(self.top) else Path()
         self.inside = inside
 
     def commit(self, ref: str) -> str:
-        """The id of the commit that a ref names."""
+        """Return the id of the commit that a ref names."""
         try:
             return _git(self.top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         except UsageError:
@@ -76,8 +76,8 @@ class Repository:
             raise UsageError(reason, hint=hint) from None
 
     def between(self, good: str, bad: str) -> list[str]:
-        """Commits after `good` up to `bad` along first parents, oldest first. `good` must be an
-        ancestor of `bad`."""
+        """Return the commits after `good` up to `bad` along first parents, oldest first. `good`
+        must be an ancestor of `bad`."""
         first, last = self.commit(good), self.commit(bad)
         try:
             _git(self.top, "merge-base", "--is-ancestor", first, last)
@@ -90,7 +90,7 @@ class Repository:
         return words.split()
 
     def describe(self, ref: str) -> str:
-        """`a1b2c3d4e5f6 Tune the tiles`."""
+        """Return hash and subject of a commit: `a1b2c3d4e5f6 Tune the tiles`."""
         if ref == WORKING_TREE:
             return WORKING_TREE_TEXT
         words = ("show", "--no-patch", "--format=%h %s", "--abbrev=12")
@@ -103,7 +103,7 @@ class Repository:
 
 
 class Checkouts:
-    """Worktrees of one repository while a command uses them; `close` gives them back."""
+    """Worktrees of one repository that this command has locked; `close` releases them."""
 
     def __init__(
         self, repository: Repository, recipe: Recipe, tell: Callable[[str], None] | None = None
@@ -121,12 +121,12 @@ class Checkouts:
         self.close()
 
     def close(self) -> None:
-        """Let other commands have the worktrees."""
+        """Release the worktrees for other commands."""
         self._open.close()
 
     def side(self, name: str, ref: str, variables: Mapping[str, str] | None = None) -> Side:
-        """The side `name` at a commit: checked out and built. A second call with the same name
-        moves its worktree. `variables` are set on top of the recipe's."""
+        """Check out and build a commit, and return it as side `name`. A second call with the same
+        name moves its worktree. `variables` are added to those of the recipe."""
         if ref == WORKING_TREE:
             tree, commit = self.repository.top, WORKING_TREE_TEXT
         else:
@@ -153,7 +153,7 @@ class Checkouts:
             there = _git(tree, "rev-parse", "HEAD") == commit
             if there and not _git(tree, "status", "--porcelain", "--untracked-files=no"):
                 return tree
-            # What the last build left and git ignores stays: builds go on from there.
+            # Build outputs that git ignores stay, for incremental builds.
             _mark(tree).unlink(missing_ok=True)
             _git(tree, "clean", "-ffdq")
             _git(tree, *quiet, "checkout", "--force", "--detach", "--quiet", commit)
@@ -205,7 +205,7 @@ class Checkouts:
 
 
 def _mark(tree: Path) -> Path:
-    """The file that holds what a worktree was built from."""
+    """Return the file that records the commit and command a worktree was built from."""
     return tree.with_name(f"{tree.name}.built")
 
 
@@ -215,7 +215,7 @@ def _short(commit: str) -> str:
 
 @contextlib.contextmanager
 def _slot(root: Path, name: str) -> Iterator[Path]:
-    """A worktree's folder that no other command uses."""
+    """Yield a worktree folder, locked against other commands."""
     for number in range(_SLOTS):
         handle = os.open(root / f"{name}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -245,7 +245,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _verb(words: Sequence[str]) -> str:
-    """The git command of its words, which may begin with `-c name=value`."""
+    """Return the git subcommand, without leading `-c name=value` options."""
     rest = list(words)
     while rest and rest[0] == "-c":
         rest = rest[2:]

@@ -1,4 +1,4 @@
-"""Compare runs and look at their history."""
+"""Compare runs, and analyse their history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
     from kernelmark.stores.values import SeriesPoint
 
-# Newest runs that are compared with the one before each, to count false alarms.
+# Number of newest runs that are each compared with the run before, to count false alarms.
 _AUDITED = 6
 # Newest runs whose labels are searched for similar ones, and how many are suggested.
 _LOOKED_AT = 100
@@ -38,7 +38,7 @@ _PAIRED = {"ab", "gate", "bisect"}  # commands that measure two sides
 
 
 class Shown(Comparison):
-    """A comparison that prints as its table, in notebooks too."""
+    """A comparison that prints as a table, also in notebooks."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class Shown(Comparison):
         return render.printed(table) + "".join(f"{line}\n" for line in lines)
 
     def __repr__(self) -> str:
-        """Brief, as that of Results: a prompt would print every sample of both runs."""
+        """Return a brief text: the default would print every sample of both runs."""
         return f"<Comparison of {self.base.id} with {self.head.id}: {report.summary(self)}>"
 
     def _repr_html_(self) -> str:
@@ -67,9 +67,12 @@ def compare(
     store: Store | None = None,
     sentinels: str = SENTINELS,
 ) -> Shown:
-    """Judge every case that two runs share. A run is one of the store, a file, or at hand.
+    """Compare two runs, and give a verdict for every case they share.
 
-    `rule` is a preset (robust, golden-tot, ratio), a TOML file, or a rule.
+    base, head: id, label or pinned name of a run in `store`, a file, or a `ResultSet`.
+    rule: a preset (robust, golden-tot, ratio), a TOML file, or a `Rule`.
+    match: "case" pairs results of the same case, "problem" the best of each side for a problem.
+    sentinels: suite of the canary problems that reveal a change of the machine.
     """
     judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
     sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
@@ -91,8 +94,8 @@ def history(
     sentinels: str = SENTINELS,
     suites: Sequence[str] | None = None,
 ) -> History:
-    """Every series over the newest `runs` runs: steps, what changed there, and alarms. `suites`
-    narrows it to runs of these."""
+    """Return every series over the newest `runs` runs: steps, what changed at each, and alarms.
+    `suites` restricts the runs to these suites."""
     newest = series_runs(store, runs, label, suites)
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
@@ -128,8 +131,8 @@ def assembled(
     baseline_name: str = "",
     baseline: Mapping[str, float] = FrozenDict(),
 ) -> History:
-    """Series as one history: alarms suppressed where canaries moved, and what changed at each step.
-    `newest` are their runs, newest first."""
+    """Return the history of series: alarms are suppressed where canaries moved, and steps carry
+    what changed. `newest` are the runs, newest first."""
     keys = set(sentinel_keys(sentinels))
     watch = {one.series: one.problem for one in found if one.problem in keys}
     found, moved = hold(found, watch)
@@ -149,7 +152,7 @@ def assembled(
 
 
 def placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[SeriesPoint]:
-    """Points of microbenchmarks as one series per machine, since they measure the machine."""
+    """Return the points with one series per machine for microbenchmarks, which measure it."""
 
     def place(point: SeriesPoint) -> str:
         here = runs[point.run_id].environment
@@ -175,9 +178,8 @@ def placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[Serie
 def series_runs(
     store: Store, count: int, label: str | None = None, suites: Sequence[str] | None = None
 ) -> list[Run]:
-    """The newest runs that are not excluded, newest first. The two sides of a paired comparison
-    confirm or refute a point of a series and are none themselves, unless their label is asked
-    for."""
+    """Return the newest runs that are not excluded, newest first. The sides of a paired comparison
+    confirm or refute a point of a series; they are points themselves only if selected by label."""
     found = store.runs(limit=4 * count, label=label, suites=suites)
     sides = label is not None
     kept = [r for r in found if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]
@@ -185,8 +187,8 @@ def series_runs(
 
 
 def audit(store: Store, newest: Sequence[Run]) -> Audit:
-    """Rows of runs in a row that ran the same binary, and how many the robust rule alarmed on.
-    `newest` is newest first."""
+    """Count the rows of consecutive runs with the same binary, and the alarms that the robust rule
+    raised on them. `newest` is newest first."""
     rule = rulefile.load("robust")
     compared = alarms = 0
     later: ResultSet | None = None

@@ -1,4 +1,4 @@
-"""Stage two of a night: suspects measured again, in paired rounds or in fresh processes."""
+"""Stage two of a night: measure suspects again, in paired rounds or in fresh processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Sides = tuple[Side, Side]
 def confirm_paired(
     doubts: Sequence[Doubt], file: Nightly, store: Store, tell: Tell
 ) -> dict[Key, Change]:
-    """Compare the base with tonight's stack in paired rounds, over the suspects of each device."""
+    """Compare the suspects of each device with the base in paired rounds."""
     found: dict[Key, Change] = {}
     budget = Budget(seconds=file.judge.budget_s)
     groups: dict[tuple[str, str], list[Doubt]] = {}
@@ -60,7 +60,7 @@ def confirm_paired(
                     budget_s=budget.left_s,
                 )
                 found |= paired_changes(mine, plan, argv, store)
-        except KernelmarkError as error:  # a base that does not build is no verdict
+        except KernelmarkError as error:  # a base that does not build gives no verdict
             tell(f"note: suspects on {device} are not confirmed: {error.message}")
     return found
 
@@ -74,8 +74,8 @@ def paired_changes(
     environments: Environments | None = None,
     opener: Opener | None = None,
 ) -> dict[Key, Change]:
-    """The changes of suspects on one device in paired rounds. `opener` measures elsewhere than in
-    workers of this machine, whose `environments` are then given."""
+    """Compare the suspects on one device in paired rounds, and return their changes. `opener`
+    replaces the workers of this machine, and then needs `environments`."""
     cases = {doubt.key: _round(doubt.result.case) for doubt in doubts}
     made = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
     report = compare_sides(
@@ -91,7 +91,8 @@ def paired_changes(
 def plan_pairs(
     pairs: tuple[Pair, ...], *, sides: Sides, device: str, label: str, budget_s: float
 ) -> AbPlan:
-    """The comparison of suspects: as many rounds as it takes to see a change in one of them."""
+    """Return the comparison of suspects, with enough rounds to detect a change in a single
+    pair."""
     rule = Rule(looks=looks_for(len(pairs)))
     return AbPlan(
         sides=sides, pairs=pairs, device=device, rule=rule, label=label, budget_s=budget_s
@@ -99,7 +100,7 @@ def plan_pairs(
 
 
 def looks_for(pairs: int) -> Looks:
-    """Looks whose last one can show a change that only one of so many pairs has."""
+    """Return looks with enough rounds to detect a change in only one of `pairs` pairs."""
     usual = Looks()
     need = rounds_for_one(usual, pairs)
     if need <= usual.last:
@@ -111,7 +112,7 @@ def looks_for(pairs: int) -> Looks:
 def _sides(
     file: Nightly, store: Store, before: str, doubt: Doubt
 ) -> Iterator[tuple[Sides, tuple[str, ...]]]:
-    """Base and head, and the words of the command that compares them."""
+    """Yield (base, head) and the words of the command that compares them."""
     base = file.base
     if not base.repo:
         side = parse_side(f"base={base.python}" if base.python else "base")
@@ -139,8 +140,8 @@ def _sides(
 def confirm_repeated(
     doubts: Sequence[Doubt], file: Nightly, store: Store, tell: Tell
 ) -> dict[Key, Change]:
-    """Measure the suspects again in fresh processes, and screen what they give strictly. This
-    excludes what one process had by chance, not what the machine does tonight: canaries do that."""
+    """Measure the suspects again in fresh processes, and apply the strict screen. This excludes
+    effects of a single process, not a change of the machine, which canaries reveal."""
     found: dict[Key, Change] = {}
     devices: dict[str, list[Doubt]] = {}
     for one in doubts:
@@ -160,14 +161,14 @@ def confirm_repeated(
         for one in mine:
             if one.key in again:
                 found[one.key] = verdict_again(one, again[one.key], file.judge.min_effect)
-                if one.story is None:  # raised by the baseline alone, and judged by it
+                if one.story is None:  # flagged and judged by the baseline alone
                     row = compared_change(store, one.before, results.run.id, one.result.series)
                     found |= {one.key: row} if row is not None else {}
     return found
 
 
 def verdict_again(doubt: Doubt, again: Result, min_effect: float) -> Change:
-    """What a repeated measurement says of a suspect: the strict screen of its series."""
+    """Return the verdict on a suspect's repeated measurement, by the strict screen."""
     if again.status is not Status.OK or again.measurement is None:
         failed = Reason("failed", status=again.status.value, cause=again.error)
         broken = VerdictStatus.BROKEN if doubt.level_s or _worked(doubt) else VerdictStatus.IGNORED
@@ -186,7 +187,7 @@ def _worked(doubt: Doubt) -> bool:
 
 
 def _round(case: Case) -> Case:
-    """The case with the timing of a round, measured as the night measured it."""
+    """Return the case with the duration of a round and the conditions of the night's timing."""
     kept = {name: getattr(case.timing, name) for name in ("cache", "strain", "duty", "threads")}
     return dataclasses.replace(case, timing=dataclasses.replace(ROUND, **kept))
 

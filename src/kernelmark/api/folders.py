@@ -1,7 +1,7 @@
-"""In which folder a run was started: what its command names is relative to that.
+"""The folder that a run was started in: paths in its command are relative to it.
 
-Kept in the user's cache, not in the store: a store is shared, and must not tell where a user's
-files are.
+It is kept in the user's cache, not in the store: a store is shared, and must not reveal the paths
+of a user's files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kernelmark.core.diskcache import cache_root
 from kernelmark.core.files import write_whole
 from kernelmark.core.private import private_folder
 
-_MOST_RUNS = 1000  # that are remembered, the latest ones
+_MOST_RUNS = 1000  # the latest ones are kept
 
 
 def remember_folder(run_id: str) -> None:
-    """Keep the working folder as that of a run. Where it cannot be written, it is not missed until
-    the run is resumed from another one."""
+    """Store the working folder of a run. A failure to write is ignored: it only matters if the run
+    is resumed from another folder."""
     known = {**_load(), run_id: str(Path.cwd())}
     with contextlib.suppress(OSError):
         private_folder(_place().parent)
@@ -27,7 +27,7 @@ def remember_folder(run_id: str) -> None:
 
 
 def folder_of(run_id: str) -> Path | None:
-    """The folder that a run was started in; None where that is not known here."""
+    """Return the folder that a run was started in; None if it is not in the cache."""
     found = _load().get(run_id)
     return None if found is None else Path(found)
 

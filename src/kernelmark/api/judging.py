@@ -1,4 +1,4 @@
-"""Two-stage judgement of a night: history flags suspects, `confirm` measures them again."""
+"""Judge a night in two stages: history flags suspects, `confirm` measures them again."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What counts. `nights` are the runs of each kind that are looked back at, `least` the lenient
-    limit of the first stage, `baseline` a run that tonight is compared with too. `paired` says
-    that suspects are confirmed by paired rounds, which a change of the machine cannot mislead."""
+    """The rules of the judgement. `nights` is the number of earlier runs per step, `least` the
+    lenient limit of stage one, `baseline` a run to compare with as well. `paired` is true if
+    suspects are confirmed in paired rounds, which a change of the machine does not affect."""
 
     label: str
     nights: int = 60
@@ -45,13 +45,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """A suspect of stage one: tonight's result, and what it was expected to be."""
+    """A suspect of stage one: tonight's result and the level it was expected at."""
 
     result: Result
     status: VerdictStatus
     level_s: float | None
-    before: str  # the last run before its state began
-    story: Story | None = None  # None where only the baseline raised it
+    before: str  # the last run before the change
+    story: Story | None = None  # None if only the comparison with the baseline flagged it
 
     @property
     def key(self) -> Key:
@@ -59,7 +59,7 @@ class Doubt:
 
 
 Key = tuple[str, str]  # series and device
-# What stage two found; a suspect that is not in it could not be measured again.
+# Stage two. A suspect that is not in its result could not be measured again.
 Confirm = Callable[[Sequence[Doubt]], Mapping[Key, Change]]
 
 
@@ -103,7 +103,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
         if result.case.problem.key not in canaries:
             one = stories.get(result.series)
             change = confirmed.get(key) or _unconfirmed(result, doubted.get(key), one)
-            changes.append(_held(change, one, moved))
+            changes.append(_suppress(change, one, moved))
     failed = sum(result.status.failed for result in tonight.values())
     return Judged(
         changes=tuple(changes),
@@ -115,7 +115,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
 
 
 def key_of(result: Result) -> Key:
-    """What tells results of a night apart: a series may have several devices of one kind."""
+    """Return the key of a result within a night: one series may run on several equal devices."""
     return result.series, result.device
 
 
@@ -141,8 +141,8 @@ def _doubts(
 
 
 def _against_baseline(store: Store, run_ids: Sequence[str], rules: Rules) -> list[Doubt]:
-    """Rows that are slower than in the pinned run. A slow loss, a little every night, never leaves
-    its level and shows here."""
+    """Return the results that are slower than in the pinned run. This finds a slow drift, which no
+    single night shows as a step."""
     if not rules.baseline:
         return []
     base = store.run(rules.baseline)
@@ -174,7 +174,8 @@ def change_of(
     *,
     by_median: bool = False,
 ) -> Change:
-    """Tonight's result against its level in history, or, `by_median`, against a median."""
+    """Return the change of tonight's result against its level in history, or, with `by_median`,
+    against a median."""
     now = None
     if result.measurement is not None:
         now = result.measurement.median_s if by_median else counted_s(result.measurement)
@@ -192,21 +193,21 @@ def change_of(
 
 
 def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Change:
-    """What is said of a result that stage two did not judge."""
+    """Return the change of a result that stage two did not judge."""
     if doubt is not None:
         reason = Reason("not-confirmed", verdict=doubt.status.value)
-        by_median = doubt.story is None  # raised by the baseline, whose level is a median
+        by_median = doubt.story is None  # flagged by the baseline, whose level is a median
         return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason, by_median=by_median)
     if story is None:  # another run of tonight has the series' newest point
         return change_of(result, None, VerdictStatus.UNSURE, Reason("no-level"))
     status = story.screen.status
     if status is VerdictStatus.NEW and len(story.points) > 1:
-        status = VerdictStatus.UNSURE  # it is not new, there are too few nights to judge it by
+        status = VerdictStatus.UNSURE  # not new, but too few nights to judge it by
     return change_of(result, level_s(story), status, story.screen.reason)
 
 
-def _held(change: Change, story: Story | None, moved: Collection[str]) -> Change:
-    """The change, suppressed where a canary moved in its run: the machine is another one."""
+def _suppress(change: Change, story: Story | None, moved: Collection[str]) -> Change:
+    """Return the change, suppressed if a canary moved in its run: the machine changed."""
     if story is None or story.newest.run_id not in moved or change.status not in ALARMS:
         return change
     return replace(change, held=HELD)
@@ -253,7 +254,7 @@ def _notes(
 
 
 def compared_change(store: Store, base: str, head: str, series: str) -> Change | None:
-    """The row of a series in the comparison of two runs."""
+    """Return the row of a series in the comparison of two runs."""
     found = compare(base, head, store=store, sentinels="")
     pairs = zip(found.rows, of_comparison(found), strict=True)
     return next((change for row, change in pairs if row.pair.shown.series == series), None)

@@ -1,4 +1,4 @@
-"""A run as a user names it: in the store, or in an exported file."""
+"""Load a run by its name in the store, or from an exported file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def loaded(
     ref: str, place: str | os.PathLike[str] | None
 ) -> Iterator[tuple[Results, Store | None]]:
-    """Yield the results of a run with the roofs known for them, and the open store they are in;
-    None for those of a file."""
+    """Yield the results of a run with their roofs, and the open store; None instead of the store
+    if the run is in a file."""
     if is_file(ref):
         yield Results(read_run(ref, None)), None
         return

@@ -1,4 +1,4 @@
-"""Microbenchmarks as users ask for them: run, kept and found again."""
+"""Run microbenchmarks, store their results, and find stored runs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 
 def names_for(device: str) -> list[str]:
-    """Every benchmark that runs on this kind of device."""
+    """Return every benchmark that runs on this kind of device."""
     _, info = find(device)
     return [name for name in registry.names() if info.kind in registry.get(name).kinds]
 
 
 class Pace:
-    """Expected seconds of microbenchmarks, which it learns from those that have ended. They depend
-    on `way`, too: the device, its threads and the mode."""
+    """Expected duration of microbenchmarks, learned from finished ones of the same `way`: device,
+    threads and mode."""
 
     def __init__(
         self, names: Sequence[str], way: str, clock: Callable[[], float] = time.monotonic
@@ -53,14 +53,14 @@ class Pace:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds of those that are still open; None where none of them was ever seen. One that was
-        not is taken to be like the others."""
+        """Expected seconds of the benchmarks still to run, with the mean for those never measured
+        before; None if that is all of them."""
         known = [self._means.get(self._name(name)) for name in self.open]
         seen = [seconds for seconds in known if seconds is not None]
         return len(known) * statistics.fmean(seen) if seen else None
 
     def take(self, name: str) -> None:
-        """One has ended now."""
+        """Record that a benchmark has ended now."""
         now = self._clock()
         self._means.learn(self._name(name), now - self._begun)
         self._begun = now
@@ -87,9 +87,9 @@ def measure(
     on_result: OnResult | None = None,
     on_interrupt: Callable[[Results], None] | None = None,
 ) -> Results:
-    """A run of microbenchmarks; each result is stored as it ends. Refusals alone are no run: they
-    are stored with the first result that is none. `on_interrupt` gets what there is when Ctrl-C
-    ends it."""
+    """Run microbenchmarks, and store each result when it ends. Unsupported benchmarks alone make no
+    run: they are stored with the first other result. On Ctrl-C, `on_interrupt` gets the results so
+    far."""
     found: list[Result] = []
     unstored: list[Result] = []
     results = session.run(
@@ -111,7 +111,7 @@ def measure(
         return Results(ResultSet(run=done, results=tuple(found)))
 
     try:
-        # Closed here: where an error ends this, the worker must not wait for a collector.
+        # Close the worker here: after an error it must not wait for garbage collection.
         with (
             hold_run_locks([run.id] if store is not None else []),
             interruptible() as guard,
@@ -141,13 +141,13 @@ def measure(
 
 
 def is_run(results: Sequence[Result]) -> bool:
-    """Whether any benchmark was more than refused, so that there is something to store."""
+    """Return whether there is something to store: a result that is not `unsupported`."""
     return any(result.status is not Status.UNSUPPORTED for result in results)
 
 
 def find_run(ref: str, store: Store) -> str:
-    """The id of a run of microbenchmarks: `latest`, `latest~1`, … count only these; all else is as
-    for other runs."""
+    """Return the id of a run of microbenchmarks. `latest`, `latest~1`, … count only such runs;
+    other refs are resolved as for any run."""
     match = _LATEST.match(ref)
     if match is None:
         return store.run(ref).id

@@ -1,7 +1,7 @@
 """A night: set-up, runs, two-stage judgement, summary, push, site, messages, retention.
 
-Each step is noted in a state file when it is done, and a run while it goes on, so that the same
-command after a reboot repeats nothing that is finished. A lock keeps two nights of one file apart.
+Finished steps are recorded in a state file, and runs in progress in the store, so that the same
+command after a reboot repeats no finished work. A lock prevents two nights of one file at once.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ _DAY_S = 86400.0
 _WEEK_S = 7 * _DAY_S
 _COMMAND_TIMEOUT_S = 3600.0
 _MOST_MOVERS = 5  # in a message
-_LOOKED_AT = 50  # newest runs among which that of a step is looked for
+_LOOKED_AT = 50  # newest runs that are searched for the run of a step
 
 Tell = Callable[[str], None]
 Reporter = Callable[[Plan], AbstractContextManager[OnEvent]]
 
 
 class SetupFailed(KernelmarkError):
-    """A set-up command failed: what would be measured is not what was meant."""
+    """A set-up command failed, so that the wrong software would be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What a night does its work with."""
+    """Callbacks and options of a night."""
 
     tell: Tell = field(default=lambda text: None)
     reporter: Reporter = field(default=lambda plan: contextlib.nullcontext(lambda event: None))
     now: Callable[[], float] = time.time
-    fresh: bool = False  # a new night, whatever was left unfinished
+    fresh: bool = False  # start a new night even if one is unfinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a night went; `summary` is its Markdown."""
+    """The outcome of a night; `summary` is Markdown."""
 
     code: int
     answer: str
@@ -85,14 +85,14 @@ class Ended:
 
 
 def run_night(file: Nightly, store: Store, tools: Tools | None = None) -> Ended:
-    """Do all that the file asks for, or what is left of an unfinished night."""
+    """Run a night as the file describes it, or the rest of an unfinished one."""
     tools = tools or Tools()
     with contextlib.chdir(file.folder), _locked(file):
         return _Night(file, store, tools).ended()
 
 
 class _State:
-    """Steps that are done, on disk."""
+    """The state file: finished steps of the current night."""
 
     def __init__(self, file: Nightly, tools: Tools) -> None:
         self._path = file.state_folder / "state.json"
@@ -110,7 +110,7 @@ class _State:
             self._document = document
             return
         self.resumed = False
-        # Not the time alone: a night within the same second would go on with this one's runs.
+        # Not only the time: a night started in the same second would continue this one's runs.
         night = new_run_id(now)
         empty: dict[str, Any] = {"version": _VERSION, "file": self._key, "night": night}
         self._document = {**empty, "started": now, "done": {}, "finished": False}
@@ -124,7 +124,7 @@ class _State:
         return float(self._document["started"])
 
     def known(self, step: str) -> Any:
-        """What a step that is done left; None for one that is not."""
+        """Return the recorded value of a finished step; None for other steps."""
         return self._document["done"].get(step)
 
     def note(self, step: str, left: Any) -> None:
@@ -145,7 +145,7 @@ class _Night:
         self._state = _State(file, tools)
         self._tell = tools.tell
         for text in (file.notify.webhook, file.push):
-            expanded(text)  # a variable that is not set is refused before hours of measuring
+            expanded(text)  # raises for an unset variable, before hours of measuring
         if self._state.resumed:
             self._tell(f"going on with the night of {date_text(self._state.started)} UTC")
 
@@ -205,7 +205,7 @@ class _Night:
             )
 
     def _roofs(self) -> list[str]:
-        """Measure the peaks of every device; which of them moved."""
+        """Measure the roofs of every device; return a sentence for each that moved."""
         moved = []
         for name in dict.fromkeys(d for table in self._file.run for d in table.devices):
             before = known_roofs(self._store, [name])
@@ -214,7 +214,7 @@ class _Night:
         return moved
 
     def _measure(self, table: Measured, device: str, step: str) -> dict[str, str]:
-        """Measure one table on one device, or what is left of it."""
+        """Measure one [[run]] table on one device, or the rest of it."""
         label = self._file.name
         argv = ("nightly", self._file.path.name, self._state.night, step)
         resumed = self._begun(argv)
@@ -231,7 +231,7 @@ class _Night:
                     resumed=resumed,
                 )
         except (UsageError, NothingToDo) as error:
-            # One table that cannot be measured must not cost the others their night.
+            # A table that cannot be measured must not stop the others.
             self._tell(f"{step} is left out: {error.message}")
             return {"trouble": f"{step} was not measured: {error.message}"}
         if results.run.state is RunState.INTERRUPTED:
@@ -239,7 +239,7 @@ class _Night:
         return {"run": results.run.id}
 
     def _begun(self, argv: tuple[str, ...]) -> Run | None:
-        """The run of a step that was cut off."""
+        """Return the unfinished run of an interrupted step."""
         found = self._store.runs(limit=_LOOKED_AT, label=self._file.name)
         return next((run for run in found if run.argv == argv), None)
 
@@ -310,8 +310,8 @@ class _Night:
         self._tell(f"wrote {place}")
 
     def _command(self, name: str, *words: str) -> None:
-        """Call another command of kmark; that it fails costs the night nothing but its work."""
-        # Not as --store: other users can see the words of a command.
+        """Run another kmark command. Its failure is reported, and does not stop the night."""
+        # Not as --store: other users can see the arguments of a process.
         env = {**os.environ, "KERNELMARK_STORE": self._file.store} if self._file.store else None
         command = [sys.executable, "-m", "kernelmark", name, *words]
         try:
@@ -340,7 +340,7 @@ class _Night:
 
     @contextlib.contextmanager
     def _excused(self) -> Iterator[None]:
-        """A message that cannot be sent is reported here and stops nothing else."""
+        """Report a message that could not be sent, without stopping the night."""
         try:
             yield
         except (NotSent, UsageError) as error:
@@ -357,7 +357,7 @@ class _Night:
             age_days = (now - run.started) / _DAY_S
             if run.label not in names or run.id in pinned:
                 continue
-            # One a week of each kind stays, so that a series goes back to its beginning.
+            # One run a week of each kind stays, so that a series keeps its beginning.
             devices = tuple(info.name for info in run.environment.devices)
             kind = (int(run.started // _WEEK_S), run.suite, devices)
             spare = kind in kept or run.label != self._file.name
@@ -376,8 +376,8 @@ class _Night:
 
 
 def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> list[str]:
-    """Sentences about roofs that are another value now. A roof that other work disturbed says
-    nothing."""
+    """Return a sentence for each roof that moved by more than `limit`. Unsteady roofs, which other
+    work disturbed, are ignored."""
     known = {(r.device, r.kind, r.name, r.unit, r.threads): r for r in before if r.steady}
     moved = []
     for roof in after:
@@ -391,7 +391,7 @@ def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> 
 
 
 def steps_of(file: Nightly) -> list[str]:
-    """What a night would do, in order."""
+    """Return the steps of a night as text, in order."""
     made = [f"set-up: {command}" for command in file.setup.commands]
     made += ["measure the roofs of every device"] if file.canaries.roofs else []
     for number, table in enumerate(file.run, 1):
@@ -423,7 +423,7 @@ def _is_news(judged: Judged) -> bool:
 
 @contextlib.contextmanager
 def _locked(file: Nightly) -> Iterator[None]:
-    """Keep a second night of this file away; the kernel gives the lock back when we die."""
+    """Lock out a second night of this file; the OS releases the lock if this process dies."""
     try:
         folder = make_folder(file.state_folder)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,6 @@
 """nightly.toml: what is measured every night, how it is judged, and who is notified.
 
-A key that is unknown or of another type is refused with what was meant, before anything runs.
+Unknown keys and wrong types are refused before anything runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHEN = ("alarm", "change", "always")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Shell commands before anything is measured; one that fails ends the night."""
+    """[setup]: shell commands to run before measuring; a failure ends the night."""
 
     commands: tuple[str, ...] = ()
     timeout_s: float = 3600.0
@@ -39,13 +39,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """[[run]]: suites by backends, on each of the devices."""
+    """[[run]]: the suites and backends to measure on each of the devices."""
 
     suites: tuple[str, ...]
     backends: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu",)
     timing: str = "default"
-    processes: int = 0  # fresh processes a case; 0 is what the timing says
+    processes: int = 0  # fresh processes per case; 0: as in the timing
     dtypes: tuple[str, ...] = ()
     filter: str = ""
     limit: int = 0
@@ -53,8 +53,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canaries:
-    """What tells a change of the machine from one of the code. `roofs` measures the device's peaks
-    every night; one that moved by more than `roof_limit` is reported."""
+    """[canaries]: how to distinguish changes of the machine from changes of the code. With `roofs`,
+    every night measures the device's roofs, and reports those that moved by more than
+    `roof_limit`."""
 
     suite: str = "sentinels"
     roofs: bool = False
@@ -63,21 +64,21 @@ class Canaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Both stages: how far is looked back, what is suspected, how suspects are confirmed."""
+    """[judge]: how many nights to consider, what is suspect, and how to confirm suspects."""
 
     nights: int = 60
     suspect: float = LEAST
     min_effect: float = MIN_EFFECT
     baseline: str = ""
     fail_on: tuple[str, ...] = ()
-    repeats: int = 5  # fresh processes a suspect, where there is no base to pair with
+    repeats: int = 5  # fresh processes per suspect, if there is no base to compare with
     budget_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What suspects are paired with: a fixed environment (`python`, `set`), or, with `repo`, the
-    commit before the change began, checked out and built."""
+    """[base]: what suspects are compared with: a fixed environment (`python`, `set`), or, with
+    `repo`, the commit before the change, checked out and built."""
 
     python: str = ""
     set: Mapping[str, str] = field(default_factory=FrozenDict)
@@ -92,8 +93,8 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """Who is notified, and when: at an alarm, at any change, or always. `$NAME` in the webhook is a
-    variable of the environment, which keeps it out of the file."""
+    """[notify]: who is notified, and when: at an alarm, at any change, or always. A webhook `$NAME`
+    is read from that environment variable, which keeps the secret out of the file."""
 
     when: str = "alarm"
     webhook: str = ""
@@ -105,8 +106,8 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Retention in days; 0 keeps everything. Results older than `samples` keep one time a block,
-    runs older than `runs` go, except one a week and pinned ones."""
+    """[keep]: retention in days; 0 keeps everything. Results older than `samples` keep one time per
+    block; runs older than `runs` are deleted, except one per week and pinned ones."""
 
     samples: int = 0
     runs: int = 0
@@ -114,7 +115,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nightly:
-    """The whole file; `path` is where it lies."""
+    """The contents of the file at `path`."""
 
     name: str
     run: tuple[Measured, ...]
@@ -134,7 +135,7 @@ class Nightly:
 
     @property
     def folder(self) -> Path:
-        """Where commands run and names in the file begin."""
+        """The folder that commands run in, and that paths in the file are relative to."""
         return self.path.parent
 
     @property
@@ -143,7 +144,7 @@ class Nightly:
 
 
 def load(path: str | os.PathLike[str]) -> Nightly:
-    """Read and check a file."""
+    """Load and check a nightly file."""
     place = Path(path).expanduser().absolute()
     document = load_toml(
         place,
@@ -156,7 +157,7 @@ def load(path: str | os.PathLike[str]) -> Nightly:
 
 
 def expanded(text: str) -> str:
-    """The value of `$NAME`; another text is itself."""
+    """Return the environment variable that `$NAME` refers to; other texts unchanged."""
     found = _VARIABLE.match(text)
     if found is None:
         return text
@@ -204,7 +205,7 @@ def _checked(nightly: Nightly, place: str) -> Nightly:
 
 
 def _read(table: object, kind: type[T], place: str) -> T:
-    """A dataclass from a TOML table."""
+    """Return a dataclass from a TOML table."""
     if not isinstance(table, dict):
         raise UsageError(f"{place}: is not a table", hint="write its keys below [name]")
     hints = typing.get_type_hints(kind)

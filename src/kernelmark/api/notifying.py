@@ -1,4 +1,4 @@
-"""Messages to people: a webhook that takes Slack's JSON, and mail by sendmail."""
+"""Send messages: to a webhook that accepts Slack's JSON, and as mail by sendmail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelmark.core.reason import Reason
 
 _TIMEOUT_S = 30.0
 _TRIES = 3
-_MOST_LETTERS = 3000  # Slack cuts a text block there
+_MOST_LETTERS = 3000  # Slack truncates longer text blocks
 
 
 class NotSent(KernelmarkError):
@@ -40,7 +40,7 @@ def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sl
                 return
         except urllib.error.HTTPError as error:
             failed = f"status {error.code}"
-            if error.code < 500:  # asking again changes nothing
+            if error.code < 500:  # another attempt would fail too
                 break
         except (OSError, ValueError) as error:
             failed = str(getattr(error, "reason", error))

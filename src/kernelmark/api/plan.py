@@ -1,5 +1,4 @@
-"""From what was asked to the cases that answer it. Everything illegal is refused here, before
-anything runs."""
+"""Expand a request into cases. Illegal requests are refused here, before anything runs."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ from kernelmark.workloads import select, suites
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to measure. Problems come from `suites`, from `ops` with `axes`, or are written out;
-    beside a suite, `ops` picks from it. No backends means all that can. `sentinels` are added to
-    suites; nothing else that is chosen here touches them."""
+    """A request: what to measure. Problems come from `suites`, from `ops` with `axes`, or from
+    `problems`; with a suite, `ops` filters it. No backends means all that support the problems.
+    `sentinels` adds the canaries to suites; filter and limit do not apply to them."""
 
     ops: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -55,7 +54,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The cases, the devices that share them, and what a reader should know about the choice."""
+    """The cases, the devices they are distributed to, and notes on what was selected."""
 
     cases: tuple[Case, ...]
     devices: tuple[DeviceInfo, ...]
@@ -73,7 +72,7 @@ class Plan:
 
 
 def plan(selection: Selection, timing: Timing) -> Plan:
-    """The cases of a selection, problem by problem; an illegal request raises."""
+    """Return the cases of a selection, ordered by problem; raise UsageError if it is illegal."""
     _check_files(selection)
     problems = _problems(selection, timing)
     infos = targets.expand(selection.devices)
@@ -107,7 +106,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     _refuse_unknown_config(cases, infos[0])
     if left := _left_out(problems, cases):
         notes.append(left)
-    if made_up := _made_up(list(chosen), infos[0]):
+    if made_up := _fake_times_note(list(chosen), infos[0]):
         notes.append(made_up)
     named = selection.suites
     if selection.sentinels and named and SENTINELS not in named:
@@ -127,8 +126,8 @@ def plan(selection: Selection, timing: Timing) -> Plan:
 
 
 def _refuse_unknown_config(cases: Sequence[Case], info: DeviceInfo) -> None:
-    """Raise UsageError if every case refuses the names of its config here already. Where one does
-    not, the workers decide."""
+    """Raise UsageError if every case is known to refuse a name in its config. Otherwise the workers
+    decide."""
     refusals = []
     for case in cases:
         if not case.config or (refusal := _refused_name(case, info)) is None:
@@ -139,21 +138,21 @@ def _refuse_unknown_config(cases: Sequence[Case], info: DeviceInfo) -> None:
 
 
 def _refused_name(case: Case, info: DeviceInfo) -> Reason | None:
-    """Why the backend does not know a name of the config; None if it is not known without a
-    device."""
+    """Return the backend's reason to refuse a name in the config; None if there is none, or if
+    only a device can show it."""
     try:
         find_backend(case.backend).check_config(case.problem, case.config, info)
     except Unsupported as error:
         reason = error.message.root
         return reason if reason.code == UNKNOWN_NAME else None
-    except Exception:  # of the user's file: the case fails by it, and others may not
+    except Exception:  # raised by the user's file: this case fails, others may not
         return None
     return None
 
 
 def _check_files(selection: Selection) -> None:
-    """Refuse kernel files that are missing, or that compute none of the ops asked for, before
-    anything that the op asks for is."""
+    """Refuse kernel files that are missing or that compute none of the requested ops, before the
+    op's own dims are checked."""
     for name in selection.ops:
         if backend_folder.is_file(name):
             raise UsageError(f"{name} is a kernel file, not an op", hint=Reason("file-is-no-op"))
@@ -165,8 +164,8 @@ def _check_files(selection: Selection) -> None:
 
 
 def _check_op(file: Backend, selection: Selection) -> None:
-    """Refuse a kernel file that computes none of the ops asked for."""
-    from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
+    """Refuse a kernel file that computes none of the requested ops."""
+    from kernelmark.ops._own import OwnOp  # imports NumPy, which nothing else here needs
 
     ops: tuple[str, ...] = getattr(file, "ops", ())
     if not selection.ops or set(ops) & set(selection.ops):
@@ -182,14 +181,14 @@ def _check_op(file: Backend, selection: Selection) -> None:
 
 
 def own_kernels(backends: Sequence[str]) -> dict[str, OwnKernel]:
-    """What the kernel files among these go by in history."""
+    """Return the identity in history of each kernel file among these backends."""
     files = [name for name in backends if backend_folder.is_file(name)]
     return dict(zip(files, identify(map(Path, files)), strict=True))
 
 
 def changes(kernels: Iterable[OwnKernel]) -> list[str]:
-    """Notes on kernel files that are not what was last measured under their name, or that another
-    file of the same name makes go by a name with a mark."""
+    """Return notes on kernel files whose content changed since they were last measured, or whose
+    name got a suffix because another file has the same name."""
     notes = []
     for kernel in kernels:
         if kernel.changed:
@@ -206,14 +205,14 @@ def changes(kernels: Iterable[OwnKernel]) -> list[str]:
 
 
 def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> tuple[Problem, ...]:
-    """The problems of a selection, whatever backends there are here. If not `here`, kernel files
-    run in another environment than this process, which may be unable to load them."""
+    """Return the problems of a selection, whether or not a backend is available. With `here=False`,
+    kernel files run in another environment, and this process may be unable to load them."""
     if here:
         _check_files(selection)
     try:
         return tuple(_problems(selection, timing))
     except ProblemError:
-        # Dims may be missing because the op is not that of the file.
+        # Dims may be missing because the op is not the one in the file.
         for name in filter(backend_folder.is_file, selection.backends):
             try:
                 file = find_backend(name)
@@ -224,7 +223,7 @@ def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> t
 
 
 def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:
-    """`k=v` words as a config; a value's form tells its type."""
+    """Parse `name=value` words into a config; the form of a value determines its type."""
     config: dict[str, ConfigValue] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -239,7 +238,7 @@ def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:
 
 
 def axis_words(given: Mapping[str, object]) -> tuple[str, ...]:
-    """Python values as axes: m=512, m=[256, 512], ta=("n", "t"), causal=True, m="[1:16]"."""
+    """Format Python values as axes: m=512, m=[256, 512], ta=("n", "t"), causal=True, m="[1:16]"."""
     return tuple(f"{name}={_axis_text(name, value)}" for name, value in given.items())
 
 
@@ -281,8 +280,8 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
 
 
 def _asks_for_own(selection: Selection) -> bool:
-    """Whether an op may have to come from a backend's file. Otherwise no file is loaded for it:
-    that of a side of `kmark ab` may need another environment than this process."""
+    """Return whether an op may be defined in a kernel file. If not, no file is loaded: a side of
+    `kmark ab` may have a file that this process cannot load."""
     asked = {*selection.ops, *(text.split(" ", 1)[0] for text in selection.problems)}
     suites_of_files = not set(selection.suites) <= set(suites.names())
     return (not asked and (not selection.suites or suites_of_files)) or any(
@@ -291,14 +290,14 @@ def _asks_for_own(selection: Selection) -> bool:
 
 
 def _ops_of_files(names: Sequence[str]) -> tuple[str, ...]:
-    """The ops that the kernel files among these backends compute."""
+    """Return the ops that the kernel files among these backends compute."""
     files = [find_backend(name) for name in names if backend_folder.is_file(name)]
     return tuple(dict.fromkeys(op for file in files for op in getattr(file, "ops", ())))
 
 
 def own_ops(names: Sequence[str]) -> tuple[str, ...]:
-    """The ops that these backends' files define; from now on they are known."""
-    from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
+    """Register and return the ops that the kernel files among these backends define."""
+    from kernelmark.ops._own import OwnOp  # imports NumPy, which nothing else here needs
 
     ops = _ops_of_files(names)
     return tuple(op for op in ops if isinstance(op_folder.registry.get(op), OwnOp))
@@ -323,10 +322,10 @@ def _from_suites(selection: Selection) -> list[Problem]:
 def _backends(
     selection: Selection, problems: Sequence[Problem], info: DeviceInfo
 ) -> tuple[dict[str, frozenset[str]], list[str]]:
-    """For each backend the ops it is asked for, and notes on what was left out.
+    """Return the ops to measure with each backend, and notes on what was left out.
 
-    Asked for by name, a backend must be there, and what it cannot do becomes a row. Otherwise it
-    is asked for the ops of which it can do at least one of the problems.
+    A backend selected by name must be available, and problems that it does not support become
+    rows. Without names, each backend gets the ops of which it supports at least one problem.
     """
     all_ops = frozenset(problem.op for problem in problems)
     if selection.backends:
@@ -352,7 +351,7 @@ def _backends(
 
 
 def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
-    """A note on problems that no backend is asked for."""
+    """Return a note on problems that no backend measures; "" if there are none."""
     done = {case.problem for case in cases}
     left = [problem for problem in problems if problem not in done]
     if not left:
@@ -362,8 +361,8 @@ def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
     return f"{summary}: no backend that is available here can do any of {ops}"
 
 
-def _made_up(chosen: Sequence[str], info: DeviceInfo) -> str:
-    """A note on kernels of the user's own where there is no clock to time them with."""
+def _fake_times_note(chosen: Sequence[str], info: DeviceInfo) -> str:
+    """Return a note on user kernels on the fake device, whose clock is scripted; else ""."""
     own = [name for name in chosen if name not in backend_folder.registry]
     if info.kind != "fake" or not own:
         return ""
@@ -376,7 +375,7 @@ def _made_up(chosen: Sequence[str], info: DeviceInfo) -> str:
 def _able(
     backend: Backend, problems: Sequence[Problem], info: DeviceInfo
 ) -> tuple[frozenset[str], str]:
-    """Ops of which the backend can do a problem; where it can do none, the first reason."""
+    """Return the ops of which the backend supports a problem, and its first refusal."""
     able: set[str] = set()
     first_reason = ""
     for problem in problems:
@@ -389,7 +388,7 @@ def _able(
 
 
 def find_backend(name: str) -> Backend:
-    """The backend that a user named; a file of their own is one too, by its whole name."""
+    """Return the backend that a user named: a registered one, or the path of a kernel file."""
     try:
         return backend_folder.find(name)
     except UsageError as error:
@@ -410,12 +409,12 @@ def find_backend(name: str) -> Backend:
 def _is_file(name: str) -> bool:
     try:
         return Path(name).expanduser().is_file()
-    except (OSError, RuntimeError):  # too long for a name, or of a user who is not there
+    except (OSError, RuntimeError):  # the name is too long, or ~user does not exist
         return False
 
 
 def require(name: str, info: DeviceInfo) -> None:
-    """Refuse a backend that is not available or does not run on this kind of device."""
+    """Raise UsageError for a backend that is unavailable or does not run on this kind of device."""
     backend = find_backend(name)
     if info.kind not in backend.device_kinds:
         raise UsageError(
@@ -431,7 +430,7 @@ def require(name: str, info: DeviceInfo) -> None:
 
 
 def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
-    """The backend, or None and a reason worth telling; "" for one of another device."""
+    """Return the backend, or None and the reason; "" if it is for another kind of device."""
     try:
         backend = backend_folder.find(name)
     except KernelmarkError as error:
@@ -444,7 +443,7 @@ def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
 
 def _axis_text(name: str, value: object) -> str:
     if hasattr(value, "tolist"):
-        value = value.tolist()  # NumPy's
+        value = value.tolist()  # a NumPy array
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float | str):

@@ -1,4 +1,4 @@
-"""plot: a figure of runs, of the stored history, or of a tuning folder."""
+"""plot: draw a figure of runs, of the stored history, or of a tuning folder."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KINDS = (*figures.RESULT_KINDS, HISTORY, TUNING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure as a Vega-Lite spec; notebooks show it."""
+    """A figure as a Vega-Lite spec; notebooks display it."""
 
     spec: Spec
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Draw it into a .png, .svg, .html (offline, with tooltips) or .json file."""
+        """Write the figure to a .png, .svg, .html (offline, with tooltips) or .json file."""
         return vega.save(self.spec, os.fspath(path))
 
     def _repr_svg_(self) -> str:
@@ -47,14 +47,18 @@ def plot(
     head: str = "",
     dark: bool = False,
 ) -> Figure:
-    """Draw a figure of results: roofline, bars, ecdf, sweep, heatmap or samples.
+    """Draw a figure: roofline, bars, ecdf, sweep, heatmap, samples, history or tuning.
 
         km.plot("roofline").save("roofline.html")
         km.plot("sweep", golden, "nightly", x="m")
 
-    `what` are results at hand, or runs as `load` takes them; by default the latest. Kind `history`
-    takes none and draws the stored series; `tuning` takes a tuning folder. `x` and `y` are dims of
-    sweep and heatmap, `base` and `head` backends of ecdf and heatmap.
+    kind: the kind of figure.
+    what: `Results`, or runs as `load` takes them (default: the latest run). `history` takes none
+        and draws every series of the store; `tuning` takes one tuning folder.
+    store: path or URL (default: the user's store).
+    x, y: dims of sweep and heatmap.
+    base, head: backends of ecdf and heatmap.
+    dark: use the dark theme.
     """
     if kind not in KINDS:
         raise UsageError(f"there is no figure {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
@@ -72,7 +76,7 @@ def plot(
 
 
 def check_options(kind: str, **options: str) -> dict[str, str]:
-    """Return the options that are not empty; raise UsageError if the kind does not have one."""
+    """Return the options that are not empty; raise UsageError for one that the kind lacks."""
     given = {name: value for name, value in options.items() if value}
     known = figures.OPTIONS.get(kind, ())
     for name in given:
@@ -90,13 +94,13 @@ def of_results(
     *,
     dark: bool = False,
 ) -> Figure:
-    """The figure of runs, each with the roofs of memory levels that its own roofs lack."""
+    """Return the figure of runs, each given with additional roofs of memory levels."""
     names = _names([results for results, _ in found])
     rows: list[Row] = []
     roofs: list[Roof] = []
     for (results, levels), name in zip(found, names, strict=True):
         own = results.timed
-        if len(found) > 1:  # the same backend of two runs is two things to compare
+        if len(found) > 1:  # compare the same backend between runs
             own = [dataclasses.replace(row, backend=f"{row.backend} ({name})") for row in own]
         rows += own
         roofs += [*results.roofs, *levels]
@@ -107,12 +111,12 @@ def of_results(
 
 
 def of_history(stories: Sequence[Story], runs: int, *, dark: bool = False) -> Figure:
-    """The figure of series over `runs` runs."""
+    """Return the figure of series over `runs` runs."""
     return _themed(HISTORY, figures.history(stories), f"{runs} runs", dark=dark)
 
 
 def of_tuning(path: str | os.PathLike[str], *, dark: bool = False) -> Figure:
-    """The figure of a tuning folder."""
+    """Return the figure of a tuning folder."""
     from kernelmark.report import tuning_figure
     from kernelmark.tune.folder import TuningFolder
 
@@ -126,7 +130,7 @@ def _themed(kind: str, spec: Spec, subtitle: str, *, dark: bool) -> Figure:
 
 
 def _names(found: Sequence[Results]) -> list[str]:
-    """The label of each run, or its id where labels are not enough to tell runs apart."""
+    """Return the labels of the runs if they are unique, else the ids."""
     labels = [results.run.label for results in found]
     if "" in labels or len(set(labels)) < len(labels):
         return [results.run.id for results in found]

@@ -1,4 +1,4 @@
-"""Push runs to a dashboard: in parts, and on after a lost connection where the server stopped."""
+"""Push runs to a dashboard in parts; after a lost connection, only missing results are sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 _PART = 250  # results in one request
 _TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
-_AGAIN = (429, 500, 502, 503, 504)  # statuses that another attempt may change
+_AGAIN = (429, 500, 502, 503, 504)  # HTTP statuses worth another attempt
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 Tell = Callable[[str], None]
@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """What pushing a run did: results that the server did not have before, and those it had."""
+    """The outcome of pushing a run: counts of results that were new to the server or known."""
 
     run_id: str
     added: int
@@ -41,7 +41,7 @@ class Pushed:
 
 
 class _Refused(KernelmarkError):
-    """An answer that no further attempt will change."""
+    """A response that no further attempt will change."""
 
     def __init__(self, status: int, message: str, hint: str | None) -> None:
         super().__init__(message, hint=hint)
@@ -57,8 +57,8 @@ def push(
     patience_s: float = PATIENCE_S,
     tell: Tell = lambda text: None,
 ) -> list[Pushed]:
-    """Push runs to the server at `url`. A connection that fails is tried again until it has failed
-    for `patience_s`; results that the server has are not sent again."""
+    """Push runs to the server at `url`. Failing requests are repeated for `patience_s` seconds;
+    results that the server has are not sent again."""
     server = _Server(url, token, patience_s, tell)
     found = [store.run(ref).id for ref in refs]
     return [_push(server, store, run_id) for run_id in dict.fromkeys(found)]
@@ -84,9 +84,9 @@ def _push(server: _Server, store: Store, run_id: str) -> Pushed:
 def _parts(
     every: dict[Position, Result], missing: dict[Position, Result]
 ) -> Iterator[list[Result]]:
-    """Missing results, some at a time, and one empty part where none is missing, which brings the
-    run's own state. Results of one case on one device stay together and come with those the server
-    has: their order alone tells their processes apart."""
+    """Yield the missing results in parts; one empty part, to update the state of the run, if none
+    is missing. All results of one case on one device are sent together, known ones included: only
+    their order identifies the process of each."""
     wanted = {position[:2] for position in missing}
     groups: dict[tuple[str, str], list[Result]] = {}
     for position, result in every.items():
@@ -122,11 +122,11 @@ class _Server:
         self._token = token
         self._patience_s = patience_s
         self._tell = tell
-        # A redirect would take the token to another host.
+        # A redirect would send the token to another host.
         self._open = urllib.request.build_opener(_NoRedirect()).open
 
     def positions(self, run_id: str) -> set[Position]:
-        """What the server has of a run; nothing of one that it does not know."""
+        """Return the positions of the results of a run that the server has."""
         try:
             found = self._request(f"/api/runs/{quote(run_id, safe='')}")
         except _Refused as error:
@@ -149,7 +149,7 @@ class _Server:
                         Reason("push-failed", url=self._url, cause=str(error)),
                         hint="is the dashboard running? push again: it goes on where it stopped",
                     ) from None
-                # Clients that lost one server must not all come back at the same moment.
+                # Jitter: clients of one server must not all retry at the same moment.
                 sleep(max(error.after_s, pause_s * random.uniform(0.5, 1.0)))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -184,7 +184,7 @@ _HINTS = {
 
 
 def _error_of(error: urllib.error.HTTPError) -> Exception:
-    """The error that an answer means."""
+    """Return the exception for an HTTP error response."""
     try:
         message = str(json.loads(error.read())["error"]["message"])
     except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):

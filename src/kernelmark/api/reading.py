@@ -1,4 +1,4 @@
-"""Runs as a user names them: in a store, in a file of ours, or in one of another tool."""
+"""Read a run by name: from a store, from a kernelmark file, or from a file of another tool."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _HEAD_BYTES = 4096
 
 
 def is_file(ref: str) -> bool:
-    """Whether `ref` names a file, not a run of the store: by its ending, by a beginning that only
-    paths have, or because it is there. A label may have a slash."""
+    """Return whether `ref` names a file, not a run of the store: by its suffix, by a prefix such as
+    `./`, or because it contains a slash and exists. A label may contain a slash."""
     if ref == "-" or Path(ref).suffix.lower() in _SUFFIXES:
         return True
     return ref.startswith(("/", "./", "../", "~/")) or ("/" in ref and Path(ref).is_file())
 
 
 def check_name(name: str, what: str = "the label") -> None:
-    """Refuse a label or pinned name by which no run could be asked for; an empty one is none."""
+    """Raise UsageError for a label or pinned name that would be taken for a file."""
     if name and is_file(name):
         raise UsageError(
             Reason("name-like-file", what=what, name=name),
@@ -38,8 +38,8 @@ def check_name(name: str, what: str = "the label") -> None:
 
 
 def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
-    """The run in a file: what `--json` or `export` wrote (`-` is stdin), or any format that has an
-    importer. `form` names a format instead of finding it out."""
+    """Return the run in a file that `--json` or `export` wrote (`-`: stdin), or in any format that
+    has an importer. `form` names the format (default: detected)."""
     if given is not None:
         check_name(given.label)
     if place == "-":
@@ -69,7 +69,8 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
 
 @about("results-file")
 def read_run(ref: str, store: Store | None) -> ResultSet:
-    """The run that `ref` names: a file, or an id, label, pinned name or `latest~1` of the store."""
+    """Return the run that `ref` names: a file, or an id, label, pinned name, `latest` or `latest~1`
+    in the store."""
     if is_file(ref):
         return read_file(ref)
     if store is None:
@@ -99,7 +100,7 @@ def _ours(data: bytes, place: str) -> ResultSet:
 
 
 def load_timing(timing: str | Timing) -> Timing:
-    """A preset or TOML file by name, or a timing as it is."""
+    """Return the timing of a preset or TOML file; a `Timing` unchanged."""
     if isinstance(timing, str):
         return Timing.load(timing)
     if not isinstance(timing, Timing):

@@ -1,7 +1,6 @@
-"""Results: what `run` gives back; a sequence that shows itself as a table.
+"""Results: what `run` and `bench` return; a sequence that prints as a table.
 
-Tables are imported when they are made: km.bench takes as little time as it can, and its caller may
-want the number alone.
+The code for tables is imported on demand, because callers of km.bench may only want the number.
 """
 
 from __future__ import annotations
@@ -30,7 +29,11 @@ _IN_PYTHON = 'fields of Timing are given as timing=km.Timing.preset("quick", max
 
 
 class Results(Sequence[Result]):
-    """The results of a run, in the order asked for, with the roofs they are compared with."""
+    """The results of a run, in the order of the request, with the roofs they are compared with.
+
+    A sequence of `Result`; it prints as a table, also in notebooks. `run` is the run itself,
+    `roofs` the roofline ceilings, `notes` are remarks on the measurement.
+    """
 
     def __init__(
         self, result_set: ResultSet, roofs: Sequence[Roof] = (), notes: Sequence[str] = ()
@@ -41,7 +44,7 @@ class Results(Sequence[Result]):
 
     @functools.cached_property
     def rows(self) -> list[tables.Row]:
-        """One row a result; a comparison needs none."""
+        """One table row per result, computed on first use."""
         from kernelmark.report import tables
 
         return tables.rows(self.result_set, self.roofs, _sentinels(self.run))
@@ -53,6 +56,7 @@ class Results(Sequence[Result]):
 
     @property
     def run(self) -> Run:
+        """The run: id, start, environment, label, state."""
         return self.result_set.run
 
     @property
@@ -62,17 +66,17 @@ class Results(Sequence[Result]):
 
     @property
     def micro(self) -> list[Result]:
-        """The results of microbenchmarks, in the order they came."""
+        """The results of microbenchmarks, in the order they were measured."""
         return [result for result in self.result_set.results if is_micro(result.case)]
 
     @property
     def table(self) -> tables.Table:
-        """The first of `all_tables`."""
+        """The first table of `all_tables`."""
         return self.all_tables[0]
 
     @property
     def all_tables(self) -> list[tables.Table]:
-        """One of times, one of metrics; only those that have rows, and the first if none has."""
+        """A table of times and one of metrics, if they have rows; at least the table of times."""
         if not self.micro:
             from kernelmark.report import tables
 
@@ -83,11 +87,11 @@ class Results(Sequence[Result]):
 
     @property
     def failed(self) -> bool:
-        """Whether any case ended wrong, in an error, or not at all."""
+        """Whether any case gave a wrong result, failed, or did not finish."""
         return any(result.status.failed for result in self)
 
     def best(self) -> list[Result]:
-        """The fastest right result of each problem."""
+        """Return the fastest correct result of each problem."""
         found: dict[str, tuple[float, Result]] = {}
         for row in self.rows:
             key, measured = row.result.case.problem.key, row.result.measurement
@@ -97,16 +101,17 @@ class Results(Sequence[Result]):
         return [result for _, result in found.values()]
 
     def ok(self) -> list[Result]:
+        """Return the results whose status is `ok`."""
         return [result for result in self if result.status is Status.OK]
 
     def records(self) -> list[dict[str, Cell]]:
-        """One flat record a result, in seconds and bytes: what `to_csv` and `frame` hold."""
+        """Return one flat record per result, in seconds and bytes, as in `to_csv` and `frame`."""
         from kernelmark.report import render
 
         return render.records(self.result_set, self.rows)
 
     def frame(self) -> Any:
-        """A pandas DataFrame of `records`."""
+        """Return `records` as a pandas DataFrame."""
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
@@ -119,7 +124,10 @@ class Results(Sequence[Result]):
     def compare(
         self, base: Results | ResultSet | str, *, rule: str = "robust", match: By = "case"
     ) -> Comparison:
-        """Verdicts of this run as head. `base` is another run at hand, or a file of one."""
+        """Compare this run, as head, with `base`: `Results`, a `ResultSet`, or a file.
+
+        `rule` is a preset (robust, golden-tot, ratio) or a TOML file.
+        """
         from kernelmark.api.comparing import compare
 
         other = base.result_set if isinstance(base, Results) else base
@@ -131,18 +139,21 @@ class Results(Sequence[Result]):
         return compare(other, self.result_set, rule=rule, match=match)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The exact document that `kmark import` reads, with the roofs."""
+        """Return the run with its roofs as JSON, which `kmark import` reads without loss. Also
+        write it to `path` if given."""
         from kernelmark.core import codec
 
         whole = dataclasses.replace(self.result_set, roofs=self.roofs)
         return _kept(codec.dumps(whole) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
+        """Return `records` as CSV. Also write it to `path` if given."""
         from kernelmark.core.files import csv_text
 
         return _kept(csv_text(self.records()), path)
 
     def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
+        """Return the tables and warnings as Markdown. Also write it to `path` if given."""
         from kernelmark.report import render, tables
 
         found = [failure.sentence for failure in tables.failures(self.rows)]

@@ -1,4 +1,4 @@
-"""Which roofs results are compared with: measured here and now, or taken from the store."""
+"""The roofs that results are compared with: measured now, or read from the store."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 RoofMode = Literal["stored", "fresh", "none"]
 
-# A roof moves with firmware, kernel and what else the machine does, not from hour to hour.
+# A roof changes with firmware, OS kernel and background load, not from hour to hour.
 MAX_AGE_S = 7 * 24 * 3600.0
-# What other work disturbed is measured again, but not before that work may be over.
+# Roofs that other work disturbed are measured again, once that work may have ended.
 RETRY_S = 600.0
-# Until they were measured once on this model: as on a Neoverse N1 and on an H200.
+# Expected duration before the first measurement on a model: that of a Neoverse N1 and an H200.
 _ROOFS_S = {"cpu": 3.0}
 _GPU_ROOFS_S = 10.0
 
@@ -39,8 +39,8 @@ _GPU_ROOFS_S = 10.0
 def roofs_for_plan(
     plan: Plan, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
-    """The roofs of the plan's devices, measured where none are known, where these are a week old
-    and where other work disturbed them."""
+    """Return the roofs of the plan's devices. Roofs that are missing, older than a week or
+    disturbed by other work are measured."""
     if mode == "none":
         return ()
     roofs: list[Roof] = []
@@ -51,7 +51,7 @@ def roofs_for_plan(
 
 
 def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]:
-    """The newest roofs that the store has of this machine's devices; nothing is measured."""
+    """Return the newest stored roofs of this machine's devices, without measuring."""
     if store is None:
         return ()
     host = platform.node()
@@ -59,8 +59,8 @@ def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]
 
 
 def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
-    """The roofs that the store had for where these results come from when their run began: a
-    percentage of a stored run does not change because a roof was measured again."""
+    """Return the stored roofs of the results' host and devices as of the start of their run, so
+    that percentages of a stored run do not change when a roof is measured again."""
     environment, at = results.run.environment, results.run.started
     infos = {info.name: info for info in environment.devices}
     places = {
@@ -77,7 +77,7 @@ def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
 
 
 def expected_roofs_s(plan: Plan, store: Store | None, mode: RoofMode) -> float:
-    """Seconds that `roofs_for_plan` is expected to take."""
+    """Return the expected duration of `roofs_for_plan`."""
     means = Means.of_machine()
     return sum(
         _expected_s(means, info)
@@ -99,7 +99,7 @@ def _seconds_name(info: DeviceInfo) -> str:
 def _must_measure(
     info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
 ) -> tuple[bool, tuple[Roof, ...]]:
-    """Whether roofs are to be measured, and those that the store has."""
+    """Return whether roofs have to be measured, and those in the store."""
     known: tuple[Roof, ...] = ()
     if store is not None:
         host = platform.node()
@@ -109,8 +109,8 @@ def _must_measure(
 
 
 def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:
-    """Roofs of memory levels that any stored microbenchmark measured where these results come from:
-    `kmark micro cache` gives that of a level which `kmark roofs` leaves out on a CPU."""
+    """Return the roofs of memory levels from any stored microbenchmark on the results' host and
+    devices: on a CPU, `kmark micro cache` measures levels that `kmark roofs` leaves out."""
     if store is None:
         return []
     known = {(roof.device, roof.name) for roof in stored_roofs(store, results)}
@@ -146,8 +146,8 @@ def measure_roofs(
     known: tuple[Roof, ...] = (),
     when: str = "",
 ) -> tuple[Roof, ...]:
-    """Roofs of a device measured now and stored; `known` ones stay where that fails. `when` is
-    added to the note."""
+    """Measure and store the roofs of a device, and return them; `known` ones replace those that
+    fail. `when` is added to the progress note."""
     if info.kind not in SOURCES:
         return known
     count = _threads(info, threads)
@@ -161,7 +161,7 @@ def measure_roofs(
     except KernelmarkError as error:
         tell(error.message)
         return known
-    # Without compiling: the next time the kernels are in the cache.
+    # Without compile time: next time the kernels are in the cache.
     compile_s = sum(result.cost.get("compile", 0.0) for result in results)
     means.learn(_seconds_name(info), max(0.0, time.time() - started - compile_s))
     means.save()
@@ -187,7 +187,7 @@ def measure_roofs(
 def _tell_unsteady(
     measured: Sequence[Roof], kept: Sequence[Roof], tell: Callable[[str], None]
 ) -> None:
-    """Say which new roofs do not replace older ones."""
+    """Report the unsteady new roofs that do not replace older ones."""
     for roof in measured:
         for old in kept:
             same = (old.kind, old.name, old.unit) == (roof.kind, roof.name, roof.unit)
@@ -198,11 +198,11 @@ def _tell_unsteady(
 
 
 def _still_good(known: tuple[Roof, ...]) -> bool:
-    """Whether they are young enough; those that other work disturbed are so for minutes only."""
+    """Return whether the roofs are recent enough; disturbed ones expire after minutes."""
     if not known:
         return False
     most_s = RETRY_S if any(not roof.steady for roof in known) else MAX_AGE_S
-    # They are measured together; one that could not be measured again keeps its age.
+    # Roofs are measured together; one whose re-measurement failed keeps its old time.
     return time.time() - max(roof.measured for roof in known) < most_s
 
 

@@ -1,4 +1,4 @@
-"""Expected seconds of a comparison, which it learns from the rounds that have ended."""
+"""Expected duration of a comparison, learned from finished rounds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kernelmark.runners.ab import Budget, Event, Measured, Row
 from kernelmark.runners.forecast import Forecast, compile_ahead_s
 from kernelmark.runners.targets import find
 
-# Seconds around the pairs of a round, over those in which the slower side loads, before any round
-# was seen: their processes start at the same time, and take cores from each other.
+# Start-up time of a round divided by the load time of the slower side, before any round was
+# measured: both processes start at the same time and compete for cores.
 _SHARED = 1.2
 
 
@@ -20,9 +20,9 @@ _START = "start/ab-without-loading"
 
 
 class Rounds:
-    """How long a comparison takes. A round is what starting and loading both sides takes, learnt as
-    seconds, and its pairs, learnt as a factor over what a plain model says of their cases. Neither
-    depends on what other commands learn."""
+    """A model of a comparison's duration. A round consists of starting and loading both sides,
+    learned in seconds, and of its pairs, learned as a factor over the plain model of their cases.
+    Both are independent of what other commands learn."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Rounds:
     ) -> None:
         info = find(plan.device)[1]
         self.looks = plan.rule.looks
-        self.pairs = len(plan.pairs)  # that are open
+        self.pairs = len(plan.pairs)  # undecided ones
         self.done = 0
         self.budget = budget or Budget()
         self._clock = clock
@@ -46,16 +46,16 @@ class Rounds:
             1e-9, self._pair_s * self.pairs
         )
         place, names = info.model or info.kind, "+".join(sorted(set.union(*loaded)))
-        self.command = f"ab/{names}"  # by which the seconds before its rounds are known
+        self.command = f"ab/{names}"  # key of the learned start-up time
         self._around = f"{place}/{names}/round", f"{place}/slower-side"
         self._factor = f"{place}/{names}/pair", f"{place}/pair"
         self._compiled_s = compile_ahead_s(self._machine, cases, plan.jobs) if plan.jobs else 0.0
         self._begun = self._paired = clock()
-        self._first_s = 0.0  # seconds of the round at hand up to the end of its first pair
+        self._first_s = 0.0  # seconds of the current round up to the end of its first pair
 
     @property
     def round_s(self) -> float:
-        """Seconds of a round of the pairs that are open."""
+        """Expected seconds of a round of the undecided pairs."""
         return self._around_s + self.pairs * self._pair_s * self._pair_factor
 
     @property
@@ -73,21 +73,21 @@ class Rounds:
         return self._first_factor if known is None else known
 
     def learn_start(self, seconds: float) -> None:
-        """Take in the seconds of the command besides its rounds."""
+        """Learn the seconds that the command took outside its rounds."""
         self._machine.means.learn(f"start/{self.command}", seconds)
         self._machine.means.learn(_START, max(0.0, seconds - self._load_s))
 
     @property
     def start_s(self) -> float | None:
-        """Seconds of the command before its first round; None where none like it was seen here."""
+        """Expected seconds before the first round; None before the first such command."""
         return self._machine.means.get(f"start/{self.command}")
 
     @property
     def whole_s(self) -> tuple[float, float]:
-        """Seconds of the command up to its first look, and to its last."""
+        """Expected seconds of the command up to its first look, and up to its last."""
         start = self.start_s
         if start is None:
-            # Reading the environments loads both sides.
+            # Capturing the environments loads both sides.
             rest = self._machine.means.get(_START)
             start = self._load_s + (self._machine.start_s() if rest is None else rest)
         start += self._compiled_s
@@ -96,8 +96,8 @@ class Rounds:
 
     @property
     def left_s(self) -> tuple[float, float]:
-        """Seconds to the next look and to the last, if all pairs that are open stay so; at most
-        those that the budget leaves."""
+        """Expected seconds to the next look and to the last, if no pair is decided before; at most
+        what is left of the budget."""
         begun = min(self._clock() - self._begun, self.round_s)
         next_look = self.looks.after(self.done) or self.looks.last
         ends = (next_look - self.done, self.looks.last - self.done)
@@ -107,15 +107,15 @@ class Rounds:
 
     @property
     def last(self) -> int:
-        """The round that ends it, if all pairs that are open stay so: that of the last look, or the
-        last one that fits into the budget."""
+        """The last round, if no pair is decided before: that of the last look, or the last one that
+        fits into the budget."""
         if math.isinf(self.budget.seconds):
             return self.looks.last
         fitting = int(max(0.0, self.budget.left_s) / max(1e-9, self.round_s))
         return min(self.looks.last, max(1, self.done + fitting))
 
     def take(self, event: Event) -> None:
-        """Learn from what happened."""
+        """Update the model with an event."""
         if isinstance(event, Row):
             self.pairs -= 1
         if not isinstance(event, Measured):
@@ -128,7 +128,7 @@ class Rounds:
             self.done, self._begun = event.round, now
 
     def _learn(self, pairs: int, others_s: float) -> None:
-        """Take in a round, of which all pairs but the first took `others_s`."""
+        """Learn from a round whose pairs, except for the first, took `others_s`."""
         means = self._machine.means
         pair_s = self._pair_s * self._pair_factor
         if pairs > 1:

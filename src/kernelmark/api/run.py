@@ -55,20 +55,30 @@ def run(
     on_event: OnEvent | None = None,
     **axes: object,
 ) -> Results:
-    """Measure `op` over `axes`, a suite, or problems written out, in worker processes.
+    """Measure an op over axes, a suite, or single problems, in worker processes.
 
         km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
-
-    `timing` is quick, default, full, a TOML file, or a `Timing` with fields of its own:
-
         km.run("gemm", …, timing=km.Timing.preset("quick", max_s=2, target_rel_ci=0.02))
 
-    `store` is False, True for the user's own store, or a path, URL or opened store. `progress`
-    writes a line for each case that ended to stderr, with the time left; waiting for a device that
-    another process times on is always reported there. `sentinels` adds three problems that should
-    never change to a suite, as `kmark run` does. An illegal request raises before anything runs; a
-    case that fails is a result with its status. Ctrl-C raises KeyboardInterrupt once everything
-    finished is stored.
+    op, axes: op and its dims and options; a list of values gives one problem for each.
+    problem: problems as text, such as "gemm m=512 n=512 k=512 a=f32".
+    suite: names or TOML files of suites; `op` then filters them.
+    backend: backends or kernel files (default: all that support the problems).
+    device: "cpu", "cuda:0", "hip:0", …, or several.
+    config: options of the kernel by name.
+    timing: "quick", "default", "full", a TOML file, or a `Timing`.
+    store: False, True for the user's store, a path or URL, or an open store.
+    label: label of the run.
+    filter: keep the problems whose key matches a regular expression.
+    limit: keep at most this many problems, a sample over ops, dtypes and sizes.
+    sentinels: add the canaries, three problems that should never change, to a suite.
+    roofs: "stored" reuses roofs of the last week, "fresh" measures them, "none" does without.
+    timeout_s: limit for one case.
+    progress: write a line to stderr after each case; a wait for a locked device is always reported.
+    on_event: callback for progress events.
+
+    An illegal request raises UsageError before anything runs; a case that fails is a result with
+    its status. Ctrl-C raises KeyboardInterrupt after the finished results are stored.
     """
     _check_axes(axes, timing)
     selection = Selection(
@@ -115,13 +125,14 @@ def _write_line(text: str) -> None:
 
 
 def _report_wait(event: Event) -> None:
-    """Report what blocks a run without progress: it may take minutes."""
+    """Report a wait for a locked device, also without `progress`: it may take minutes."""
     if isinstance(event, Waiting):
         _write_line(str(event))
 
 
 def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
-    """Refuse what no op knows but the timing, or `run` in the singular, with where it belongs."""
+    """Raise UsageError, with a hint, for an axis that is a field of `Timing` or a misspelt argument
+    of `run`."""
     fields = [field.name for field in dataclasses.fields(Timing)]
     own = inspect.signature(run).parameters
     for name in axes:
@@ -139,8 +150,11 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
 
 
 def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
-    """A run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file. `store`
-    is a path or URL; by default the user's own."""
+    """Return a stored run as `Results`.
+
+    ref: id, label or pinned name of a run, "latest", "latest~1", …, or a file.
+    store: path or URL (default: $KERNELMARK_STORE, or the user's store).
+    """
     from kernelmark.api.loading import loaded
 
     with loaded(ref, store) as (results, _):
@@ -148,12 +162,12 @@ def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) ->
 
 
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:
-    """A named suite, or that of a TOML file."""
+    """Return a suite by its name, or from a TOML file."""
     return load_suite(os.fspath(name_or_path))
 
 
 def suites() -> list[str]:
-    """Names of the suites that come with kernelmark."""
+    """Return the names of the suites that come with kernelmark."""
     from kernelmark.workloads.suites import names
 
     return names()

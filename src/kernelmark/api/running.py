@@ -1,4 +1,4 @@
-"""A plan measured: environment, roofs, workers and store put together."""
+"""Measure a plan: capture the environment, get the roofs, run the workers, store the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """How a run is carried out; none of it changes what is measured."""
+    """Settings of a run that do not change what is measured."""
 
     label: str = ""
     roofs: RoofMode = "stored"
@@ -35,8 +35,8 @@ class Conduct:
     compile_timeout_s: float = 600.0
     jobs: int | None = None
     retry_failed: bool = False
-    refuse_config: bool = False  # raise if no case knows the names of its config
-    repository: str = ""  # whose commit is measured; by default that of the working folder
+    refuse_config: bool = False  # raise if every case refuses a name in its config
+    repository: str = ""  # its commit is recorded; by default that of the working folder
 
     def __post_init__(self) -> None:
         check_name(self.label)
@@ -51,10 +51,10 @@ def measure(
     on_event: OnEvent | None = None,
     resumed: Run | None = None,
 ) -> Results:
-    """Every case of the plan measured, checked and, with a store, kept as it ends. `resumed` is
-    the run to go on with. An interrupted run gives what there is."""
+    """Measure and check every case of the plan; with a store, save each result when it ends.
+    `resumed` is a run to continue. An interrupted run returns the results so far."""
     conduct = conduct or Conduct()
-    tell = on_event or (lambda event: None)
+    notify = on_event or (lambda event: None)
     names = [info.name for info in plan.devices]
     runner = LocalRunner(
         names,
@@ -67,8 +67,8 @@ def measure(
         cpus = [info.name for info in plan.devices if info.kind == "cpu"]
         for name, (given, used) in overridden_variables(cpus).items():
             text = f"{name}={given} is overruled: workers have {used}; --threads sets their number"
-            tell(Note(text=text))
-        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
+            notify(Note(text=text))
+        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: notify(Note(text=text)))
     except KeyboardInterrupt:
         kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"
         raise KeyboardInterrupt(f"interrupted before the first case; {kept}") from None
@@ -100,5 +100,5 @@ def measure(
             roofs=roofs,
         )
     if resumed is not None and store is not None:
-        roofs = stored_roofs(store, result_set)  # those of its first part, for all of it
+        roofs = stored_roofs(store, result_set)  # a resumed run keeps the roofs of its start
     return Results(result_set, roofs=roofs, notes=plan.notes)

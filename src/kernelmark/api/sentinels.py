@@ -1,5 +1,5 @@
-"""Sentinels: problems that should never change, measured beside a suite. If they move, the machine
-did."""
+"""Canaries (the suite `sentinels`): problems that should never change, measured along with a suite.
+If their times move, the machine changed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from kernelmark.core.timing import Timing
 from kernelmark.workloads import suites
 
 SENTINELS = "sentinels"
-# What is asked first is least likely to be under test.
+# Backends to try first: those least likely to be under test.
 _FIRST = {"cpu": ("numpy",), "cuda": ("rtc", "cublaslt"), "hip": ("rtc",)}
 
 
 def sentinel_keys(name_or_path: str = SENTINELS) -> list[str]:
-    """Keys of the problems of a suite of sentinels; an empty name is none."""
+    """Return the problem keys of a suite of canaries; none for an empty name."""
     if not name_or_path:
         return []
     return [problem.key for problem in suites.load(name_or_path).problems]
 
 
 def companions(chosen: Sequence[str], info: DeviceInfo, timing: Timing) -> list[Case]:
-    """Each sentinel by one backend: NumPy on a CPU; on a GPU our own kernel, its vendor's library,
-    else the first of the `chosen` backends that can. None on a device that is not real."""
+    """Return a case for each canary, with one backend: NumPy on a CPU; on a GPU kernelmark's kernel
+    or the vendor's library; else the first of the `chosen` backends that supports it. There are
+    none for the fake device."""
     found = []
     for problem in suites.load(SENTINELS).problems if info.kind in _FIRST else ():
-        # A file of the user's own is what is under test.
+        # A kernel file of the user is what is under test.
         others = [name for name in chosen if name in backend_folder.registry]
         able = (name for name in (*_FIRST[info.kind], *others) if _can(name, problem, info))
         name = next(able, None)
@@ -40,7 +41,7 @@ def companions(chosen: Sequence[str], info: DeviceInfo, timing: Timing) -> list[
 
 
 def beside_suite(run: Run) -> frozenset[str]:
-    """Keys of the sentinels of a run that has them beside other suites."""
+    """Return the problem keys of the canaries that were added to the suites of a run."""
     named = run.suite.split(",")
     return frozenset(sentinel_keys()) if SENTINELS in named and len(named) > 1 else frozenset()
 

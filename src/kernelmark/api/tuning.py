@@ -1,4 +1,4 @@
-"""Tune a workload, from its log to kernels that are faster.
+"""Tune the kernels of a workload: from its log to faster configs.
 
 import kernelmark as km
 km.tuning.summarise("mymodel", backend="torch", device="cuda:0")

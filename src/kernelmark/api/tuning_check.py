@@ -1,4 +1,4 @@
-"""Compile a sample of the candidates of a tuning folder, without the GPU that they are for.
+"""Compile a sample of the candidates of a tuning folder, without the target GPU.
 
 from kernelmark.api import tuning_check
 for one in tuning_check.check("mymodel", candidates=32):
@@ -24,8 +24,8 @@ def check(
     jobs: int | None = None,
     compile_timeout_s: float = COMPILE_TIMEOUT_S,
 ) -> Iterator[Check]:
-    """Every plan, or those that `only` names, one after the other as they are compiled. Nothing
-    is written to the folder."""
+    """Compile a sample of the candidates of every plan, or of those that `only` names, and yield a
+    `Check` for each plan. Nothing is written to the folder."""
     asked = picked(TuningFolder.open(place), only)
     with hinted("'kmark doctor' says what is missing for it"):
         return checks.check(

@@ -1,4 +1,4 @@
-"""Plans for the problems of a tuning folder, or for problems that make one."""
+"""Write plans for the problems of a tuning folder, or create a folder from problems."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _ANOTHER = "--reference chooses another"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What `plan` did: a draft for each problem with what became of its file, problems that
-    cannot be tuned, and problems that were not selected. `hint` is a way out where nothing was
+    """The outcome of `plan`: a draft for each problem with the fate of its file, problems that
+    cannot be tuned, and problems that were not selected. `hint` says what to do if nothing was
     planned."""
 
     drafts: tuple[Draft, ...]
@@ -64,13 +64,18 @@ def plan(
     acceptance: Acceptance | None = None,
     force: bool = False,
 ) -> Planned:
-    """Write a plan for each problem whose share is at least `thr` percent (default: those that
-    the summary selected). Files that were edited by hand stay as they are unless `force`.
+    """Write a plan for each problem of a tuning folder that is worth tuning.
 
-    `selection` adds problems to the folder, which is made if it is not there; one with nothing
-    but a filter or limit picks from the folder's own. `arch` stands for a device that is not
-    here. Without a `reference` that of the summary is to be beaten, else the backend's own
-    choice."""
+    backend: the backend to tune.
+    reference: the backend to beat (default: that of the summary, else the default config).
+    device, arch: the target device, or its architecture if it is not in this machine.
+    thr: least share of the workload's time, in percent (default: the summary's selection).
+    selection: problems to add to the folder, which is created if missing. With only a filter or
+        limit, it selects among the problems of the folder.
+    strategy, seed, budget: how to search, and for how long.
+    acceptance: least improvement that is kept.
+    force: overwrite plans that were edited by hand.
+    """
     backend = backends.canonical(backend)
     asked = dataclasses.replace(selection or Selection(), backends=(backend,))
     folder, workload, added = _workload_for(place, asked)
@@ -94,7 +99,7 @@ def plan(
         blas=_logged(workload),
         settings=chosen,
         info=info,
-        # Times of another architecture weigh problems, but are not the reference's here.
+        # Times from another architecture weight the problems, but are no reference times here.
         timed_by=known.basis.backend if known and known.basis.arch == info.arch else "",
     )
     if drafts and added:
@@ -129,8 +134,8 @@ def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
 def _other_floats(
     folder: TuningFolder, refused: Sequence[Refused], info: DeviceInfo
 ) -> tuple[str, ...]:
-    """Return what to do about 8-bit floats that the architecture has in another form. BLAS logs
-    have the same letters for both forms."""
+    """Return a hint for OCP 8-bit floats on an architecture that only has FNUZ ones. BLAS logs use
+    the same letters for both."""
     taken = {kind for refusal in refused for kind in refusal.cost.problem.dtypes.values()} & F8_OCP
     if not (taken and info.arch.startswith(FNUZ_ARCHS)):
         return ()
@@ -144,7 +149,7 @@ def _other_floats(
 
 
 def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Workload, bool]:
-    """The folder and its problems with those that are asked for, and whether that adds any."""
+    """Return the folder, its problems with the requested ones, and whether some were added."""
     if not _has_problems(selection):
         if selection.axes or selection.dtypes:
             if own := own_ops(selection.backends):
@@ -161,7 +166,7 @@ def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Wor
 
 
 def _summary_for(folder: TuningFolder, thr: float | None) -> Summary | None:
-    """The summary, if there is one; a threshold insists on it."""
+    """Return the summary, if there is one; raise UsageError if a threshold needs it."""
     if thr is not None:
         check_percent(thr)
     known = summaries.read(folder.summary)
@@ -178,7 +183,8 @@ def _has_problems(selection: Selection) -> bool:
 
 
 def _picked(costs: list[Cost], selection: Selection, folder: TuningFolder) -> list[Cost]:
-    """Those that a filter or limit leaves; one that came with ops or a suite is spent on them."""
+    """Return the costs that match the filter and limit, which apply here only if the selection
+    names no problems."""
     if not _has_problems(selection):
         keep = [cost.problem for cost in costs]
         if selection.filter is not None:
@@ -208,7 +214,8 @@ def _target(device: str | None, arch: str | None, known: Summary | None) -> Devi
 
 
 def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bool) -> None:
-    """`named` says whether the user named the reference; else it is that of the summary."""
+    """Raise UsageError for illegal settings. `named`: the user named the reference; otherwise it is
+    that of the summary."""
     asked = chosen.acceptance
     for number in (chosen.seed, chosen.budget.minutes, asked.min_ratio, asked.min_gain_us):
         if not (math.isfinite(number) and number >= 0):
@@ -220,7 +227,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
         raise UsageError(reason, hint=f"ask for {planfile.LEAST_ROUNDS}, or more")
     _check_backend(chosen.backend, info, here=here)
     if chosen.reference != chosen.backend:
-        with _naming("the reference" if named else "the reference that summary.csv names"):
+        with _role_in_errors("the reference" if named else "the reference that summary.csv names"):
             _check_backend(chosen.reference, info, here=here)
     strategies.registry.get(chosen.strategy)
 
@@ -234,8 +241,8 @@ def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
 
 
 @contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """An error also says what the backend is here for."""
+def _role_in_errors(what: str) -> Iterator[None]:
+    """Add the role of the backend to a UsageError."""
     try:
         yield
     except UsageError as error:
@@ -244,7 +251,7 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:
-    """The logged fields of each problem's most frequent call."""
+    """Return the BLAS fields that were logged for each problem's most frequent call."""
     fields: dict[Problem, Mapping[str, str]] = {}
     for call in sorted(workload.calls, key=lambda call: -call.count):
         if call.blas:

@@ -34,7 +34,7 @@ from kernelmark.tune.search.driver import Driver, OnEvent
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
-# A candidate that takes longer is of no use to anybody.
+# A candidate that takes longer is useless.
 TIMEOUT_S = 30.0
 COMPILE_TIMEOUT_S = 180.0
 _KINDS = {"sm_": "cuda", "gfx": "hip", "fake": "fake"}
@@ -42,11 +42,11 @@ _KINDS = {"sm_": "cuda", "gfx": "hip", "fake": "fake"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What a run left: outcomes of this and of earlier runs, plans that cannot be tuned with the
-    reason, plans that were not reached in time, and plans that have an outcome but whose search
-    was ended by the clock (`cut`), or by the minutes of the plan itself (`spent`, with the
-    candidates that the plan asks for). `unreadable` are plans that were not asked for and have a
-    damaged file, so that their outcome is unknown."""
+    """The outcome of a tuning run: outcomes of this and earlier runs, plans that cannot be tuned
+    with the reason (`retired`), and plans that were not reached in time. Plans with an outcome
+    whose search ended early are in `cut` (time limit of the run) or `spent` (minutes of the plan,
+    with the candidates that it requests). `unreadable` are other plans with a damaged file, whose
+    outcome is unknown."""
 
     folder: TuningFolder
     outcomes: tuple[Outcome, ...]
@@ -60,7 +60,7 @@ class Tuned:
 
     @property
     def failed(self) -> bool:
-        """Whether a plan came to nothing: it could not be tuned, or no candidate was right."""
+        """Whether a plan failed: it could not be tuned, or no candidate was correct."""
         return bool(self.retired) or any(not o.tuned.verified for o in self.outcomes)
 
 
@@ -77,10 +77,19 @@ def run(
     on_event: OnEvent | None = None,
     store: Store | None = None,
 ) -> Tuned:
-    """Search, final and results of every plan, or of those that `only` names. What journals hold
-    is not evaluated again, except with `retry_failed` what may have failed because of the machine.
-    Ctrl-C or SIGTERM ends every worker and returns what was reached. Roofs in `store` show which
-    candidates are faster than the device can be: they fail as `impossible`."""
+    """Run the search and the final re-measurement of every plan, and write the results.
+
+    devices: devices to use; a bare number is a device of the plans' kind.
+    only: names of the plans to run (default: all).
+    jobs: processes that compile.
+    minutes: time limit for the whole run; 0 is no limit.
+    timeout_s, compile_timeout_s: limits for one candidate.
+    retry_failed: repeat evaluations that may have failed because of the machine. Otherwise
+        nothing that is in a journal is evaluated again.
+    store: its roofs reveal candidates faster than the device allows, which fail as `impossible`.
+
+    Ctrl-C or SIGTERM ends all workers and returns what was reached.
+    """
     if minutes < 0:
         raise UsageError("minutes must not be negative", hint="0 is no limit")
     folder = TuningFolder.open(place)
@@ -108,7 +117,7 @@ def run(
     except KeyboardInterrupt:
         return _written(folder, driver, interrupted=True)
     except BaseException as error:
-        with suppress(OSError, KernelmarkError):  # a full disk must not hide what went wrong first
+        with suppress(OSError, KernelmarkError):  # a full disk must not hide the first error
             _written(folder, driver, interrupted=True)
         if isinstance(error, OSError) and error.filename:
             raise unwritable(Path(error.filename), error) from None
@@ -117,8 +126,8 @@ def run(
 
 
 def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
-    """The plans that `only` names, all of a folder if it names none. No other file is read: a
-    mistake in one holds up nobody else."""
+    """Return the plans that `only` names, or all of the folder. No other file is read, so that a
+    mistake in one plan does not block the others."""
     known = folder.names()
     if not known:
         raise NothingToDo(
@@ -132,7 +141,7 @@ def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
 
 
 def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[str]) -> None:
-    """Plans for a GPU may have been written where there is none."""
+    """Raise UsageError if the plans need a GPU that this machine does not have."""
     names = devices_of(folder, chosen, asked)
     arch = next((plan.arch for plan in chosen if plan.arch.startswith(("sm_", "gfx"))), "")
     kind = device_kinds.get(names[0].partition(":")[0]) if arch and not asked else None
@@ -149,8 +158,8 @@ def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[s
 def devices_of(
     folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[str]
 ) -> tuple[str, ...]:
-    """Device names. A bare number is a device of the plans' kind; without any, it is the device of
-    the summary, or the first of that kind."""
+    """Return the device names. A bare number is a device of the plans' kind. The default is the
+    device of the summary, else the first of that kind."""
     arch = next((plan.arch for plan in chosen if plan.arch), "")
     kind = next((name for start, name in _KINDS.items() if arch.startswith(start)), "cpu")
     if asked:
@@ -162,12 +171,12 @@ def devices_of(
 
 
 def _written(folder: TuningFolder, driver: Driver, *, interrupted: bool = False) -> Tuned:
-    """Write what is there: of this run, and of plans that it was not asked to run."""
+    """Write the results of this run, and of the plans that it did not run."""
     asked = {plan.name: plan for plan in driver.plans}
     others, broken = ownership.readable(folder, but=asked)
     before = ownership.outcomes(folder, [*asked.values(), *others])
     reached = before.outcomes | driver.outcomes
-    names = list(dict.fromkeys((*folder.names(), *asked)))  # a file may be gone by now
+    names = list(dict.fromkeys((*folder.names(), *asked)))  # a file may be deleted by now
     outcomes = tuple(reached[name] for name in names if name in reached)
     unreached = tuple(
         name for name in names if name in asked and name not in driver.outcomes | driver.retired

@@ -1,4 +1,4 @@
-"""What the problems of a tuning folder cost, timed with the reference."""
+"""Time the problems of a tuning folder with the reference backend."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Place = str | os.PathLike[str]
 
-# Whom to ask where no reference is named, the first that is here: what a program would call.
+# The default reference is the first of these that is available: what a program would call.
 _REFERENCES = ("torch", "cublaslt", "numpy", "fake")
 _CHECKPOINT_S = 1.0
 DEVICES = "'kmark list devices' says which devices there are, 'kmark doctor' what is missing"
@@ -53,11 +53,18 @@ def summarise(
     argv: Sequence[str] = (),
     on_event: OnEvent | None = None,
 ) -> Summary:
-    """Time each distinct problem of a tuning folder once with the reference, and weigh it by its
-    calls. `thr` is in percent (0.1 is 0.1 %): problems below it are left out of plans.
+    """Time each distinct problem of a tuning folder with the reference, and weight it by its calls.
 
-    What summary.csv has from the same backend, version, device and timing is not timed again.
-    Ctrl-C raises once everything so far is in the file."""
+    backend: the reference (default: the first available of torch, cublaslt and numpy).
+    device: one device or several.
+    timing: a preset or a TOML file.
+    thr: least share of the workload's time, in percent (0.1 is 0.1 %); plans leave out problems
+        below it.
+    store: open store that the run is saved in.
+    retry_failed: time problems again that failed before.
+
+    Times in summary.csv from the same backend, version, device and timing are reused. Ctrl-C raises
+    KeyboardInterrupt after the times so far are written to the file."""
     if thr is not None:
         check_percent(thr)
     folder = TuningFolder.open(place)
@@ -76,22 +83,22 @@ def summarise(
         device=",".join(info.name for info in infos),
     )
     book = _Book(folder, basis, summaries.counts(workload), thr, retry_failed=retry_failed)
-    tell = on_event or (lambda event: None)
+    notify = on_event or (lambda event: None)
     for text in _notes(folder, basis, book):
-        tell(Note(text=text))
+        notify(Note(text=text))
     todo = book.todo
     if todo:
         check_writable(folder.summary)
         selection = Selection(
             problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
         )
-        label = f"tune {folder.path.name}".replace(".", "-")  # never to be read as a file's name
+        label = f"tune {folder.path.name}".replace(".", "-")  # a suffix would name a file
         results = measure(
             plan_cases(selection, Timing.load(timing)),
             conduct=Conduct(label=label, roofs="none"),
             store=store,
             argv=argv,
-            on_event=book.listening(tell),
+            on_event=book.saving_before(notify),
         )
         for result in results:
             book.take(result, results.run.id if store is not None else "")
@@ -117,7 +124,7 @@ def _notes(folder: TuningFolder, basis: Basis, book: _Book) -> Iterator[str]:
 
 
 class _Book:
-    """The costs of a folder while they are being found out, written down every few seconds."""
+    """The costs of a folder during the measurement, saved every few seconds."""
 
     def __init__(
         self,
@@ -147,17 +154,17 @@ class _Book:
     def todo(self) -> list[Problem]:
         return [problem for problem, cost in self._costs.items() if cost.status is None]
 
-    def listening(self, tell: OnEvent) -> OnEvent:
-        """As `tell`, writing down what ended."""
+    def saving_before(self, notify: OnEvent) -> OnEvent:
+        """Return a callback that saves finished cases and then calls `notify`."""
 
-        def heard(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, CaseFinished):
                 self.take(event.result)
                 if time.monotonic() - self._written > _CHECKPOINT_S:
                     self.write()
-            tell(event)
+            notify(event)
 
-        return heard
+        return on_event
 
     def take(self, result: Result, run: str = "") -> None:
         problem = result.case.problem
@@ -167,14 +174,15 @@ class _Book:
 
     def write(self) -> Summary:
         summary = summaries.summary(self._basis, self._costs.values(), thr=self._thr)
-        if self._thr is None:  # the selection is that of before, so is what it was made by
+        if self._thr is None:  # the selection is unchanged, and so is its threshold
             summary = dataclasses.replace(summary, thr=self._thr_before)
         summaries.write(self._path, summary)
         self._written = time.monotonic()
         return summary
 
     def _keep(self, before: Summary, *, timed: bool, retry_failed: bool) -> None:
-        """What is selected stays; times stay unless they were `timed` in another way."""
+        """Take over the selection of an earlier summary, and its times if they were `timed` in the
+        same way."""
         for cost in before.costs:
             again = not timed or (cost.status is not None and cost.status.failed and retry_failed)
             if cost.problem not in self._costs:
@@ -188,7 +196,7 @@ class _Book:
 
 
 def read_workload(folder: TuningFolder) -> Workload:
-    """The problems of a folder with their counts; one without any is nothing to do."""
+    """Return the problems of a folder with their counts; raise NothingToDo if there are none."""
     again = f"kmark import LOG --workload {folder.path}"
     planfile.learn_ops(folder)
     with hinted(f"mend it, or read its log again: {again} --force"):
@@ -204,7 +212,7 @@ def check_percent(thr: float) -> None:
 
 
 def _reference(info: DeviceInfo) -> str:
-    """The first of the known references that is here and runs on the device."""
+    """Return the first of the default references that is available for the device."""
     for name in _REFERENCES:
         backend = backends.find(name)
         here = info.kind in backend.device_kinds and backend.available() is None

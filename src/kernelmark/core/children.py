@@ -1,9 +1,9 @@
-"""Child processes that end with this one, whatever they started and however this one ends.
+"""Child processes that end with this one, grandchildren included, even after SIGKILL.
 
-A compiler is mostly a driver that starts the real one: killing the child leaves the grandchild. So
-a child gets a process group of its own, with a guard in it that waits at a pipe whose other end
-only this process holds. When this process is gone, SIGKILL included, the guard reads the end of the
-pipe and kills the group.
+Most compilers are drivers that start the real compiler: killing the child leaves the grandchild.
+So each child gets its own process group, with a guard process that reads from a pipe whose write
+end only this process has. When this process ends in any way, the guard reads EOF and kills the
+group.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _GUARD = ("/bin/sh", "-c", "read _ || kill -9 0")
 
 @contextlib.contextmanager
 def child_group() -> Iterator[int]:
-    """A process group for children, as `process_group` of Popen takes it; whatever is still in it
-    at the end is killed."""
+    """Yield a process group for children, for `process_group` of Popen; processes that are still
+    in it at the end are killed."""
     guard = _start_guard(process_group=0)
     try:
         yield guard.pid
@@ -30,7 +30,7 @@ def child_group() -> Iterator[int]:
 
 
 def last_line(output: bytes) -> str:
-    """The last line that a command wrote: mostly why it failed."""
+    """Return the last line that a command wrote, which usually says why it failed."""
     return "".join(output.decode(errors="replace").strip().splitlines()[-1:])
 
 
@@ -42,8 +42,8 @@ def run_child(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end and return what it wrote. Raises OSError where it cannot be started
-    and subprocess.TimeoutExpired; it and all that it started are gone afterwards."""
+    """Run a command to its end and return its output. Raise OSError if it cannot be started, and
+    subprocess.TimeoutExpired. All processes that it started are killed afterwards."""
     pipe = subprocess.PIPE
     with (
         child_group() as group,
@@ -66,9 +66,9 @@ def run_child(
 
 
 def guard_own_group() -> None:
-    """Have what this process starts end with it, where it leads a process group."""
+    """If this process leads its process group, kill the group when this process ends."""
     if os.getpgrp() != os.getpid():
-        return  # the group has other members, which are not ours to kill
+        return  # the group has other members, which must not be killed
     guard = _start_guard(process_group=None)
     assert guard.stdin is not None
     # A fork that starts no program would keep the pipe open.
@@ -76,11 +76,11 @@ def guard_own_group() -> None:
     _guards.append(guard)
 
 
-_guards: list[subprocess.Popen[bytes]] = []  # a guard that is collected has its pipe closed
+_guards: list[subprocess.Popen[bytes]] = []  # garbage collection would close the pipe
 
 
 def kill_group(number: int) -> None:
-    """Kill every process of a group; one that is gone already is as good."""
+    """Kill every process of a group; a group that is gone already is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(number, signal.SIGKILL)
 

@@ -1,11 +1,11 @@
 """One JSON form for every value: exact, versioned, strict.
 
-A document is `{"kernelmark": "<kind>", "version": 1, …fields}`. Fields of nested values carry no
-envelope. Unknown fields, missing fields, wrong types and unknown versions are refused with a
-sentence that names the place. Floats survive exactly; `nan` and infinities travel as strings,
-which JSON proper requires. A field marked `OPTIONAL` came later: it is not written while it has its
-default, and may be missing, so that old files are read and files without it are read by old tools.
-A field that holds a `Reason` is its sentence; code and fields are beside it, in `reasons`.
+A document is `{"kernelmark": "<kind>", "version": 1, …fields}`. Nested values have no envelope.
+Unknown fields, missing fields, wrong types and unknown versions raise a CodecError that names the
+path. Floats are exact; `nan` and infinities are strings, because JSON has no numbers for them. A
+field marked `OPTIONAL` was added later: it is not written if it has its default, and may be
+missing, so that new tools read old files, and old tools read files without it. A field that holds a
+`Reason` is written as its sentence; code and fields are in `reasons` of the same object.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.verdict import Verdict
 
 VERSION = 1
-REASONS = "reasons"  # beside sentences: their codes and fields, by the name of the field
+REASONS = "reasons"  # codes and fields of the sentences of an object, by the name of the field
 KINDS: dict[str, type] = {
     "case": Case,
     "environment": Environment,
@@ -43,7 +43,7 @@ KINDS: dict[str, type] = {
 }
 T = TypeVar("T")
 Json = Any
-_PLAIN = frozenset({str, int, bool, type(None)})  # as they are in JSON; not their subclasses
+_PLAIN = frozenset({str, int, bool, type(None)})  # unchanged in JSON; not their subclasses
 
 
 def _refuse_constant(name: str) -> None:
@@ -54,17 +54,17 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def dumps(value: object) -> str:
-    """One line of JSON with its envelope."""
+    """Return a value as one line of JSON, with its envelope."""
     return json.dumps(to_document(value), separators=(",", ":"), allow_nan=False)
 
 
 def loads(text: str | bytes, kind: type[T]) -> T:
-    """The value of type `kind` that `dumps` wrote."""
+    """Return the value of type `kind` that `dumps` wrote."""
     return from_document(parse(text), kind)
 
 
 def parse(text: str | bytes) -> Json:
-    """JSON text as plain values; anything else is one sentence."""
+    """Return the values of a JSON text; raise CodecError if it is not JSON."""
     try:
         return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
@@ -74,7 +74,7 @@ def parse(text: str | bytes) -> Json:
 
 
 def to_document(value: object) -> dict[str, Json]:
-    """Plain JSON values with the envelope."""
+    """Return a value as JSON values, with its envelope."""
     for name, kind in KINDS.items():
         if type(value) is kind:
             return {"kernelmark": name, "version": VERSION, **plain(value)}
@@ -82,14 +82,15 @@ def to_document(value: object) -> dict[str, Json]:
 
 
 def from_document(document: Json, kind: type[T]) -> T:
-    """Strict inverse of `to_document`."""
+    """Return the value of a document; the strict inverse of `to_document`."""
     wanted = next(name for name, known in KINDS.items() if known is kind)
     fields = open_envelope(document, wanted)
     return cast(T, read(fields, kind, wanted))
 
 
 def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
-    """A document's fields, after checking that it is of kind `wanted` and of a known version."""
+    """Return a document's fields, after checking that it is of kind `wanted` and of a known
+    version."""
     if not isinstance(document, dict) or "kernelmark" not in document:
         raise CodecError(Reason("not-a-document", wanted=wanted))
     if document["kernelmark"] != wanted:
@@ -106,7 +107,7 @@ def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
 
 
 def plain(value: Any) -> Json:
-    """JSON values of any value type, without an envelope."""
+    """Return any value as JSON values, without an envelope."""
     kind = type(value)
     if kind in _PLAIN or (kind is float and math.isfinite(value)):
         return value
@@ -137,13 +138,14 @@ def plain(value: Any) -> Json:
 
 
 def read(value: Json, hint: Any, where: str) -> Any:
-    """`value` as the type `hint`, or a `CodecError` that names `where`."""
+    """Return `value` as the type `hint`; raise a CodecError that names `where`."""
     return _reader(hint)(value, hint, where)
 
 
 @functools.cache
 def _reader(hint: Any) -> Callable[[Json, Any, str], Any]:
-    """The function that reads values of the type `hint`. Finding it takes longer than reading."""
+    """Return the function that reads values of the type `hint`. It is cached, because the lookup
+    takes longer than reading."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return _read_union
@@ -215,7 +217,7 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
 
 
 def _read_coded(document: Json, text: Any) -> Any:
-    """A sentence, or several, with the codes that were written beside them."""
+    """Return a sentence, or several, with their codes and fields from `document`."""
     if isinstance(text, Reason):
         return read_reason(document, text)
     documents = document if isinstance(document, list) else []
@@ -241,7 +243,7 @@ def _optional(kind: type) -> frozenset[str]:
 
 @functools.cache
 def _coded(kind: type) -> tuple[str, ...]:
-    """Fields that hold reasons."""
+    """Return the names of the fields that hold reasons."""
     return tuple(n for n, hint in _hints(kind).items() if hint in (Reason, tuple[Reason, ...]))
 
 

@@ -1,10 +1,10 @@
-"""Contraction: an op's output as sums of products, written down so that it can be projected.
+"""Contraction: an op's output as sums of products, in a form that can be projected.
 
 Let out = left · right + added, rows by columns. For a vector of signs r, out · r must equal
 left · (right · r) + added · r: a check of the whole output that reads every tensor once and
-multiplies no matrices (Freivalds' algorithm). All of it consists of weighted sums along the rows of
-tensors in memory, which this module describes by sizes and strides alone; `numerics.project`
-computes them with NumPy, `kernels/rtc/project.cu` on a GPU.
+multiplies no matrices (Freivalds' algorithm). It consists of weighted sums along the rows of
+tensors in memory, which this module describes by sizes and strides; `numerics.project` computes
+them with NumPy, `kernels/rtc/project.cu` on a GPU.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-AXES = 4  # row axes that a WeightedSum has, at most
+AXES = 4  # most row axes of a WeightedSum
 
 Vector = Literal["signs", "projected", "expected", "got"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A row axis of a box of elements: its length, and the steps of one index along it in the
-    tensor and in the vector of results."""
+    """A row axis of a box of elements: its size, and its strides in the tensor and in the vector of
+    results."""
 
     size: int
     stride: int = 0
@@ -33,8 +33,8 @@ class Axis:
 class WeightedSum:
     """result[row] += factor · Σ_col weight[col] · element[row, col] over a box of a tensor.
 
-    `rows` are up to AXES axes. The weights of a row follow each other; `group_weight` is their
-    step along the first row axis. Offsets and steps count elements.
+    `rows` are up to AXES axes. The weights of a row are contiguous; `group_weight` is their stride
+    along the first row axis. Offsets and strides count elements.
     """
 
     tensor: str
@@ -50,13 +50,13 @@ class WeightedSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One weighted sum with the vectors it reads and adds to.
+    """One weighted sum with the vectors that it reads and adds to.
 
-    The vectors hold pairs. The second number of a pair adds up `square` · Σ_col weight · element²,
-    with the weights' second numbers, which are 1 for signs. So the second numbers of "projected"
-    are squared norms of the right operand's rows, those of "got" squared norms of output rows,
-    and those of "expected" bound the squared norm, over a row's columns, of the sums of absolute
-    terms: (Σ_t |left_t| · ‖right_t‖)² ≤ terms · Σ_t left_t² · ‖right_t‖².
+    The vectors hold pairs. The second number of a pair sums `square` · Σ_col weight · element²,
+    with the second numbers of the weights, which are 1 for signs. Hence the second numbers of
+    "projected" are squared norms of the rows of the right operand, those of "got" squared norms of
+    output rows, and those of "expected" bound the squared norm, over the columns of a row, of the
+    sums of absolute terms: (Σ_t |left_t| · ‖right_t‖)² ≤ terms · Σ_t left_t² · ‖right_t‖².
     """
 
     sum: WeightedSum
@@ -69,9 +69,9 @@ class Step:
 class Contraction:
     """out[row, col] = Σ_term left[row, term] · right[term, col] + added[row, col].
 
-    `shape` and `names` describe a row's place, as in ("batch", "row"). `cols` counts the outputs
-    in a row, hence the signs; `terms` the products in a row's sums, over all columns where these
-    do not share them; `projected` the elements of right · signs.
+    `shape` and `names` describe the index of a row, as in ("batch", "row"). `cols` is the number of
+    outputs in a row, and of signs; `terms` that of products in the sums of a row, over all columns
+    if these do not share them; `projected` that of elements of right · signs.
     """
 
     names: tuple[str, ...]
@@ -89,7 +89,7 @@ class Contraction:
         return math.prod(self.shape)
 
     def steps(self) -> Iterator[Step]:
-        """The weighted sums in an order in which they can be computed."""
+        """Yield the weighted sums in an order in which they can be computed."""
         # (a + b + …)² ≤ parts · (a² + b² + …)
         parts = 1 + len(self.added)
         for one in self.right:

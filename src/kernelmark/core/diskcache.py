@@ -1,9 +1,9 @@
-"""DiskCache: bytes by key on disk, shared by concurrent processes, capped in size.
+"""DiskCache: bytes by key on disk, shared by concurrent processes, limited in size.
 
 An entry is one file, written to a temporary name and renamed, with a checksum over its key and
-contents: a torn, truncated or foreign file is a miss, never a wrong answer. The least recently
-used entries go first when the cap is reached. A folder that cannot be written, or that another user
-can write to, costs the caching and nothing else; `warning` then says why.
+contents: a torn, truncated or foreign file is a miss, never a wrong answer. The least recently used
+entries are evicted first. If the folder cannot be written, or another user can write to it, nothing
+is cached, and `warning` holds the reason.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from kernelmark.core.private import find_unsafe, private_folder, temporary_folde
 _MAGIC = b"kmcache1"
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _SUFFIX = ".entry"
-# A writer that died leaves its temporary file; no living one keeps it this long.
+# A killed writer leaves its temporary file; no live writer keeps one this long.
 _STALE_S = 3600.0
 
 
 def cache_root() -> Path:
-    """Where caches live: the chosen folder, or one of this process alone where another user could
-    put files into that: compiled code is loaded from here."""
+    """Return the folder for caches: the configured one, or a temporary one if another user could
+    write to that, because compiled code is loaded from it."""
     chosen = chosen_cache_root()
     return chosen if find_unsafe(chosen) is None else temporary_folder()
 
 
 def chosen_cache_root() -> Path:
-    """The folder that $KERNELMARK_CACHE, else $XDG_CACHE_HOME or ~/.cache names, safe or not."""
+    """Return the configured folder, safe or not: $KERNELMARK_CACHE, or `kernelmark` in
+    $XDG_CACHE_HOME or ~/.cache."""
     if given := os.environ.get("KERNELMARK_CACHE"):
         return Path(given).expanduser()
-    # The specification says that a relative path here is to be ignored.
+    # The XDG specification requires that relative paths are ignored.
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if xdg.is_absolute():
         return xdg / "kernelmark"
@@ -48,7 +49,7 @@ def chosen_cache_root() -> Path:
 
 
 def digest(*parts: str | bytes) -> str:
-    """A key of its parts: hexadecimal, different for any different split of the same text."""
+    """Return a hexadecimal SHA-256 of the parts, which depends on how the text is split."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -58,13 +59,13 @@ def digest(*parts: str | bytes) -> str:
 
 
 def sealed(key: str, payload: bytes) -> bytes:
-    """`payload` after a checksum over it and `key`."""
+    """Return `payload` prefixed by a checksum over it and `key`."""
     whole = hashlib.sha256(hashlib.sha256(key.encode()).digest() + payload)
     return _MAGIC + whole.digest() + payload
 
 
 def unsealed(key: str, data: bytes) -> bytes | None:
-    """What was sealed under `key`; None where it is torn, truncated or another's."""
+    """Return the payload sealed under `key`; None if it is torn, truncated or of another key."""
     payload = data[_HEADER_BYTES:]
     return payload if data == sealed(key, payload) else None
 
@@ -78,18 +79,18 @@ class DiskCache:
         self.folder = Path(folder)
         self.max_bytes = max_bytes
         self.warning: str | None = None
-        # Bytes this process may still write before it looks at the whole folder again; 0 makes
-        # the first put look. Looking at each put would cost a scan for every entry.
+        # Bytes that this process may write before it scans the folder again; 0 makes the first put
+        # scan. Scanning at every put would be slow.
         self._until_scan = 0
 
     def get(self, key: str) -> bytes | None:
-        """What was put under `key`, or None."""
+        """Return what was put under `key`, or None."""
         path = self._path(key)
         try:
             data = path.read_bytes()
         except OSError:
             return None
-        # The checksum only shows damage: anyone who can write here can write a valid one too.
+        # The checksum only detects damage: anyone who can write here can write a valid one too.
         if (unsafe := find_unsafe(path)) is not None:
             self.warning = f"the cache {self.folder} is not used: {unsafe}"
             return None
@@ -98,13 +99,13 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        # Modification time is the time of last use: file systems mounted noatime have no other.
+        # The modification time is the time of last use: with noatime there is no other.
         with contextlib.suppress(OSError):
             os.utime(path)
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
-        """Keep `payload` under `key`; one that exceeds the cap by itself is not kept."""
+        """Store `payload` under `key`, unless it exceeds the size limit by itself."""
         data = sealed(key, payload)
         if len(data) > self.max_bytes:
             return
@@ -126,7 +127,7 @@ class DiskCache:
             self._shrink()
 
     def total_bytes(self) -> int:
-        """Bytes of all entries now."""
+        """Return the total size of all entries."""
         return sum(size for _, size, _ in self._entries())
 
     def clear(self) -> None:
@@ -140,7 +141,7 @@ class DiskCache:
         return self.folder / name[:2] / f"{name}{_SUFFIX}"
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """(last use, bytes, path) of every entry; others may remove files meanwhile."""
+        """Yield (last use, bytes, path) of every entry; other processes may remove files."""
         now = time.time()
         for part in self._scan(self.folder):
             for file in self._scan(part) if part.is_dir() else ():
@@ -162,7 +163,7 @@ class DiskCache:
             return []
 
     def _shrink(self) -> None:
-        """Down to nine tenths of the cap when above it, least recently used first."""
+        """If above the limit, evict least recently used entries down to 90 % of it."""
         entries = sorted(self._entries(), key=lambda entry: entry[0])
         total = sum(size for _, size, _ in entries)
         if total <= self.max_bytes:

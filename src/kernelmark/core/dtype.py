@@ -1,4 +1,4 @@
-"""The number formats that problems are made of."""
+"""The number formats of problems."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class DType:
 
     @property
     def unit_roundoff(self) -> float:
-        """Largest relative error of one rounding to nearest; 0 for integers."""
+        """The largest relative error of rounding to nearest; 0 for integers."""
         return 2.0**-self.digits if self.kind == "float" else 0.0
 
     @property
     def smallest_step(self) -> float:
-        """Spacing of the subnormal numbers: the absolute error floor is half of it."""
+        """The spacing of subnormal numbers, twice the smallest absolute error bound."""
         if self.kind == "int":
             return 0.0
         return float(2.0 ** (self.min_exponent - (self.digits - 1)))
 
     def nbytes(self, count: int) -> int:
-        """Bytes of `count` packed elements."""
+        """Return the bytes of `count` packed elements."""
         return (count * self.bits + 7) // 8
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ _ALL = (
 )
 DTYPES: dict[str, DType] = {d.name: d for d in _ALL}
 
-# How torch calls them; NumPy's names, where it has the format, are the same.
+# torch's names; NumPy uses the same ones for the formats it has.
 TORCH_NAMES = {
     "f64": "float64",
     "f32": "float32",
@@ -85,14 +85,14 @@ TORCH_NAMES = {
     "f8e5m2fnuz": "float8_e5m2fnuz",
 }
 
-# What others call them, for a hint.
+# Names in other tools, for hints.
 _OTHERWISE = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
 _OTHERWISE |= {"fp64": "f64", "fp32": "f32", "fp16": "f16", "half": "f16", "int8": "i8"}
 _OTHERWISE |= {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2", "fp4": "f4e2m1"}
 
 
 def dtype(name: str) -> DType:
-    """The format called `name`; an unknown name is a `ProblemError` that lists the known ones."""
+    """Return the format called `name`; raise a ProblemError that lists the known ones."""
     try:
         return DTYPES[name]
     except KeyError:

@@ -1,4 +1,5 @@
-"""Environment: where a run took place. It is not identity; it explains steps in history."""
+"""Environment: the machine and software of a run. It is not part of a series' identity; it explains
+steps in history."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from kernelmark.core.frozen import FrozenDict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """A device's identity and the sizes that measuring depends on.
+    """A device's identity, and the sizes that a measurement depends on.
 
     `name` is what a user types (cpu, cuda:0); `arch` is part of a series' identity
     (aarch64, x86_64, sm_90, gfx942). `units` is cores, SMs or CUs.
@@ -35,7 +36,7 @@ class DeviceInfo:
 
     @property
     def unusable(self) -> str:
-        """Why the device is there but cannot be used, or nothing."""
+        """Why the device cannot be used; "" if it can."""
         return self.attributes.get("unusable", "")
 
 
@@ -46,7 +47,7 @@ class Environment:
     host: str = ""
     os: str = ""
     python: str = ""
-    # not "kernelmark", which the codec's envelope uses
+    # Not `kernelmark`, which is a key of the codec's envelope.
     kernelmark_version: str = ""
     devices: tuple[DeviceInfo, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=FrozenDict)
@@ -61,14 +62,14 @@ class Environment:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for environments that should give equal results."""
+        """A hash that is equal for environments that should give equal results."""
         return hashlib.sha256(
             json.dumps(asdict(self), sort_keys=True, default=dict).encode()
         ).hexdigest()[:16]
 
 
 def difference(base: Environment, head: Environment) -> list[tuple[str, str, str]]:
-    """(what, in base, in head) for everything that differs; "" where one side lacks it."""
+    """Return (name, base value, head value) of every difference; "" if a side lacks it."""
     flat_base, flat_head = _flatten(base), _flatten(head)
     return [
         (name, flat_base.get(name, ""), flat_head.get(name, ""))

@@ -1,15 +1,15 @@
-"""Errors of the tool itself. A case that fails is a `Result`; a tool that fails raises.
+"""Exceptions of kernelmark. A case that fails becomes a `Result`; other failures raise.
 
 KernelmarkError            one sentence, an optional hint, an exit code
-├── UsageError       (2)   the request itself is wrong
+├── UsageError       (2)   the request is wrong
 │   ├── ProblemError (2)   an op refuses these dims, dtypes or options
-│   └── CodecError   (2)   a file is not what this version can read
+│   └── CodecError   (2)   this version cannot read the file
 ├── NothingToDo      (4)   nothing to run, show or compare
 ├── StoreError       (2)   the store cannot be opened, read or written
 └── CaseError              raised while a case runs; the worker turns it into a status
     ├── Unsupported        the backend cannot do this problem on this device
-    ├── CompileError       the backend's compiler refused
-    └── OutOfMemory        the device or the host has not enough memory
+    ├── CompileError       the backend's compiler failed
+    └── OutOfMemory        not enough memory on the device or the host
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from contextlib import contextmanager
 
 from kernelmark.core.reason import PYTHON, Reason, format_reason
 
-# What code raises that did not foresee a damaged file.
+# What code may raise on a damaged file that it did not anticipate.
 UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class KernelmarkError(Exception):
-    """A failure in one sentence, which may be a `Reason`, with an optional hint on what to do
-    next."""
+    """The base class of kernelmark's exceptions.
+
+    `message` is one sentence, often a `Reason`; `hint` says what to do, or is None; `exit_code` is
+    that of `kmark`."""
 
     exit_code = 2
 
@@ -33,11 +35,11 @@ class KernelmarkError(Exception):
         super().__init__(message)
         self.message = Reason.of(message)
         self.hint = hint
-        self.about = ""  # what it is about, where that decides on the hint: suite-file, device, …
+        self.about = ""  # the subject, if the hint depends on it: suite-file, device, …
 
     def __str__(self) -> str:
-        """The sentence and, on a line of its own, the hint, in Python's words, as a traceback ends.
-        The command line formats both itself."""
+        """Return the sentence and, on a second line, the hint, for a traceback: with the names of
+        settings in Python. The command line formats both itself."""
         message = format_reason(self.message, PYTHON)
         return f"{message}\nhint: {format_reason(self.hint, PYTHON)}" if self.hint else message
 
@@ -47,7 +49,7 @@ class KernelmarkError(Exception):
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Mark errors by what they are about."""
+    """Set `about` of errors raised in the `with` block."""
     try:
         yield
     except KernelmarkError as error:
@@ -56,7 +58,7 @@ def about(what: str) -> Iterator[None]:
 
 
 class UsageError(KernelmarkError):
-    """The request itself is wrong."""
+    """The request is wrong."""
 
 
 class ProblemError(UsageError):
@@ -64,7 +66,7 @@ class ProblemError(UsageError):
 
 
 class CodecError(UsageError):
-    """A document or line is not what this version can read."""
+    """This version cannot read the document or line."""
 
 
 class NothingToDo(KernelmarkError):
@@ -88,7 +90,7 @@ class Unsupported(CaseError):
 
 
 class CompileError(CaseError):
-    """The backend's compiler refused."""
+    """The backend's compiler failed."""
 
 
 class OutOfMemory(CaseError):

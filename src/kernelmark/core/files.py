@@ -1,4 +1,4 @@
-"""Texts of files, and files that appear whole or not at all."""
+"""Read and write files; a written file appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kernelmark.core.reason import Reason, reason_documents
 
 Cell = str | int | float | None
 _PART_BYTES = 1 << 20
-_EMPTY = '""'  # a row of one empty cell, which would be no row at all
+_EMPTY = '""'  # a row of one empty cell, which would otherwise be an empty line
 
 
-MOST_BYTES = 1 << 30  # of a file that is read at once
+MOST_BYTES = 1 << 30  # largest file that is read at once
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a file; OSError where they are more than any file of its kind has. /dev/zero has
-    no end, and a file with a hole of any size takes no room."""
+    """Return the bytes of a file; raise OSError above MOST_BYTES: /dev/zero has no end, and a
+    sparse file can be of any size."""
     with path.open("rb") as file:
         parts, size = [], 0
         too_large = os.fstat(file.fileno()).st_size > MOST_BYTES
@@ -40,8 +40,8 @@ def read_whole(path: Path) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """`data` in a file that appears whole or not at all; with `sync` it survives a crash of the
-    machine once this returns. A link stays one, and a file keeps its mode."""
+    """Write a file atomically; with `sync`, it survives a crash of the machine once this returns.
+    Symbolic links are followed, and an existing file keeps its mode."""
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name[:64]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -59,22 +59,23 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The values in a TOML text; the message of a ValueError is for the author of the file."""
-    import tomllib  # compiles its patterns, which takes longer than most imports
+    """Return the values of a TOML text; raise a ValueError whose message is meant for the author of
+    the file."""
+    import tomllib  # here, because it compiles regular expressions when imported
 
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError:  # Python's limit on digits, with advice for programmers
+    except ValueError:  # Python's limit on digits, whose message is for programmers
         raise ValueError("a number in it is too long") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def read_text(path: Path, *, missing: str | None = None, shown: str = "") -> str:
-    """Return the text of a user's file, called `shown` in errors; `missing` is the hint if there is
-    no such file."""
+    """Return the text of a user's file. `shown` is its name in errors, `missing` the hint if it
+    does not exist."""
     shown = shown or str(path)
     try:
         return read_whole(path).decode()
@@ -89,7 +90,7 @@ def read_text(path: Path, *, missing: str | None = None, shown: str = "") -> str
 def load_toml(
     path: Path, *, missing: str, hint: str | None = None, shown: str = ""
 ) -> dict[str, Any]:
-    """Return the values in a user's TOML file; `hint` is for a text that is not TOML."""
+    """Return the values of a user's TOML file; `hint` is for files that are not TOML."""
     text = read_text(path, missing=missing, shown=shown)
     try:
         return parse_toml(text)
@@ -99,18 +100,18 @@ def load_toml(
 
 
 def file_unreadable(shown: object, error: OSError) -> Reason:
-    """Return why the file that is called `shown` cannot be read."""
+    """Return the reason why the file `shown` cannot be read."""
     return Reason("file-unreadable", file=str(shown), error=error.strerror or str(error))
 
 
 def file_unwritable(shown: object, error: OSError) -> Reason:
-    """Return why the file that is called `shown` cannot be written."""
+    """Return the reason why the file `shown` cannot be written."""
     return Reason("file-unwritable", file=str(shown), error=error.strerror or str(error))
 
 
 def json_text(document: object) -> str:
-    """Indented by one, letters as they are, and no NaN, which most readers refuse. Objects with
-    coded reasons have their codes and fields too, in `reasons`."""
+    """Format a document as JSON: indented by 1, not escaped to ASCII, without NaN, which most
+    parsers refuse. Objects with coded reasons get their codes and fields in `reasons`."""
     whole = _with_codes(document)
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -126,8 +127,8 @@ def _with_codes(document: object) -> object:
 
 
 def csv_text(records: Sequence[Mapping[str, Cell]], names: Sequence[str] = ()) -> str:
-    """Comma-separated under a header: `names`, or those of the first record. Floats are exact,
-    what is missing is empty."""
+    """Format records as CSV. The header is `names`, or the keys of the first record. Floats are
+    exact, missing values empty."""
     if not (records or names):
         return ""
     names = names or list(records[0])

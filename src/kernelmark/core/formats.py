@@ -1,4 +1,4 @@
-"""FormatFacts: what is known of a file format of others that kernelmark reads or writes."""
+"""FormatFacts: documentation of a foreign file format that kernelmark reads or writes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFacts:
-    """`versions` are those whose code decided what is right; `exactness` says what of a file is
-    read or written as it is and what is refused or reported; `checked` says how that is known."""
+    """Facts about a file format. `versions` of the tool whose code defined it; `exactness`: what is
+    read or written exactly, and what is refused or reported; `checked`: how this was verified."""
 
     versions: str
     exactness: str

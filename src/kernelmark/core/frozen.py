@@ -31,7 +31,7 @@ class FrozenDict(Mapping[str, V]):
     def __len__(self) -> int:
         return len(self._items)
 
-    # The inherited views and `get` look up items by calls in Python: too slow for a million.
+    # The inherited views and `get` call Python code per item: too slow for a million items.
     @overload
     def get(self, key: str, /) -> V | None: ...
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 def existing_objects_frozen() -> Iterator[None]:
     """Exclude objects that exist now from garbage collections within the `with` block.
 
-    A full collection walks over every object of the process. With torch imported these are 170,000
-    and it takes about 0.1 s, in the middle of what is imported or measured. Objects that are made
-    within the block are collected as usual."""
-    if gc.get_freeze_count():  # frozen by the caller: `unfreeze` would release those too
+    A full collection visits every object of the process: 170,000 with torch imported, which takes
+    about 0.1 s in the middle of an import or a measurement. Objects that are created within the
+    block are collected as usual."""
+    if gc.get_freeze_count():  # the caller froze objects, which `unfreeze` would release too
         yield
         return
     gc.freeze()

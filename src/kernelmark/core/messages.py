@@ -1,14 +1,14 @@
-"""The sentence of every code that a `Reason` may have: the one place where they are worded.
+"""The sentence of every code that a `Reason` may have; sentences are worded nowhere else.
 
-A template names fields of its reason in braces, with a format after a colon: one of Python's, one
-of those in `reason.FORMATS`, or
+A template names fields of its reason in braces, with an optional format after a colon: a format of
+Python, one of `reason.FORMATS`, or
 
-- `{name:if text}`: the text where the field is given and true, nothing elsewhere;
-- `{@max_s}`: a setting, by the name that the reader types it under;
-- `{@store}`: the words after a command that name the reader's store.
+- `{name:if text}`: the text if the field is given and true, else nothing;
+- `{@max_s}`: a setting, by its name on the command line or in Python;
+- `{@store}`: the options that add the reader's store to a command.
 
-A field that is a reason too is formatted by its own template. A reason may have fields that its
-template does not name: they are for programs.
+A field that is itself a reason is formatted by its own template. A reason may have fields that its
+template does not use: they are for programs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS = {
         }.items()
     },
     "axis": ("NAME=VALUE", "-a NAME=VALUE", "NAME=VALUE"),
-    # Behind NAME=…, which is also what a problem's text and a suite hold.
+    # After NAME=…, which is also the form in a problem's text and in a suite.
     "or_axis": ("", " (-a NAME=VALUE)", ""),
     "or_dtype": ("", " (--dtype DTYPE)", ""),
     "example": (
@@ -65,13 +65,13 @@ TEMPLATES = {
         " pytorch.org/get-started"
     ),
     "torch-no-gpu": "torch {version} sees no GPU",
-    "validator-differs": "tunableop: {name} is {known} and {found}",
+    "validator-differs": "tunableop: validator {name} differs: {known} and {found}",
     "epilogue-unknown": "{backend} has no epilogue that applies {act}",
     "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
     "scale-dtype": "{backend} has no scale={scale} for {dtype} on NVIDIA GPUs",
     "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
     "dtype-emulated": "{backend} emulates {dtype} ({name}) in software on CPUs",
-    "onednn-f16": "oneDNN sums f16 convolutions in f16 on Arm, where the problem says f32",
+    "onednn-f16": "oneDNN sums f16 convolutions in f16 on Arm, but the problem requires f32",
     "library-missing": "{library} not found",
     "library-too-old": "{vendor}: {library} is too old",
     "library-refused": "{call}: the library does not support this (status {status})",
@@ -80,11 +80,11 @@ TEMPLATES = {
         "its call has scaleA={scale_a} and scaleB={scale_b}, which the tuned kernel does not apply"
         "{needs:if  (_{needs}_ is not in its name)}"
     ),
-    "format-type": "its call has d_type={logged}, and the GEMM that was tuned {tuned}",
+    "format-type": "its call has d_type={logged}, but the tuned GEMM has {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
-    "config-not-whole": "{backend}: {name}={value!r} in the config is no whole number from 0 on",
+    "config-not-whole": "{backend}: {name}={value!r} in the config is not a whole number ≥ 0",
     "config-not-in-space": (
         "{backend}: {name} is one of {known:list}{more:if  or {more} more}, not {value}"
     ),
@@ -93,7 +93,7 @@ TEMPLATES = {
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
     ),
     "config-not-multiple": "{backend}: {name}={value} is not a multiple of {multiple}",
-    "config-tiles": "{backend}: tiles are given whole: {names:list}",
+    "config-tiles": "{backend}: give all tile sizes or none: {names:list}",
     "algorithm-form": "{algorithm!r} is not a cuBLASLt algorithm",
     "algorithm-without-id": "{algorithm!r} names no algorithm",
     "descriptors-unfit": "descriptors cannot address these operands on {arch}",
@@ -185,7 +185,7 @@ TEMPLATES = {
     # Axes, problems and parameters of ops
     "problem-empty": "an empty problem",
     "problem-not-name-value": "{word!r} in the problem is not name=value",
-    "problem-with-axes": "a problem written out takes no axes and no dtype",
+    "problem-with-axes": "a problem given as text takes no axes and no dtype",
     "parameter-twice": "{name!r} is given twice in the problem",
     "parameter-not-named": "{name!r} is not a name (a-z, 0-9, _)",
     "parameter-missing": "{name} is missing",
@@ -207,7 +207,7 @@ TEMPLATES = {
     "too-many-problems": "{what} makes {count:,} problems, more than {most:,}",
     "generator-no-op": "no generator makes {op} problems",
     "generator-no-category": "generator: {op} has no category {name!r}",
-    "generator-no-grid": "generator: a grid is made of m, n and k, which {op} has not",
+    "generator-no-grid": "generator: a grid needs the dims m, n and k, which {op} does not have",
     "generator-bounds": "generator: low={low} and high={high} are not 1 ≤ low ≤ high",
     "generator-below": "generator: {name}={value} is not at least {least}",
     "generator-none-found": (
@@ -248,7 +248,7 @@ TEMPLATES = {
     "setup-failed": "set-up failed with exit code {exit_code}: {command}",
     "setup-timed-out": "set-up did not end within {limit_s:g} s: {command}",
     "night-running": "a night of {file} is running already{process:if  (process {process})}",
-    "webhook-failed": "the webhook did not take the message: {error}",
+    "webhook-failed": "the webhook did not accept the message: {error}",
     "mail-not-started": "{program} cannot send mail: {error}",
     "mail-failed": "{program} failed: {error}",
     # Hints
@@ -301,7 +301,7 @@ TEMPLATES = {
     # Profilers
     "profiler-missing": "{profiler} is not on the PATH{folder:if  and not in {folder}}",
     "profiler-no-kernel": "{profiler} saw no kernel",
-    "profiler-kernels": "{profiler} saw {seen} kernels where {started} were started",
+    "profiler-kernels": "{profiler} recorded {seen} kernels, but {started} were launched",
     "profiler-column": "{profiler}'s table has no column {column}",
     "profiler-row": "{profiler}'s table has a row of {cells} cells where {columns} belong",
     "profiler-cell": "{profiler}'s table has {cell!r} where a number belongs",
@@ -384,7 +384,7 @@ TEMPLATES = {
     "field-not-finite": "{name}={given} is not a finite number",
     "field-not-transpose": "{name}={given} is neither N nor T",
     "field-not-boolean": "{name}={given} is neither true nor false",
-    "field-no-type": "{name}={given} is no type that can be computed with",
+    "field-no-type": "{name}={given} is not a supported data type",
     "field-unknown-value": "{name}={given} is unknown",
     "no-call": "is not a call in a known form",
     "file-cut": "the compressed file is truncated here",
@@ -532,7 +532,7 @@ TEMPLATES = {
     "worker-unasked": "the worker sent a reply to no request{phase:phase}",
     "worker-failed": "{cause}{phase:phase}",
     "worker-protocol": (
-        "the worker under {python} speaks protocol {spoken}, this kernelmark {wanted}{phase:phase}"
+        "the worker under {python} uses protocol {spoken}, this kernelmark {wanted}{phase:phase}"
     ),
     "worker-not-started": "cannot start {python}: {error}{phase:phase}",
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
@@ -559,7 +559,7 @@ TEMPLATES = {
     "perhaps-within": "changed, but perhaps by less than {limit:share} ({low:to {high}})",
     "too-few-rounds": "{rounds} rounds can show nothing at this level; it takes {least}",
     "open": "{rounds} rounds leave {low:to {high}} open",
-    "perhaps-chance": "{cause}: alone it would count, among so many {rows} it may be chance",
+    "perhaps-chance": "{cause}: significant alone, but may be chance among all {rows}",
     "span": "{low:to {high}}",
     "not-detectable": "{low:to {high}}; detectable from {detectable:detectable}",
     "beside-load": (
@@ -605,12 +605,12 @@ TEMPLATES = {
     "metric-within": "within {limit:share}",
     "samples-spread": "its samples spread by {spread:.0%}",
     "runs-differ": "runs differ by {limit:share}",
-    "taken-otherwise": "taken {ways:list}",
-    "none-better": "neither direction of it is better",
+    "taken-otherwise": "measured differently: {ways:list}",
+    "none-better": "neither a higher nor a lower value is better",
     "base-zero": "base is 0",
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
-    "canary-moved": "a canary moved: the machine is not what it was",
+    "canary-moved": "a canary moved: the machine has changed",
     # The answer to a comparison
     "answer-broken": (
         "{broken} of {rows:n kernel} stopped working{slower:if  and {slower} got slower}; first"
@@ -650,7 +650,7 @@ TEMPLATES = {
     "store-missing": "there is no store at {store} yet",
     "store-not-opened": "the store {store} cannot be opened{error:if : {error}}",
     "store-not-sqlite": "the store {store} is not an SQLite file",
-    "store-without-schema": "the store {store} does not say which schema it has",
+    "store-without-schema": "the store {store} has no schema version",
     "store-too-new": "the store {store} has schema {schema}, newer than the {newest} known here",
     "store-locked": "another process keeps the store {store} locked",
     "store-unwritable": "the store {store} cannot be written to",
@@ -669,13 +669,13 @@ TEMPLATES = {
     "store-no-answer": "the store {store} does not answer: {error}",
     "store-failed": "the store {store} failed: {error}",
     "stored-result-damaged": "stored result {number} is damaged: {error}",
-    "stored-format": "a stored result has form {version}, which this kernelmark does not know",
+    "stored-format": "a stored result has format {version}, which this kernelmark cannot read",
     "store-read-only": "{store} is read-only",
     "store-folder-read-only": (
         "the folder of {store} cannot be written to, and SQLite needs that to add results"
     ),
     "served-read-only": "{store} is read-only here: every push is rejected",
-    # Problems that no plan is made for
+    # Problems without a plan
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",
     "nothing-to-tune": "{backend} has nothing to tune for it on {arch}{cause:if : {cause}}",
@@ -769,7 +769,7 @@ TEMPLATES = {
     "folder-is-file": "it is a file",
     "folder-lacks": "it has no {name}",
     "folder-not-made": "{folder} cannot be made: {error}",
-    "state-unknown": "{file}: is not what kmark wrote",
+    "state-unknown": "{file}: was not written by kmark",
     "line-not-csv": "{file}: line {line} is no CSV: {error}",
     "cell-not-number": "{file}: line {line}: {column} is {given!r}, not a number",
     "cell-not-whole": "{file}: line {line}: {column} is {given!r}, not a whole number",
@@ -812,9 +812,9 @@ TEMPLATES = {
         "{plan} is planned for {arch}{no_arch:if no architecture}, which is no GPU's"
     ),
     "plan-refused": "{plan}: {cause}",
-    "compiles-nothing-ahead": ("{plan}: {backend} compiles nothing ahead that could be looked at"),
-    "candidates-none": "{given} candidates cannot be checked",
-    "jobs-none": "{given} jobs compile nothing",
+    "compiles-nothing-ahead": "{plan}: {backend} compiles no kernels ahead of time",
+    "candidates-none": "the number of candidates must be at least 1, not {given}",
+    "jobs-none": "the number of jobs must be at least 1, not {given}",
     "no-compile-worker": "no compile worker can be started: {cause}",
     "trials-of-another": (
         "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
@@ -835,7 +835,7 @@ TEMPLATES = {
     ),
     "winner-not-found": "{name}: {lookup} finds {found}, not {wanted}",
     "lookup-changed": "{lookup} was {before} and would become {after}",
-    "tuned-on-another-arch": "{device} is {arch} here, and {tuned} was tuned",
+    "tuned-on-another-arch": "{device} is {arch}, but the kernel was tuned for {tuned}",
     "hipblaslt-own-cache": (
         "hipblaslt: the file is a tuning cache of the library's own, with a longer key"
     ),
@@ -849,7 +849,7 @@ TEMPLATES = {
     "validators-missing": (
         "tunableop: the file has no validators, and PyTorch would refuse the file"
     ),
-    "validator-arch": "tunableop: GCN_ARCH_NAME is {arch}, and {tuned} was tuned",
+    "validator-arch": "tunableop: GCN_ARCH_NAME is {arch}, but the kernels were tuned for {tuned}",
     "algo-missing": "its config names no algorithm",
     "algo-unreadable": "its algorithm {algo!r} is not name=number …",
     "file-without-entries": "{file}: has no entries or no cublaslt version",
@@ -871,7 +871,7 @@ TEMPLATES = {
     "aiter-split-k-strides": (
         "aiter's kernel for {family} adds up its parts with strides in wrong order"
     ),
-    "aiter-bucket-changes": "no bucket for it leaves m={m} as it is",
+    "aiter-bucket-changes": "every bucket for it would also change the config of m={m}",
     "config-lacks": "its config has no {name}",
     # Tensile's logic files
     "file-not-yaml": "{file}: is not YAML: {error}",
@@ -894,7 +894,7 @@ TEMPLATES = {
     "winner-without-efficiency": (
         "no_eff=no is not possible: a winner has a time, not an efficiency, and 0 is written"
     ),
-    # Measured spaces, which a search is simulated on
+    # Measured spaces, for simulated searches
     "search-budget-or-seed": (
         "a search needs a budget above 0 and a seed that is not negative: {budget} and {seed} were"
         " given"

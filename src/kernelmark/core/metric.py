@@ -1,4 +1,4 @@
-"""Metric: a named number with a unit that a result carries, with the limits it must keep."""
+"""Metric: a named number of a result, with its unit and physical limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kernelmark.core.reason import Reason
 Value = str | int | float | bool | None
 Better = Literal["higher", "lower", ""]
 
-# A clock read in a kernel and one read by the driver differ by about a percent.
+# The clock read in a kernel and the one read by the driver differ by about 1 %.
 MARGIN = 1.02
-# A GPU's launches are within a tenth of each other, a core's of its own nearly so.
+# Undisturbed launches spread by up to 10 % on a GPU, and slightly more on a CPU core.
 WIDE = 0.25
 
 
@@ -61,15 +61,15 @@ class Metric:
 
     @property
     def disturbed(self) -> bool:
-        """Whether repetitions were so far apart that other work must have run."""
+        """Whether repetitions differed so much that other work must have run."""
         return not self.steady or (self.spread or 0.0) > WIDE
 
 
 def with_spreads(
     metrics: Sequence[Metric], columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]]
 ) -> tuple[Metric, ...]:
-    """Metrics with the spread of the point that each is the figure of: the row that has its value
-    in a column of its unit."""
+    """Return the metrics, each with the spread of its point: the row that has the value of the
+    metric in a column of the same unit."""
     made = []
     for metric in metrics:
         same_unit = [column.name for column in columns if column.unit == metric.unit]
@@ -86,7 +86,7 @@ def with_spreads(
 def impossible(
     columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]], metrics: Sequence[Metric]
 ) -> tuple[Reason, ...]:
-    """A reason for each metric and each column with a number that cannot be."""
+    """Return a reason for each metric and each column with an impossible number."""
     found = [reason for metric in metrics if (reason := _impossible_metric(metric))]
     for column in columns:
         values = [row.get(column.name) for row in rows]

@@ -1,6 +1,6 @@
-"""Microbenchmarks as cases: the op is the benchmark, its parameters and its mode are the problem.
+"""Microbenchmarks as cases: the op is the benchmark, its parameters and mode are the problem.
 
-Also what older versions wrote: documents of kind `micro`, one or a list of them.
+Also reads the documents of older versions: one of kind `micro`, or a list of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, Run
 from kernelmark.core.timing import Timing
 
 MICRO = "micro"  # the backend of every microbenchmark
-# The suites of runs that `kmark micro` and `kmark roofs` made. No suite file has such a name.
+# Suites of the runs of `kmark micro` and `kmark roofs`. No suite file can have such a name.
 MICRO_SUITE = "kmark micro"
 ROOFS_SUITE = "kmark roofs"
-# Metrics that the host sets as much as the device, in documents that do not mark them.
+# Metrics that depend on the host as much as on the device, in documents that do not mark them.
 _HOST_PACED = {
     "memcpy": ("h2d_pageable", "d2h_pageable"),
     "um-stream": ("migration",),
@@ -35,7 +35,7 @@ _OLD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 def micro_case(benchmark: str, mode: str, parameters: Mapping[str, Value], threads: int) -> Case:
-    """The case of a microbenchmark; `threads` is the number of cores of a CPU, else 0."""
+    """Return the case of a microbenchmark; `threads` is the number of CPU cores, 0 on a GPU."""
     words = [benchmark.replace("-", "_"), f"mode={_word(mode)}"]
     words += [f"{name.replace('-', '_')}={_word(value)}" for name, value in parameters.items()]
     problem = parse_key(" ".join(words))
@@ -43,12 +43,12 @@ def micro_case(benchmark: str, mode: str, parameters: Mapping[str, Value], threa
 
 
 def is_micro(case: Case) -> bool:
-    """Whether it is a microbenchmark."""
+    """Return whether the case is a microbenchmark."""
     return case.backend == MICRO
 
 
 def benchmark_name(problem: Problem) -> str:
-    """The benchmark as users read it: l2-cache."""
+    """Return the user-visible name of the benchmark: l2-cache."""
     return problem.op.replace("_", "-")
 
 
@@ -57,14 +57,14 @@ def mode_of(problem: Problem) -> str:
 
 
 def parameters_of(problem: Problem) -> dict[str, Any]:
-    """The parameters, without the mode."""
+    """Return the parameters, without the mode."""
     given = {**problem.dims, **problem.dtypes, **problem.options}
     return {name: value for name, value in given.items() if name != "mode"}
 
 
 def _word(value: Value) -> str:
-    """A value as a word of a problem's key. Text that is no word is replaced by its hash: keys only
-    have to differ where parameters do."""
+    """Return a value as a word of a problem key. Text that is not a valid word is replaced by its
+    hash: it is enough that different parameters have different keys."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = repr(value) if isinstance(value, float) else str(value)
@@ -76,13 +76,13 @@ def _word(value: Value) -> str:
 
 
 def is_old(document: Any) -> bool:
-    """Whether an older version wrote this: one result of kind `micro`, or a list of them."""
+    """Return whether this is a document of an older version: kind `micro`, or a list of them."""
     first = document[0] if isinstance(document, list) and document else document
     return isinstance(first, dict) and first.get("kernelmark") == "micro"
 
 
 def read_old(document: Any) -> ResultSet:
-    """The run that a list of `micro` documents holds. Its id follows from what is in it, so that
+    """Return the run in a list of `micro` documents. Its id is derived from the contents, so that
     importing it twice adds nothing."""
     from kernelmark.core import codec
 
@@ -96,7 +96,8 @@ def read_old(document: Any) -> ResultSet:
 
 
 def old_run(run_id: str, found: Iterable[tuple[Environment, Result]]) -> ResultSet:
-    """A run of results that were stored without one. Its environment is what they say of it."""
+    """Return a run for results that were stored without one; its environment is taken from
+    them."""
     environments, results = zip(*found, strict=True)
     devices = {d.name: d for environment in environments for d in environment.devices}
     ends = [result.started + result.cost.get("total", 0.0) for result in results]
@@ -113,7 +114,7 @@ def old_run(run_id: str, found: Iterable[tuple[Environment, Result]]) -> ResultS
 
 
 def upgraded(document: Any, where: str) -> tuple[Environment, Result]:
-    """(where it was measured, result) of a `micro` document."""
+    """Return the environment and the result in a `micro` document."""
     from kernelmark.core import codec
 
     fields = codec.open_envelope(document, "micro")

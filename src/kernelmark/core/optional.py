@@ -1,6 +1,6 @@
-"""The mark of fields that came later than the documents that hold them (see `codec`)."""
+"""The mark of fields that were added after documents had been written (see `codec`)."""
 
 from __future__ import annotations
 
-# Marks a field of a value that documents of older versions do not have.
+# Metadata key of a field that documents of older versions do not have.
 OPTIONAL = "optional"

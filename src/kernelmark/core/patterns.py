@@ -1,4 +1,4 @@
-"""Regular expressions that users write, with a bound on the time they take."""
+"""Regular expressions of users, with a time limit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from types import FrameType
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
-# A sensible expression takes microseconds a key; `(a+)+$` takes longer than anybody lives.
+# A sensible expression takes microseconds per key; `(a+)+$` takes exponential time.
 LIMIT_S = 2.0
 _LONGEST = 1000
 
 
 def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> list[bool]:
-    """Whether the expression is found, for each text."""
+    """Return for each text whether it contains a match."""
     if len(pattern) > _LONGEST:
         raise UsageError(f"a regular expression of {len(pattern)} characters is too long", hint)
     try:
@@ -37,9 +37,9 @@ def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> 
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise TimeoutError after the limit, in seconds of this process, which a busy machine does not
-    use up: while it searches, re looks for signals now and then. In other threads nothing can be
-    interrupted, and there is no limit."""
+    """Raise TimeoutError after LIMIT_S of CPU time, which does not pass faster on a busy machine.
+    `re` checks for signals while it searches. There is no limit in threads other than the main
+    thread, which cannot be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a number from a file can be: no damaged or crafted file makes a result that cannot exist."""
+"""Check numbers from files, so that a damaged or crafted file cannot make an impossible result."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.timing import MOST_S
 
 MOST_SIZE = 2**48
-MOST_COUNT = 2**63 - 1  # of bytes or FLOPs; what a store can hold
-_INDEX = "solution_index"  # the one integer that may be negative: rocBLAS counts Tensile's down
+MOST_COUNT = 2**63 - 1  # bytes or FLOPs; the largest integer of a store
+_INDEX = "solution_index"  # may be negative: rocBLAS uses negative indices for Tensile solutions
 _MOST_CLOCK = 2.0**33  # seconds UTC: the year 2242
 
 
 def is_time(seconds: float) -> bool:
-    """Whether a launch can have taken so long."""
+    """Return whether this is a possible duration of a launch."""
     return 0 < seconds < MOST_S
 
 
 def is_moment(seconds: float | None) -> bool:
-    """Whether something can have happened then, in seconds UTC."""
+    """Return whether this is a possible time of a run, in seconds since the epoch."""
     return seconds is not None and 0 <= seconds < _MOST_CLOCK
 
 
 def bad_size(problem: Problem) -> str:
-    """The first dim that no problem can have, as `m=-1`; "" where all are possible. Which of them
-    may be 0, as a padding may, only its op can tell."""
+    """Return the first impossible dim, such as `m=-1`; "" if all are possible. 0 is accepted: only
+    the op can decide which dims may be 0, such as a padding."""
     sizes = problem.dims.items()
     return next((f"{n}={str(v)[:24]}" for n, v in sizes if not 0 <= v < MOST_SIZE), "")
 
 
 def check_results(results: ResultSet) -> ResultSet:
-    """Return a run from elsewhere, or raise CodecError for the first value that cannot be."""
+    """Return a run from a file unchanged; raise CodecError for the first impossible value."""
     _check(results.run, "results.run")
     for number, result in enumerate(results.results):
         check_result(result, f"results.results[{number}]")
@@ -46,7 +46,7 @@ def check_results(results: ResultSet) -> ResultSet:
 
 
 def check_result(result: Result, where: str) -> None:
-    """Raise CodecError for a value that no result can have."""
+    """Raise CodecError for the first impossible value."""
     _check(result, where)
 
 
@@ -58,8 +58,8 @@ def _check(value: object, where: str) -> None:
 
 
 def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
-    """(path, value) of what cannot be in `value`, which is in a field called `name`."""
-    if isinstance(value, Case):  # its timing and config are checked wherever one is made
+    """Yield (path, value) of every impossible part of `value`, which is in a field `name`."""
+    if isinstance(value, Case):  # timing and config are checked on construction
         if bad := bad_size(value.problem):
             yield f"{where}.problem", bad
     elif dataclasses.is_dataclass(value):
@@ -84,30 +84,30 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_fine(value: Any, name: str) -> bool:
-    """Whether there is nothing to look for in a value: most of a result is numbers, and only for a
-    bad one is its place spelt out."""
+    """Return whether a value needs no closer look. Most of a result is numbers, and building the
+    path of each would be slow."""
     if isinstance(value, int | float):
         return _is_possible(value, name)
     return value is None or isinstance(value, str)
 
 
 def _is_possible(value: float, name: str) -> bool:
-    """Whether the field `name` of a run, a result or a roof can hold a number."""
-    if isinstance(value, int):  # a count, an index or a truth value
+    """Return whether a number is possible in the field `name` of a run, a result or a roof."""
+    if isinstance(value, int):  # a count, an index or a bool
         return abs(value) < 2**31 if name == _INDEX else 0 <= value <= MOST_COUNT
-    if name in ("started", "finished", "measured", "paused_s"):  # resumed years later, perhaps
+    if name in ("started", "finished", "measured", "paused_s"):  # a pause may last years
         return is_moment(value)
     if name in ("samples_s", "value_s"):
         return is_time(value)
     if name == "low_s":
         return 0 <= value < MOST_S
-    if name == "high_s":  # an interval of few blocks may be as wide, or open
+    if name == "high_s":  # the interval of few blocks may be wide or unbounded
         return value >= 0
     # A difference of clocks may be a little below 0.
     if name in ("cost", "also") or name.endswith("_s"):
         return abs(value) < MOST_S * 10
-    if name in ("worst", "max_abs"):  # what a kernel computed may be infinite or no number
+    if name in ("worst", "max_abs"):  # a kernel's output may be infinite or NaN
         return not value < 0
-    if name == "roof":  # percentages divide by it
+    if name == "roof":  # a divisor
         return 0 < value < MOST_COUNT
     return abs(value) < MOST_COUNT  # clocks, power, temperature, ratios

@@ -1,9 +1,9 @@
-"""Folders that only this user, or root, can put something into.
+"""Folders that only this user or root can write to.
 
 Code and compiled kernels are loaded from caches and bundles: anyone who can write there can run
-code as this user. A folder is safe if it and every folder and link on the way belong to this user
-or root and nobody else can write to them. A sticky folder such as /tmp may be on the way: others
-can add to it, but cannot replace what is in it.
+code as this user. A folder is safe if it and every folder and link on its path belong to this user
+or root, and no other user can write to them. A sticky folder such as /tmp may be on the path: other
+users can add to it, but cannot replace what is in it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-_MAX_LINKS = 40  # as in Linux; a loop of links ends here
+_MAX_LINKS = 40  # as in Linux, to end loops of links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsafe:
-    """Why a path is not trusted: `at` is the file, folder or link on the way that is to blame.
+    """Why a path is not trusted: `at` is the file, folder or link on it that is unsafe.
 
     Codes: foreign-owner, foreign-link, writable-by-others, link-loop."""
 
@@ -44,8 +44,8 @@ class Unsafe:
 
 
 class UnsafeFolder(OSError):
-    """A folder that another user could put files into. An OSError, since a caller that can do
-    without a folder it cannot use can do without this one too."""
+    """A folder that another user could write to. It is an OSError, so that callers handle it like a
+    folder that is not writable."""
 
     def __init__(self, unsafe: Unsafe) -> None:
         super().__init__(None, str(unsafe), str(unsafe.path))
@@ -53,9 +53,9 @@ class UnsafeFolder(OSError):
 
 
 def find_unsafe(path: str | os.PathLike[str]) -> Unsafe | None:
-    """Return why `path` is not safe to load from, or None. What does not exist yet is judged by
-    the folder that it would be made in."""
-    # Not os.path.abspath, which drops `link/..` although that need not lead back.
+    """Return why `path` is not safe to load from, or None. A path that does not exist yet is judged
+    by the folder in which it would be created."""
+    # Not os.path.abspath, which drops `link/..` even if the link leads elsewhere.
     asked = Path.cwd() / path
     done, left = Path(asked.anchor), list(reversed(asked.parts[1:]))
     links = 0
@@ -63,12 +63,12 @@ def find_unsafe(path: str | os.PathLike[str]) -> Unsafe | None:
     while fault is None and left:
         name = left.pop()
         if name == "..":
-            done = done.parent  # checked on the way down
+            done = done.parent  # checked before
             continue
         here = done / name
         try:
             status = os.lstat(here)
-        except OSError:  # not there, or not ours to see: nothing is loaded from it
+        except OSError:  # missing or not accessible: nothing is loaded from it
             return None
         fault = _fault(asked, here, status, last=not left)
         if fault is None and stat.S_ISLNK(status.st_mode):
@@ -84,18 +84,18 @@ def find_unsafe(path: str | os.PathLike[str]) -> Unsafe | None:
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """Make the folder, for this user alone, and return it; raise OSError if it cannot be made or
-    is not safe."""
+    """Create the folder, accessible only to this user, and return it; raise OSError if that fails
+    or the folder is not safe."""
     folder = make_folder(path)
-    # After it was made: before, another user could have made it in between.
+    # Check after creating it: another user could create it in between.
     if (unsafe := find_unsafe(folder)) is not None:
         raise UnsafeFolder(unsafe)
     return folder
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """Make the folder and those above it, as far as they are missing, for this user alone: the
-    XDG specification asks for it, and a umask may let a group in."""
+    """Create the folder and its missing parents with mode 0700: the XDG specification requires it,
+    and a umask may give access to a group."""
     folder = Path(path)
     for one in (*reversed(folder.parents), folder):
         if not one.is_dir():
@@ -105,25 +105,25 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 @functools.cache
 def temporary_folder() -> Path:
-    """Return a folder of this process alone, which is removed when the process ends."""
+    """Return a private folder that is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="kernelmark-"))
     atexit.register(_remove, folder, os.getpid())
     return folder
 
 
 def _remove(folder: Path, maker: int) -> None:
-    if os.getpid() == maker:  # a fork inherits the call, and not the folder
+    if os.getpid() == maker:  # a forked process inherits the atexit call
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fault(asked: Path, here: Path, status: os.stat_result, *, last: bool) -> Unsafe | None:
-    """What is wrong with one file, folder or link on the way to `asked`."""
+    """Return why the file, folder or link `here`, on the path `asked`, is unsafe; else None."""
     link = stat.S_ISLNK(status.st_mode)
     if status.st_uid not in _trusted(way=not last):
         code = "foreign-link" if link else "foreign-owner"
         return Unsafe(code=code, path=asked, at=here, owner=status.st_uid)
-    # The mode of a link means nothing. In a sticky folder only the owner can rename or remove an
-    # entry, so that the next step's owner decides; but the last step's content is what is loaded.
+    # The mode of a link has no effect. In a sticky folder only the owner can rename or remove an
+    # entry, so that the owner of the next step matters; but the last step is what gets loaded.
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX and not last
     if link or sticky or not _writable_by_others(status):
         return None
@@ -138,8 +138,8 @@ def _writable_by_others(status: os.stat_result) -> bool:
 
 @functools.cache
 def _own_group(number: int) -> bool:
-    """Whether nobody but this user and root is in a group. Many systems give every user such a
-    group and a umask of 002, so that a home folder is writable by it."""
+    """Return whether this user and root are the only members of a group. Many systems give every
+    user such a group and a umask of 002, which makes home folders writable by it."""
     user = os.geteuid()
     try:
         members = set(grp.getgrgid(number).gr_mem)
@@ -151,8 +151,8 @@ def _own_group(number: int) -> bool:
 
 @functools.cache
 def _trusted(*, way: bool) -> frozenset[int]:
-    """Users whose files are trusted; for what is on the `way`, also the user that root is shown as
-    in a container without a root of its own."""
+    """Return the users whose files are trusted; for the folders on the `way`, also the user that
+    root is mapped to in a container without root."""
     known = {0, os.geteuid()}
     if way and (shown := _unmapped_root()) is not None:
         known.add(shown)
@@ -160,8 +160,8 @@ def _trusted(*, way: bool) -> frozenset[int]:
 
 
 def _unmapped_root() -> int | None:
-    """The user that files of root seem to belong to in a user namespace that does not map root, as
-    those of Apptainer; None elsewhere."""
+    """Return the user that owns root's files in a user namespace that does not map root, as in
+    Apptainer; None elsewhere."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
         if any(line.split()[0] == "0" for line in lines):
@@ -178,5 +178,5 @@ def _user_name(number: int) -> str:
 def _has_name(number: int) -> bool:
     try:
         return bool(pwd.getpwuid(number))
-    except KeyError:  # a user of a container that no list has
+    except KeyError:  # a container's user without a passwd entry
         return False

@@ -1,8 +1,8 @@
 """Problem: an op with all dims, dtypes and options, and its canonical text.
 
-A key is `op name=value …`. The form of a value tells its kind, so a key parses back without
-knowing the op: an integer is a dim, a dtype's name is a dtype, everything else is an option
-(`yes`/`no` a truth value, a number with a point or exponent a float, otherwise a word).
+A key is `op name=value …`. The form of a value determines its kind, so that a key can be parsed
+without the op: an integer is a dim, the name of a dtype is a dtype, everything else is an option
+(`yes`/`no` are booleans, a number with a point or exponent is a float, anything else a word).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Option = str | float | bool
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _INT = re.compile(r"-?(0|[1-9][0-9]*)\Z")
-# A comma makes a list, as of sizes that a microbenchmark goes through: 4096,8192.
+# A comma separates a list, such as the sizes of a microbenchmark: 4096,8192.
 _WORD = re.compile(r"([A-Za-z_][A-Za-z0-9_.:/,-]*|[0-9][0-9a-z_.+-]*,[A-Za-z0-9_.:/,+-]*)\Z")
 _LONGEST_INT = 40  # digits; far beyond any dim, far below what Python refuses to convert
 _NOT_WORDS = frozenset({"yes", "no", "inf", "nan"})
@@ -29,7 +29,7 @@ _NOT_WORDS = frozenset({"yes", "no", "inf", "nan"})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """What is computed, exactly. Make one with `Op.problem`, which validates and orders it."""
+    """An op with its dims, dtypes and options. `Op.problem` makes one, validated and in order."""
 
     op: str
     dims: Mapping[str, int]
@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """Canonical text; `parse_key(problem.key) == problem`."""
+        """The canonical text; `parse_key(problem.key) == problem`."""
         return self._key
 
     def __eq__(self, other: object) -> bool:
@@ -60,7 +60,7 @@ class Problem:
 
 
 def parse_key(text: str) -> Problem:
-    """The problem a key names, as written; `ops.parse` also validates it."""
+    """Return the problem of a key, as written; `ops.parse` also validates it."""
     words = text.split()
     if not words:
         raise ProblemError(Reason("problem-empty"), hint="write: gemm m=512 n=512 k=512 a=f32 …")
@@ -84,7 +84,7 @@ def parse_key(text: str) -> Problem:
 
 
 def parse_value(text: str) -> int | Option:
-    """An integer, float, truth value or word, by its form."""
+    """Return the integer, float, boolean or word that a text has the form of."""
     if _INT.match(text):
         if len(text) > _LONGEST_INT:
             raise ProblemError(Reason("integer-too-long", start=text[:12]))

@@ -1,7 +1,7 @@
-"""Reason: why something was refused, warned of, failed or judged; a code, fields and a sentence.
+"""Reason: a code, fields and a sentence for a refusal, warning, failure or verdict.
 
-A reason is its sentence, a `str`, so that it can be shown, stored and joined as one. Programs
-decide by `code` and `fields`; sentences are worded in `messages`, and no program looks into them.
+A reason is a `str`, its sentence, so that it can be shown, stored and joined like one. Programs use
+`code` and `fields`; the sentences are in `messages`, and no program parses them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kernelmark.core import units
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.messages import SETTINGS, TEMPLATES
 
-TEXT = "text"  # the code of a sentence without one, as in old stores and files of other tools
-WIDEST = 9.99  # an interval's width beyond which its figure means nothing
-_LONGEST = 200  # characters of somebody else's text in brief
+TEXT = "text"  # the code of plain text, as in old stores and files of other tools
+WIDEST = 9.99  # largest relative width of an interval that is shown as a number
+_LONGEST = 200  # characters of foreign text in brief style
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _NO_FIELDS: FrozenDict[Any] = FrozenDict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How sentences are written. `names` selects among the names of a setting; `store` are words to
-    add to a command that reads the store."""
+    """How sentences are formatted. `names` selects among the names of a setting; `store` holds the
+    options to add to a command that reads the store."""
 
     names: int = 0
     brief: bool = False
@@ -39,7 +39,7 @@ BRIEF = Style(brief=True)  # one line
 
 
 class Reason(str):
-    """The sentence of `code`, made of `fields`."""
+    """The sentence of a `code`, formatted with `fields`."""
 
     __slots__ = ("code", "fields")
     code: str
@@ -105,7 +105,7 @@ def format_reason(reason: str, style: Style = FIELDS) -> str:
 
 
 def names_settings(reason: str) -> bool:
-    """Return whether the sentence names settings, which differ between command line and Python."""
+    """Return whether the sentence names settings, which differ between CLI and Python."""
     return format_reason(reason, PYTHON) != format_reason(reason, FIELDS)
 
 
@@ -113,7 +113,7 @@ def names_settings(reason: str) -> bool:
 
 
 def reason_document(reason: Reason) -> Any:
-    """Return code and fields as JSON values; the bare text of a reason without a code."""
+    """Return code and fields as JSON values; only the text for a reason without a code."""
     if reason.code == TEXT:
         return str(reason)
     document = {"code": reason.code, "fields": _plain(reason.fields)}
@@ -121,7 +121,7 @@ def reason_document(reason: Reason) -> Any:
 
 
 def read_reason(document: Any, text: str = "") -> Reason:
-    """Return the reason of a document or of a sentence. One that no template of this version can
+    """Return the reason in a document, or that of a sentence. A reason that this version cannot
     format keeps its `text`."""
     if document is None:
         return Reason.of(text)
@@ -137,7 +137,7 @@ def read_reason(document: Any, text: str = "") -> Reason:
 
 
 def reason_documents(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the documents of those values that are reasons with a code, or lists with any."""
+    """Return the documents of all values that are coded reasons, or lists with such reasons."""
     found = {}
     for name, value in values.items():
         if isinstance(value, Reason) and value.code != TEXT:
@@ -184,8 +184,8 @@ Part = Callable[[Mapping[str, Any], Style], str]
 
 def _format(code: str, fields: Mapping[str, Any], style: Style) -> str:
     text = "".join([part(fields, style) for part in _parts(TEMPLATES[code])])
-    output = fields.get("output")  # a compiler's log, or what a lost worker wrote to standard error
-    if not output or not isinstance(output, str):  # a number is that of a tensor
+    output = fields.get("output")  # a compiler's log, or the standard error of a lost worker
+    if not output or not isinstance(output, str):  # some reasons have the index of an output
         return text
     if not style.brief:
         return f"{text}\n{output}"
@@ -245,7 +245,7 @@ def _log(ratio: float) -> float:
 
 
 def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
-    """Format the findings of a check; in brief, each kind once."""
+    """Format the findings of a check; in brief style, each kind once."""
     if not style.brief:
         return "; ".join(format_reason(finding, style) for finding in findings)
     kinds: dict[str, list[str]] = {}
@@ -261,7 +261,7 @@ def _spread(width: float, _word: str, _: Style) -> str:
     return f"±{width:.1%}" if width <= WIDEST else f"more than ±{WIDEST:.0%}"
 
 
-# By the first word of a format: (value, the rest of the format, style) -> text.
+# By the first word of a format: (value, rest of the format, style) -> text.
 FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "against": lambda value, limit, _: units.told_apart(value, float(limit))[0],
     "and": lambda values, _word, _: " and ".join(values),

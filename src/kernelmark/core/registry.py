@@ -1,7 +1,7 @@
-"""Registry: adding a thing is adding a file.
+"""Registry: backends, ops, formats and so on are added by adding a file.
 
-Names come from the file names in a package, without importing them, and from entry points of
-other distributions. `get(name)` imports that one module and takes its attribute.
+Names are the file names in a package, which are not imported, and the entry points of other
+distributions. `get(name)` imports one module and returns its attribute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """The things of one kind: `Registry("kernelmark.backends", "backend")`."""
+    """The objects of one kind: `Registry("kernelmark.backends", "backend")`."""
 
     def __init__(self, package: str, attribute: str) -> None:
         self.package = package
@@ -32,7 +32,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _files(self) -> frozenset[str]:
-        """A module is a thing of this kind unless it is the base or begins with an underscore."""
+        """The modules of the package, except `base` and those with a leading underscore."""
         path = importlib.import_module(self.package).__path__
         return frozenset(
             m.name for m in pkgutil.iter_modules(path) if m.name != "base" and m.name[0] != "_"
@@ -40,17 +40,18 @@ class Registry(Generic[T]):
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
-        # Here, because a worker that knows its names from files starts a sixth faster without it.
+        # Imported here: a worker that needs no entry points starts a sixth faster without it.
         from importlib.metadata import entry_points
 
         return {e.name: e for e in entry_points(group=self.package)}
 
     def names(self) -> list[str]:
-        """Every known name, sorted; nothing is imported."""
+        """Return all names, sorted, without importing anything."""
         return sorted(self._files | self._entry_points.keys() | self._loaded.keys())
 
     def get(self, name: str) -> T:
-        """The thing called `name`, also written with dashes; an unknown name lists the known."""
+        """Return the object called `name`, in which dashes may replace underscores; raise an error
+        that lists the known names."""
         if name not in self:
             name = name.replace("-", "_")
         if name not in self._loaded:
@@ -85,7 +86,7 @@ class Registry(Generic[T]):
             ) from error
 
     def add(self, name: str, thing: T) -> None:
-        """Make `thing` known under `name` in this process: a kernel from a user's file, a test."""
+        """Register `thing` under `name` in this process, such as a kernel from a user's file."""
         self._loaded[name] = thing
         self.__dict__["_files"] = self._files - {name}
         self.__dict__["_entry_points"] = {k: v for k, v in self._entry_points.items() if k != name}

@@ -10,10 +10,10 @@ _MISSING = object()
 
 
 class remembered(Generic[T]):
-    """As `functools.cached_property`, for classes with slots: a base class holds the slot
-    `_NAME`, which is no field, so equality, copies, pickles and files do not see it.
+    """A `functools.cached_property` for classes with slots. A base class has the slot `_NAME`,
+    which is not a field, so that equality, copies, pickles and files ignore it.
 
-    Pages and comparisons of a thousand results ask for the same median ten times."""
+    Pages and comparisons of a thousand results read each median about ten times."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute
@@ -29,7 +29,7 @@ class remembered(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> remembered[T] | T:
         if instance is None:
             return self
-        # An exception would take longer than the median that is computed.
+        # Catching AttributeError would take longer than computing a median.
         found: Any = getattr(instance, self._slot, _MISSING)
         if found is _MISSING:
             found = self._compute(instance)

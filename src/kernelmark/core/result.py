@@ -1,4 +1,4 @@
-"""Case, Measurement, Check, Result, Run: from what is asked to what is stored."""
+"""Case, Measurement, Check, Result and Run: what is measured, and what is stored."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from kernelmark.core.units import plain_number
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
-# Codes of warnings that say that a median is no headline: it is shown, marked, and does not rank.
+# Codes of warnings that make a median unreliable: it is shown with a mark, and not ranked.
 UNRELIABLE = ("few-blocks", "blocks-disagree")
-# Blocks disagree where the interval of their median spans this factor: the median may then lie
+# Blocks disagree if the interval of their median spans this factor: the median may then lie
 # between two modes, at a time that no launch took.
 DISAGREEMENT = 4.0
 _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it again"
@@ -35,13 +35,13 @@ _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def is_wide(low_s: float, high_s: float) -> bool:
-    """Whether blocks with this interval disagree. Results of earlier versions have no warning of
-    it."""
+    """Return whether blocks with this interval disagree. Results of earlier versions lack the
+    warning."""
     return low_s > 0 and high_s > DISAGREEMENT * low_s
 
 
 def config_key(config: Config) -> str:
-    """Canonical text of a config; `{}` is the backend's own default."""
+    """Return the canonical text of a config; `{}` is the backend's default."""
     return _config_text(dict(config)) if config else "{}"
 
 
@@ -51,8 +51,9 @@ class _CaseMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case(_CaseMemory):
-    """A problem, backend, config and timing: what a worker measures. `name` identifies a user's
-    kernel file in history, independently of its path."""
+    """What a worker measures: a problem, backend, config and timing.
+
+    `name` identifies a user's kernel file in history, independently of its path."""
 
     problem: Problem
     backend: str
@@ -82,18 +83,18 @@ class Case(_CaseMemory):
 
     @remembered
     def series(self) -> str:
-        """Identity in history, up to the device's architecture."""
+        """The identity in history, without the architecture of the device."""
         name = self.name or self.backend
         return " | ".join((self.problem.key, name, config_key(self.config), self.timing.identity))
 
     @remembered
     def id(self) -> str:
-        """Short stable hash of `series`: names a case inside a run."""
+        """A short, stable hash of `series` that identifies a case within a run."""
         return hashlib.sha256(self.series.encode()).hexdigest()[:16]
 
 
 class Status(StrEnum):
-    """How a case ended. Only `ok` ranks, if it is reliable; every other one is still a row."""
+    """How a case ended. Only reliable `ok` results are ranked; all results have a row."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -108,7 +109,7 @@ class Status(StrEnum):
 
     @property
     def failed(self) -> bool:
-        """True for what makes a run end with exit code 3."""
+        """Whether this status makes a run end with exit code 3."""
         return self not in (Status.OK, Status.UNSUPPORTED, Status.SKIPPED)
 
 
@@ -123,7 +124,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """Readings of the device around a block; None for what it does not report."""
+    """Readings of the device around a block; None for values that it does not report."""
 
     clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
@@ -151,7 +152,7 @@ class Block(_MedianMemory):
     def __post_init__(self) -> None:
         if not self.samples_s:
             raise UsageError(Reason("block-empty"), hint=_IMPOSSIBLE)
-        # The sum is finite only where every time is.
+        # The sum is finite only if every time is.
         if not (min(self.samples_s) > 0 and math.isfinite(sum(self.samples_s))):
             wrong = next((t for t in self.samples_s if not 0 < t < math.inf), math.inf)
             raise UsageError(Reason("block-no-time", value=wrong), hint=_IMPOSSIBLE)
@@ -162,13 +163,13 @@ class Block(_MedianMemory):
 
     @property
     def clock_mhz(self) -> float | None:
-        """The core clock that its samples ran at; None where it was not measured with them."""
+        """The median core clock of the samples; None if it was not measured."""
         return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """One of several values that the samples of a case fall on, and the fraction of them."""
+    """One mode of a multimodal case: its time, and the fraction of samples in it."""
 
     value_s: float
     share: float
@@ -184,9 +185,9 @@ class Mode:
 class Measurement(_MedianMemory):
     """All times of a case, in seconds per launch.
 
-    `low_s` and `high_s` bound the median at 95 %, over blocks, not over samples.
+    `low_s` and `high_s` are the 95 % confidence interval of the median, over blocks, not samples.
     `also` holds other times of the same kernel: host_s (eager, with launch cost), hot_s, …
-    `modes` are the values that the samples fall on, fastest first; empty where there is one.
+    `modes` are the modes of the samples, fastest first; empty if there is only one.
     """
 
     blocks: tuple[Block, ...]
@@ -216,7 +217,7 @@ class Measurement(_MedianMemory):
 
     @property
     def rel_half_width(self) -> float:
-        """Half of the interval's width as a share of its geometric middle; infinite without one.
+        """Half of the interval's width relative to its geometric mean; infinite without interval.
 
         Times vary by factors, so the interval is symmetric in the logarithm."""
         if self.low_s <= 0 or math.isinf(self.high_s):
@@ -225,39 +226,40 @@ class Measurement(_MedianMemory):
 
     @property
     def reliable(self) -> bool:
-        """Whether as many blocks as promised were measured, and agree within a factor."""
+        """Whether enough blocks were measured, and agree within a factor of DISAGREEMENT."""
         return self.doubt is None
 
     @property
     def doubt(self) -> Reason | None:
-        """Why the median is no headline; None where it is one."""
+        """Why the median is unreliable; None if it is reliable."""
         return next((one for one in self.warnings if one.code in UNRELIABLE), None)
 
     @property
     def launch_bound(self) -> bool:
-        """Whether a user without graphs pays clearly more for launching than for the kernel."""
+        """Whether an eager launch takes more than 1.5 times as long as the kernel."""
         return self.also.get("host_s", 0.0) > 1.5 * self.median_s
 
     @property
     def clock_mhz(self) -> float | None:
-        """The core clock that the samples ran at, where each of them was measured with it."""
+        """The median core clock of the samples; None unless it was measured with each sample."""
         clocks = [clock for block in self.blocks for clock in block.clocks_mhz]
         return statistics.median(clocks) if len(clocks) == self.samples else None
 
     @property
     def samples(self) -> int:
+        """The number of samples in all blocks."""
         return sum(len(block.samples_s) for block in self.blocks)
 
 
 class Fault(StrEnum):
     """What a check found wrong."""
 
-    UNWRITTEN = "unwritten"  # elements of the output still held the poison
-    GUARDS = "guards"  # memory beside the output was overwritten
+    UNWRITTEN = "unwritten"  # elements of the output still hold the poison value
+    GUARDS = "guards"  # memory next to the output was overwritten
     VALUES = "values"  # sampled positions differ from the float64 reference
-    PROJECTION = "projection"  # whole rows differ from it
-    INPUTS = "inputs"  # inputs no longer hold what was generated
-    STRAY = "stray"  # the output of a set that was not launched was written
+    PROJECTION = "projection"  # projections of rows differ from the reference
+    INPUTS = "inputs"  # inputs were modified
+    STRAY = "stray"  # the output of another argument set was written
     LESS_WORK = "less-work"  # launches on rewritten inputs take clearly longer than timed ones
 
 
@@ -294,8 +296,8 @@ class Check:
 class KernelInfo:
     """The kernel that ran: its name, how it was built, and its registers, spills and memory.
 
-    `configs` are the pipeline and tile sizes that a compiler chose, by the name of each kernel that
-    it made of the problem."""
+    `configs` are the pipeline and tile sizes that a compiler chose, by the names of the kernels
+    that it generated for the problem."""
 
     name: str = ""
     compile_s: float = 0.0
@@ -311,13 +313,16 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The outcome of a case, also of a failed one. `cost` is wall seconds by phase (compile,
-    inputs, warmup, timed, check, total).
+    """The outcome of a case, failed or not.
 
-    A kernel has a `measurement`. A microbenchmark has `metrics` instead; `rows` are the points
-    that these are computed from, described by `columns`, and `trace` holds clock, power and
-    temperature during the benchmark. An `ok` result cannot hold a value above the limit of its
-    metric or column: its construction fails.
+    `measurement` has the times, `check` the verification of the output, `kernel` what ran, `error`
+    the reason of a failure. `flops` and `bytes` are the work of one launch. `cost` holds wall-clock
+    seconds by phase (compile, inputs, warmup, timed, check, total).
+
+    A microbenchmark has `metrics` instead of a measurement; `rows` are the points that these are
+    computed from, described by `columns`, and `trace` holds clock, power and temperature during the
+    benchmark. An `ok` result cannot hold a value above the limit of its metric or column: its
+    construction fails.
     """
 
     case: Case
@@ -359,7 +364,7 @@ class Result:
             raise UsageError(Reason("at", where=name, cause=found[0]))
 
     def metric(self, name: str) -> Metric:
-        """The metric called `name`; an unknown name lists the known ones."""
+        """Return the metric called `name`; raise a UsageError that lists the known ones."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -370,27 +375,29 @@ class Result:
 
     @property
     def headlines(self) -> tuple[Metric, ...]:
-        """The metrics to show: all of them where none is a headline."""
+        """The headline metrics; all metrics if none is a headline."""
         return tuple(metric for metric in self.metrics if metric.headline) or self.metrics
 
     @property
     def why(self) -> Reason:
-        """All that is known of why it is not ok; empty where nothing is."""
+        """Why the result is not ok; empty if it is ok or the reason is unknown."""
         if self.error or self.check is None or self.check.passed:
             return self.error
         return self.check.detail or Reason("output-wrong")
 
     @property
     def series(self) -> str:
-        """Identity in history."""
+        """The identity in history: the series of the case, and the architecture."""
         return f"{self.case.series} | {self.arch}"
 
     @property
     def flops_per_s(self) -> float | None:
+        """The compute rate at the median time; None without a measurement."""
         return self.flops / self.measurement.median_s if self.measurement else None
 
     @property
     def bytes_per_s(self) -> float | None:
+        """The memory rate at the median time; None without a measurement."""
         return self.bytes / self.measurement.median_s if self.measurement else None
 
 
@@ -402,8 +409,10 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Many results with one environment. `started` is seconds since the epoch, UTC; `paused_s` are
-    those between its interruptions and `--resume`."""
+    """A set of cases that are measured together in one environment.
+
+    `started` and `finished` are in seconds since the epoch, UTC; `paused_s` is the time between
+    interruptions and `--resume`. `cases` is the number of cases requested."""
 
     id: str
     started: float
@@ -419,7 +428,7 @@ class Run:
 
     @property
     def took_s(self) -> float | None:
-        """The seconds that it ran for, without pauses; None while it runs."""
+        """The seconds that the run took, without pauses; None while it runs."""
         if self.finished is None or self.state is RunState.RUNNING:
             return None
         return max(0.0, self.finished - self.started - self.paused_s)
@@ -427,16 +436,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSet:
-    """A run with its results, and the roofs that they were compared with, if any: the document
-    that `kmark export` writes and `kmark import` reads."""
+    """A run with its results and the roofs they were compared with: the document that
+    `kmark export` writes and `kmark import` reads."""
 
     run: Run
     results: tuple[Result, ...]
     roofs: tuple[Roof, ...] = field(default=(), metadata={OPTIONAL: True})
 
     def ordered(self, last: Collection[str] = ()) -> list[Result]:
-        """Return the results as asked for, those of one problem together. Problems whose key is in
-        `last` come after all others."""
+        """Return the results in the order of the request, grouped by problem. Problems whose key is
+        in `last` come last."""
         keys = [result.case.problem.key for result in self.results]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
 

@@ -1,4 +1,4 @@
-"""Roof: a measured limit of a device, that percentages are computed from."""
+"""Roof: a measured limit of a device, which percentages are relative to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from kernelmark.core.optional import OPTIONAL
 
 Kind = Literal["flops", "bytes", "launches"]
-# What versions without the fields `steady` and `limit` wrote at the end of `how`.
+# Suffixes of `how` in documents of versions without the fields `steady` and `limit`.
 _WAS_UNSTEADY = ", not steady: other work ran"
 _WAS_STAND_IN = " (no C compiler: the limit may be higher)"
 
@@ -45,7 +45,7 @@ class Roof:
 
     @property
     def how_text(self) -> str:
-        """`how`, with what makes the value doubtful."""
+        """`how`, followed by what makes the value doubtful."""
         doubts = [
             *([] if self.steady else ["not steady: other work ran"]),
             *([] if self.limit else ["the limit may be higher: there is no C++ compiler"]),

@@ -1,4 +1,4 @@
-"""Space: what can be tuned for a problem, as named values and a rule that forbids combinations."""
+"""Space: the tuning parameters of a problem with their values, and a rule for illegal configs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _anything(config: Config) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Parameters in order, each with its values in order. `forbids` gives the reason a
-    combination is illegal, or None. A list of solutions is one parameter. `default` is the
-    combination that a search starts from. `seeds` are combinations to try next, the most promising
-    first. A value has the type that `--config` gives it: yes and no are True and False.
+    """A search space: ordered parameters, each with ordered values. `forbids` returns the reason
+    why a combination is illegal, or None. A list of solutions is one parameter. `default` is the
+    combination that a search starts from; `seeds` are combinations to try next, most promising
+    first. Values have the types that `--config` gives them: yes and no are True and False.
 
-    `parts` make a large space quick to enumerate: a legal combination has values of one part only,
-    such as all sizes 0 or none. `forbids` has to refuse the others, which are not enumerated. A
-    name that a part lacks has all values."""
+    `parts` make a large space fast to enumerate: every legal combination takes its values from one
+    part, for example all sizes 0 or none. Other combinations are not enumerated, and `forbids` must
+    refuse them. A parameter that a part does not name keeps all its values there."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
@@ -34,7 +34,7 @@ class Space:
 
     @property
     def products(self) -> list[list[tuple[ConfigValue, ...]]]:
-        """The values of the parameters, in order, for each part."""
+        """For each part, the values of every parameter."""
         return [
             [
                 tuple(one for one in values if one in part[name]) if name in part else values
@@ -45,7 +45,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Combinations before the rule."""
+        """The number of combinations, illegal ones included."""
         return sum(math.prod(map(len, values)) for values in self.products)
 
     def __iter__(self) -> Iterator[Config]:

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop: all of them as Ctrl-C."""
+"""Handle all signals that stop a command like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ _AGAIN_S = 0.01
 
 
 class _Command:
-    """What is known of the command that this process runs."""
+    """The state of the command that this process runs."""
 
-    asked = 0  # the signal that asked it to end
-    begun = False  # whether there may be something to tidy up
+    asked = 0  # the signal that was received; 0: none
+    begun = False  # whether there may be something to clean up
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, and remember it: a library may make another error of it."""
+    """Raise KeyboardInterrupt, and record it: a library may replace it by another error."""
     _Command.asked = number
     raise KeyboardInterrupt
 
 
 def stop_asked() -> bool:
-    """Whether `interrupt` was called since the command began."""
+    """Return whether `interrupt` was called since the command began."""
     return _Command.asked != 0
 
 
 def begin_command() -> None:
-    """Forget what is known of an earlier command in this process."""
+    """Reset the state for a new command in this process."""
     _Command.asked, _Command.begun = 0, False
 
 
 def raise_ignored() -> None:
-    """Have a KeyboardInterrupt that Python could not raise come again. In a finaliser or a callback
-    of a weak reference nothing can be raised: Python writes `Exception ignored` and goes on, and
-    the signal would be lost."""
+    """Repeat a KeyboardInterrupt that Python could not raise. Python ignores exceptions in
+    finalisers and callbacks of weak references (`Exception ignored in …`), and the signal would be
+    lost."""
     usual = sys.unraisablehook
 
     def hook(lost: sys.UnraisableHookArgs) -> None:
@@ -58,7 +58,7 @@ def raise_ignored() -> None:
 
 
 def _send_again(number: int) -> None:
-    """Send this process a signal a little later, when it may be where an error can be raised."""
+    """Send this process the signal again a little later, when it may be possible to raise."""
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
@@ -66,18 +66,18 @@ def _send_again(number: int) -> None:
 def catch_stops(
     handler: Handler = interrupt, *, importing: Handler | None = None
 ) -> dict[signal.Signals, Any]:
-    """Have `handler`, which raises KeyboardInterrupt by default, take every signal that asks for
-    the end; return what took them before. One that is ignored stays so: a shell's background job
-    begins with SIGINT ignored, one under nohup with SIGHUP.
+    """Install `handler`, which raises KeyboardInterrupt by default, for all signals in STOPS, and
+    return the previous handlers. Ignored signals stay ignored: background jobs of a shell start
+    with SIGINT ignored, and commands under nohup with SIGHUP.
 
-    Nothing is raised inside of an import: compiled modules lose errors or make an ImportError of
-    them, for which the importing module may have a fallback, and a lock of importlib may stay
-    taken. There `importing` takes the signal of a command that has not begun its work; else, and
-    by default, the signal comes again until the import is done.
+    Nothing is raised during an import: compiled modules lose exceptions or replace them by an
+    ImportError, for which the importing module may have a fallback, and a lock of importlib may
+    stay locked. There, `importing` handles the signal if the command has not begun its work;
+    otherwise, and by default, the signal is repeated until the import is done.
     """
     if threading.current_thread() is not threading.main_thread():
-        return {}  # only the main thread may set handlers, and only it is interrupted
-    depth = _import_depth(sys._getframe())  # our caller may be a module that is being imported
+        return {}  # only the main thread can set handlers, and only it is interrupted
+    depth = _import_depth(sys._getframe())  # the caller may be a module that is being imported
 
     def careful(number: int, frame: FrameType | None) -> None:
         if _import_depth(frame) <= depth:
@@ -95,7 +95,7 @@ def catch_stops(
 
 
 def _import_depth(frame: FrameType | None) -> int:
-    """How many calls of importlib are under way."""
+    """Return the number of importlib frames on the stack."""
     depth = 0
     while frame is not None:
         depth += frame.f_code.co_filename == _IMPORTING
@@ -106,13 +106,13 @@ def _import_depth(frame: FrameType | None) -> int:
 def restore_stops(before: dict[signal.Signals, Any]) -> None:
     """Undo `catch_stops`."""
     for number, handler in before.items():
-        # None stands for a handler that was not set from Python, and cannot be set again.
+        # None is a handler that was not set from Python, and cannot be restored.
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextlib.contextmanager
 def caught_stops(handler: Handler = interrupt) -> Iterator[None]:
-    """`catch_stops` for the work of a command."""
+    """Apply `catch_stops` within the `with` block, and mark the command as begun."""
     _Command.begun = True
     before = catch_stops(handler)
     try:
@@ -122,7 +122,7 @@ def caught_stops(handler: Handler = interrupt) -> Iterator[None]:
 
 
 class StopGuard:
-    """Turns the first signal into KeyboardInterrupt, but not in the middle of storing."""
+    """A handler that raises KeyboardInterrupt at the first signal, except while storing."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -136,7 +136,7 @@ class StopGuard:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """A stretch that a first signal does not tear apart."""
+        """Defer the first signal to the end of the `with` block."""
         self._busy = True
         try:
             yield
@@ -148,7 +148,7 @@ class StopGuard:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[StopGuard]:
-    """Signals end what is done inside, but for what `finishing` of the guard protects."""
+    """Let signals interrupt the `with` block, except within `finishing` of the guard."""
     guard = StopGuard()
     with caught_stops(guard.interrupt):
         yield guard

@@ -17,7 +17,7 @@ Role = Literal["in", "out"]
 
 
 class ValuesOnDevice(ABC):
-    """Flat bit patterns in the memory of the GPU that measures, which nothing writes to."""
+    """Flat, read-only bit patterns in the memory of the measured GPU."""
 
     size: int  # elements
 
@@ -32,11 +32,11 @@ class ValuesOnDevice(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenValues:
-    """An input's values as the user gave them, as flat bit patterns of a format of whole bytes.
+    """The values of an input that the user gave, as flat bit patterns of a format of whole bytes.
 
-    With `rotates`, each rewrite of the input starts at another element and continues at the first
-    one after the last: other values at every position, of the same distribution. It starts at a
-    multiple of `row` elements, so that values that belong together stay so.
+    With `rotates`, each rewrite of the input rotates the values by another offset: other values at
+    every position, with the same distribution. Offsets are multiples of `row` elements, which keeps
+    the values of a row together.
     """
 
     source: NDArray[np.generic] | ValuesOnDevice
@@ -49,7 +49,7 @@ class GivenValues:
 
     @property
     def on_device(self) -> ValuesOnDevice | None:
-        """The values if they are in a GPU's memory."""
+        """The values, if they are in GPU memory; else None."""
         return self.source if isinstance(self.source, ValuesOnDevice) else None
 
     @property
@@ -60,10 +60,9 @@ class GivenValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """Name, shape, dtype and role of an argument; transposes are already in the shape.
+    """Name, shape, dtype and role of an argument; the shape includes transposes.
 
-    `low` and `high` bound the uniform distribution its elements are drawn from, unless its values
-    are `given`.
+    `low` and `high` bound the uniform distribution of its elements, unless values are `given`.
     """
 
     name: str
@@ -73,7 +72,7 @@ class TensorSpec:
     low: float = -1.0
     high: float = 1.0
     given: GivenValues | None = None
-    # Derived once: setting up a block reads them for each of thousands of tensors.
+    # Computed once: the set-up of a block reads them for thousands of tensors.
     type: DType = field(init=False, repr=False, compare=False)
     count: int = field(init=False, repr=False, compare=False)
     nbytes: int = field(init=False, repr=False, compare=False)
@@ -87,10 +86,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How far from the float64 reference an output may be, at one position:
+    """The allowed error of an output element against the float64 reference:
 
-    `per_magnitude` × (the reference's sum of absolute terms) + `per_value` × |reference|
-    + `absolute`. `why` says how the factors were derived.
+    `per_magnitude` × (sum of the absolute terms of the reference) + `per_value` × |reference|
+    + `absolute`. `why` describes how the factors were derived.
     """
 
     per_magnitude: float

@@ -16,7 +16,7 @@ from kernelmark.core.files import load_toml
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import plain_number
 
-MOST_S = 1e6  # twelve days: nothing is launched, or measured, for longer
+MOST_S = 1e6  # 12 days: no launch or measurement takes longer
 
 
 class Cache(StrEnum):
@@ -24,23 +24,23 @@ class Cache(StrEnum):
 
     COLD = "cold"  # rotate argument sets that together exceed the last-level cache
     FLUSH = "flush"  # evict the last-level cache before each launch
-    HOT = "hot"  # one argument set, used again and again
+    HOT = "hot"  # use the same argument set for every launch
 
 
 class Timer(StrEnum):
-    """What the clock is put around. `auto` is the most exact one the device has."""
+    """The method of timing. `auto` is the most exact one of the device."""
 
     AUTO = "auto"
     LOOP = "loop"  # a host clock around launches that return when done (CPU)
-    CPU = "cpu"  # the CPU time of the process around such launches, on one thread
+    CPU = "cpu"  # CPU time of the process around such launches, on one thread
     GRAPH = "graph"  # captured graphs of N and 2N launches
-    GATE = "gate"  # launches queued behind a gate, device events around them
+    GATE = "gate"  # device events around launches that are queued behind a gate kernel
     PROFILER = "profiler"  # the vendor's profiler
-    IREE = "iree-benchmark-module"  # IREE's own program, for its backend
+    IREE = "iree-benchmark-module"  # IREE's benchmark program, for the backend iree
 
 
 class Strain(StrEnum):
-    """What runs between launches, to stand for the rest of a model."""
+    """Background load between launches, to imitate a full model."""
 
     NONE = "none"
     BANDWIDTH = "bandwidth"
@@ -48,7 +48,7 @@ class Strain(StrEnum):
 
 
 class Duty(StrEnum):
-    """Whether launches follow each other without a pause (power-steady) or with rests."""
+    """Whether launches follow each other without a pause (steady power) or with idle gaps."""
 
     SUSTAINED = "sustained"
     BURST = "burst"
@@ -58,8 +58,25 @@ class Duty(StrEnum):
 class Timing:
     """The settings of a measurement.
 
-    `cache`, `timer`, `strain`, `duty` and `threads` change what is measured, the others duration
-    and precision. `threads` is for the CPU device; 0 means every core the process may use.
+        km.Timing.preset("quick", max_s=2, target_rel_ci=0.02)
+
+    These change what is measured:
+
+    - `cache`: cold, flush or hot, the state of the caches at each launch;
+    - `timer`: auto, loop, cpu, graph, gate, profiler or iree-benchmark-module;
+    - `strain`: none, bandwidth or compute, background load between launches;
+    - `duty`: sustained, or burst for idle gaps between samples;
+    - `threads`: CPU threads; 0 means every core that the process may use.
+
+    These change duration and precision:
+
+    - `processes`: fresh processes per case;
+    - `allocations`, `max_allocations`: least and most blocks, each with new allocations;
+    - `min_samples`: least samples per block;
+    - `min_sample_s`: least duration of a sample, reached by repeating short launches;
+    - `target_rel_ci`: stop when the relative half-width of the interval is below this;
+    - `max_s`, `warmup_s`: limits for the seconds in timed launches, and of warm-up;
+    - `seed`: seed of the inputs, and of the sample that a limit takes.
     """
 
     cache: Cache = Cache.COLD
@@ -69,13 +86,13 @@ class Timing:
     threads: int = 0
 
     processes: int = 1
-    allocations: int = 3  # blocks a process measures at least
+    allocations: int = 3
     max_allocations: int = 20
-    min_samples: int = 5  # samples in a block at least
-    min_sample_s: float = 0.0005  # a sample lasts at least this long, by repeating launches
-    target_rel_ci: float = 0.01  # stop when the interval's half-width is under this share
-    max_s: float = 2.0  # cap on the seconds spent in timed launches
-    warmup_s: float = 0.5  # cap on the seconds of warm-up in a process
+    min_samples: int = 5
+    min_sample_s: float = 0.0005
+    target_rel_ci: float = 0.01
+    max_s: float = 2.0
+    warmup_s: float = 0.5
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -113,12 +130,12 @@ class Timing:
             if not getattr(self, name) < MOST_S:
                 raise UsageError(Reason("timing-above", field=name, most=f"{MOST_S:,.0f}"))
         for name in ("threads", "processes", "max_allocations", "min_samples", "seed"):
-            if not getattr(self, name) < 2**63:  # what a store can hold
+            if not getattr(self, name) < 2**63:  # the limit of integers in a store
                 raise UsageError(Reason("timing-above", field=name, most="2^63"))
 
     @property
     def identity(self) -> str:
-        """The part that changes what the number means: part of a series' identity in history."""
+        """The settings that change what is measured: part of a series' identity in history."""
         return (
             f"cache={self.cache} timer={self.timer} strain={self.strain} "
             f"duty={self.duty} threads={self.threads}"
@@ -126,7 +143,7 @@ class Timing:
 
     @classmethod
     def load(cls, name: str, **changes: object) -> Timing:
-        """Return the preset `name`, or the timing in a TOML file, with fields changed."""
+        """Return the preset `name`, or the timing in a TOML file, with `changes` to its fields."""
         if not name.endswith(".toml"):
             return cls.preset(name, **changes)
         fields = load_timing_fields(Path(name).expanduser())
@@ -135,7 +152,7 @@ class Timing:
 
     @classmethod
     def preset(cls, name: str, **changes: object) -> Timing:
-        """`quick`, `default` or `full`, with fields changed."""
+        """Return the preset quick, default or full, with `changes` to its fields."""
         if name not in PRESETS:
             raise UsageError(
                 Reason("unknown-name", what="timing preset", name=name),
@@ -170,7 +187,7 @@ def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
-    """Return the fields of a timing that a TOML file sets, and its `preset` if it names one."""
+    """Return the fields that a TOML file sets, and `preset` if it names one."""
     found = load_toml(path, missing=f"a timing is a TOML file or one of {', '.join(PRESETS)}")
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
     for name, value in found.items():

@@ -1,19 +1,19 @@
-"""Numbers as people read them. Inside, times are seconds, sizes bytes, clocks MHz."""
+"""Format numbers for people. Internally, times are in seconds, sizes in bytes, clocks in MHz."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-# Wider than this, an interval is said to be so and no more.
+# Larger percentages are shown as "> 999 %".
 MOST_PERCENT = 999
 _FEW_DIGITS, _MOST_DIGITS = 4, 10
-_RATES = ("B/s", "FLOP/s", "1/s")  # units that grow by decimal prefixes
+_RATES = ("B/s", "FLOP/s", "1/s")  # units that take decimal prefixes
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def time_text(seconds: float) -> str:
-    """Four significant digits in the unit that fits: 12.34 µs."""
+    """Format a time with four significant digits in the unit that fits: 12.34 µs."""
     seconds = float(f"{seconds:.4g}")
     for size, unit in _TIMES:
         if seconds >= size:
@@ -22,7 +22,7 @@ def time_text(seconds: float) -> str:
 
 
 def rate_text(per_second: float, unit: str) -> str:
-    """1.234 TFLOP/s, 56.7 GB/s: decimal prefixes, three significant digits or more."""
+    """Format a rate with a decimal prefix: 1.234 TFLOP/s, 56.70 GB/s."""
     per_second = float(f"{per_second:.4g}")
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if per_second >= size:
@@ -31,7 +31,7 @@ def rate_text(per_second: float, unit: str) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Binary sizes: 96.0 MiB."""
+    """Format a size with a binary prefix: 96.0 MiB."""
     for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -39,7 +39,7 @@ def bytes_text(count: float) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """A value of any unit as people read it."""
+    """Format a value of any unit."""
     if unit == "s":
         return time_text(value)
     if unit in _RATES:
@@ -51,13 +51,13 @@ def value_text(value: float, unit: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 step`, `3 steps`."""
+    """Format a count with its noun: `1 step`, `3 steps`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def duration_text(seconds: float) -> str:
-    """A span for progress and estimates: 1.4 s, 45 s, 3 min 20 s, 2 h 05 min."""
-    if seconds < 3:  # rounded to whole seconds it could be wrong by a third
+    """Format a duration for progress and estimates: 1.4 s, 45 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 3:  # rounding to whole seconds could be wrong by a third
         return f"{round(seconds, 1):g} s"
     whole = round(seconds)
     if whole < 60:
@@ -76,13 +76,13 @@ def _four_digits(value: float) -> str:
 
 
 def percent_text(log_ratio: float) -> str:
-    """`+1.2 %` of the logarithm of a ratio."""
+    """Format the logarithm of a ratio as a change: `+1.2 %`."""
     return f"{_percent(log_ratio):+.1f} %" if math.isfinite(log_ratio) else "any size"
 
 
 def span_text(low: float, high: float) -> str:
-    """`+1.2 % to +3.4 %` of the logarithms of two ratios. Where they are so far apart that the
-    figures mean nothing, what is beyond 999 % is not spelt out."""
+    """Format the logarithms of two ratios as an interval: `+1.2 % to +3.4 %`. In a very wide
+    interval, bounds above 999 % are shown as `> 999 %`."""
     far = _percent(high) - _percent(low) > 2 * MOST_PERCENT
 
     def text(bound: float) -> str:
@@ -93,14 +93,14 @@ def span_text(low: float, high: float) -> str:
 
 
 def detectable_text(share: float) -> str:
-    """The least change that would be found, as a share."""
+    """Format the least detectable change, given as a fraction."""
     if not math.isfinite(share):
         return "any size"
     return f"{100 * share:.1f} %" if 100 * share <= MOST_PERCENT else f"> {MOST_PERCENT} %"
 
 
 def told_apart(value: float, limit: float) -> tuple[str, str]:
-    """Two numbers with as many digits as tell them apart, four where nothing does."""
+    """Format two numbers with enough digits to distinguish them; four if that is impossible."""
     least = min(value, limit)
     for count in (*range(_FEW_DIGITS, _MOST_DIGITS + 1), _FEW_DIGITS):
         places = _places(least, count)
@@ -111,13 +111,13 @@ def told_apart(value: float, limit: float) -> tuple[str, str]:
 
 
 def exact(value: float) -> str:
-    """Every digit that decides: what is beyond them is rounding."""
+    """Format a number with all its significant digits, without those that are rounding errors."""
     text = f"{value:.{_places(value, _MOST_DIGITS)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _percent(log_ratio: float) -> float:
-    """How far a ratio is from 1; infinite where no float is as large."""
+    """Return the change of a ratio in percent; infinite on overflow."""
     try:
         return 100 * math.expm1(log_ratio)
     except OverflowError:
@@ -125,10 +125,10 @@ def _percent(log_ratio: float) -> float:
 
 
 def _places(value: float, digits: int) -> int:
-    """Decimal places that leave this many significant digits."""
+    """Return the decimal places that give `digits` significant digits."""
     return max(0, digits - 1 - math.floor(math.log10(value)))
 
 
 def plain_number(value: Any) -> Any:
-    """A NumPy scalar as the number of Python's that it is; anything else unchanged."""
+    """Return a NumPy scalar as a Python number; anything else unchanged."""
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value

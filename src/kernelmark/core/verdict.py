@@ -1,4 +1,4 @@
-"""Verdict: what a comparison says of one row, with its ratio, interval and reason."""
+"""Verdict: the outcome of a comparison for one row, with ratio, interval and reason."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class VerdictStatus(StrEnum):
     GONE = "gone"  # only base has it
     BROKEN = "broken"  # base ok, head failed
     FIXED = "fixed"  # base failed, head ok
-    IGNORED = "ignored"  # the rule does not judge this row; the reason says why
+    IGNORED = "ignored"  # the rule does not judge this row, for the given reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`ratio` is head time over base time: above 1 is slower. `low` and `high` bound it."""
+    """The verdict on one row. `ratio` is head time / base time: above 1 is slower. `low` and `high`
+    are its confidence interval."""
 
     series: str
     base: str

@@ -1,4 +1,4 @@
-"""Where results are kept: one SQL schema, in SQLite (the default) or PostgreSQL.
+"""The store of results: one SQL schema, in SQLite (the default) or PostgreSQL.
 
 Importing this package is cheap; SQLAlchemy is loaded when a store is opened.
 """
@@ -21,7 +21,7 @@ __all__ = ["Imported", "SeriesPoint", "new_run_id", "open_store", "require_sql"]
 
 
 def require_sql() -> None:
-    """A sentence, not a traceback, where kernelmark was copied without what the store needs."""
+    """Raise StoreError if SQLAlchemy is not installed."""
     if importlib.util.find_spec("sqlalchemy") is None:
         raise StoreError(
             Reason("not-installed", name="SQLAlchemy", needs="the store"),
@@ -30,10 +30,13 @@ def require_sql() -> None:
 
 
 def open_store(where: str | os.PathLike[str] | None = None, *, readonly: bool = False) -> Store:
-    """The store at a path or URL; None is $KERNELMARK_STORE or the user's own one.
+    """Open the store at a path or URL (default: $KERNELMARK_STORE, or the user's store).
 
-    For writing it is made where it is missing. `readonly` never makes one, and opens a store
-    that this user may not write to.
+        with km.open_store() as store:
+            run = store.run("latest")
+
+    A store that does not exist is created, unless `readonly`, which also opens stores that this
+    user cannot write to.
     """
     require_sql()
     from kernelmark.stores.store import Store

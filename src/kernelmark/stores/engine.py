@@ -1,4 +1,4 @@
-"""Connections: SQLite with the settings that make it safe and fast, PostgreSQL by psycopg 3."""
+"""Connections: SQLite with safe and fast settings, PostgreSQL by psycopg 3."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from kernelmark.core.errors import StoreError
 from kernelmark.stores import trouble
 from kernelmark.stores.place import Place, check_file, may_write
 
-BUSY_S = 60.0  # how long a writer waits for another one before it gives up
+BUSY_S = 60.0  # how long a writer waits for the lock
 _ATTEMPTS = 8
-# The log is moved into the file every 16 MiB: pages that change often are then moved once.
+# Checkpoint the WAL every 16 MiB: pages that change often are then copied once.
 _SETTINGS = (
     "synchronous=NORMAL",
     "foreign_keys=ON",
@@ -34,7 +34,7 @@ _SETTINGS = (
 
 
 def connect(place: Place, *, readonly: bool) -> Engine:
-    """An engine for the place. Nothing in the place is changed yet."""
+    """Return an engine for the store, without changing anything in it."""
     if place.path is not None:
         check_file(place, place.path, readonly=readonly)
         return _connect_sqlite(place, place.path, readonly=readonly)
@@ -43,17 +43,17 @@ def connect(place: Place, *, readonly: bool) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection that sees one state of the store from its first query on."""
+    """Yield a connection that reads one snapshot of the store, taken at its first query."""
     with engine.connect() as connection:
         yield connection
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A connection inside a transaction that holds SQLite's write lock from the start.
+    """Yield a connection in a transaction that has SQLite's write lock from the start.
 
-    A transaction that only asks for the lock when it first writes fails at once, without
-    waiting, if another process wrote in between; BEGIN IMMEDIATE waits its turn.
+    A transaction that requests the lock at its first write fails at once, without waiting, if
+    another process wrote in between; BEGIN IMMEDIATE waits for the lock.
     """
     with (
         engine.connect().execution_options(kernelmark_write=True) as connection,
@@ -63,7 +63,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 class Watch:
-    """Whether the store has changed, without reading any of it. Threads may share one."""
+    """Detects changes of the store without reading its tables. Threads may share an instance."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -71,15 +71,15 @@ class Watch:
         self._connection: PoolProxiedConnection | None = None
 
     def version(self) -> str:
-        """A text that is another one after every commit to the store, by whomever."""
+        """Return a text that changes with every commit to the store, by any process."""
         with self._lock:
             if self._engine.dialect.name != "sqlite":
-                # Every writing transaction is in it while open and no longer after.
+                # The snapshot lists open writing transactions.
                 with self._engine.connect() as connection:
                     query = "SELECT CAST(pg_current_snapshot() AS text)"
                     return str(connection.exec_driver_sql(query).scalar())
-            # SQLite counts the commits of others, for each connection: it must stay the same one.
-            # A raw one has no transaction, which would go on seeing the state at its start.
+            # SQLite counts commits of other connections per connection, so keep the same one. A raw
+            # connection has no transaction, which would keep reading the snapshot at its start.
             if self._connection is None:
                 self._connection = self._engine.raw_connection()
             return str(self._connection.cursor().execute("PRAGMA data_version").fetchone()[0])
@@ -96,7 +96,7 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
         _create(path)
         return _sqlite_engine(path, "mode=rwc")
     if may_write(path) and may_write(path.parent):
-        # A connection that may write tidies SQLite's helper files away when it closes.
+        # A connection that may write removes SQLite's helper files when it closes.
         return _sqlite_engine(path, "mode=rw", "query_only=ON")
     engine = _sqlite_engine(path, "mode=ro")
     try:
@@ -104,8 +104,8 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
             connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
     except StoreError:
         engine.dispose()
-        # In a folder that cannot be written to SQLite cannot make its shared-memory file.
-        # Nobody can be writing there either, unless a log file says that somebody was.
+        # SQLite cannot create its shared-memory file in a read-only folder. No process can be
+        # writing there, unless a WAL file shows that one was.
         if _size(path.with_name(path.name + "-wal")):
             raise
         return _sqlite_engine(path, "mode=ro&immutable=1")
@@ -113,9 +113,9 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
 
 
 def _create(path: Path) -> None:
-    """Make the file for this user alone, as it holds variables of the environment; SQLite gives
-    its helper files the same mode."""
-    with suppress(OSError):  # it is there, or SQLite's own error says why it cannot be
+    """Create the file with mode 0600, because it holds environment variables; SQLite gives its
+    helper files the same mode."""
+    with suppress(OSError):  # it exists already, or SQLite reports the error
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
@@ -141,8 +141,8 @@ def _sqlite_engine(path: Path, mode: str, *settings: str) -> Engine:
 
 
 def share(engine: Engine) -> None:
-    """Let readers and a writer work at once. SQLite keeps the setting in the file, so mostly it
-    is there already; the change itself does not wait for a lock, so we do."""
+    """Enable WAL mode, which lets readers and a writer work at once. The setting is kept in the
+    file, so it is usually set already. Changing it does not wait for a lock, hence the loop."""
     if engine.dialect.name != "sqlite":
         return
     give_up = time.monotonic() + BUSY_S
@@ -195,7 +195,8 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
 
 
 def retried(error: DBAPIError, attempt: int) -> bool:
-    """Whether to try a transaction again: PostgreSQL resolves a deadlock by ending one side."""
+    """Return whether to repeat a transaction, after a pause: PostgreSQL resolves a deadlock by
+    aborting one side."""
     if trouble.code(error) not in trouble.RETRIED or attempt >= _ATTEMPTS:
         return False
     time.sleep(0.01 * 2**attempt)

@@ -1,4 +1,4 @@
-"""Run ids: they sort by time, are short enough to type, and are unlikely to meet."""
+"""Run ids: they sort by time, are short enough to type, and are unlikely to collide."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from random import Random, SystemRandom
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
-# Base 32 without the letters that are read as digits (i, l, o) or as a word (u).
+# Crockford's base 32: without i, l and o, which look like digits, and without u.
 _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 _LEGAL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}\Z")
 
 
 def new_run_id(now: float | None = None, random: Random | None = None) -> str:
-    """An id like 20261115-031502-k3f9x2: UTC to the second, then 30 random bits."""
+    """Return an id like 20261115-031502-k3f9x2: UTC to the second, then 30 random bits."""
     moment = time.gmtime(time.time() if now is None else now)
     source = SystemRandom() if random is None else random
     tail = "".join(source.choice(_LETTERS) for _ in range(6))
@@ -23,7 +23,7 @@ def new_run_id(now: float | None = None, random: Random | None = None) -> str:
 
 
 def check_name(what: str, name: str) -> str:
-    """`name` if it can be stored and typed back as the `what` it names."""
+    """Return `name`; raise UsageError if it is not valid as the name of a `what`."""
     if not _LEGAL.match(name) or name.lower().startswith("latest"):
         raise UsageError(
             Reason("name-illegal", name=name[:80], what=what),

@@ -1,10 +1,10 @@
-"""The exact, compact form of everything in a result that has no column of its own.
+"""The exact, compact form of all parts of a result that have no column.
 
-A packed result is one version byte, the length of a skeleton, the skeleton as ASCII JSON, and
-every float of the result as little-endian float64 in the order the skeleton implies. Floats
-are most of a result: as raw bytes they are exact (nan and -0.0 too), smaller than text and
-an order of magnitude faster to write. Samples are noise, so compressing them costs more time
-than the few bytes it saves are worth (benchmarks/store.py measures both).
+A packed result is one version byte, the length of a skeleton, the skeleton as ASCII JSON, and every
+float of the result as little-endian float64 in the order that the skeleton implies. Most of a
+result is floats: as raw bytes they are exact (nan and -0.0 too), smaller than text and ten times
+faster to write. Samples are noise, so that compression saves too few bytes for its time
+(benchmarks/store.py measures both).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NO_TELEMETRY = Telemetry()
 _GAUGES = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "energy_j", "load")
 _gauges = operator.attrgetter(*_GAUGES)
 
-# Fields that only microbenchmarks have, as plain JSON beside the skeleton.
+# Fields that only microbenchmarks have, packed as plain JSON.
 _LATER = ("metrics", "columns", "rows", "trace", "notes")
-_SHORT = 1024  # bytes of a skeleton that is kept: with the points of a microbenchmark it is larger
+_SHORT = 1024  # largest skeleton that is cached, in bytes; those of microbenchmarks are larger
 _later = operator.attrgetter(*_LATER)
 
 Skeleton = list[Any]
@@ -56,10 +56,10 @@ T = TypeVar("T")
 def _maker(of: type[T]) -> Callable[..., T]:
     """Return a function that makes a value from all its fields, in order, without `__init__`.
 
-    What was packed was checked and frozen when it was made. The `__init__` of a frozen dataclass
-    would be most of the time of reading a run. Here the fields are assigned to an object of a class
-    with the same slots that is not frozen, and that object then becomes one of `of`: a tenth of the
-    time, which needs a function with the names written out, as dataclasses write theirs."""
+    Packed values were checked when they were made, and `__init__` of a frozen dataclass would take
+    most of the time of reading a run. Instead, the fields are assigned to an object of a class with
+    the same slots that is not frozen, whose `__class__` is then set to `of`. This takes a tenth of
+    the time, but needs generated code, as dataclasses do."""
     names = [field.name for field in dataclasses.fields(of)]  # type: ignore[arg-type]
     open_class = type(of.__name__, of.__bases__, {"__slots__": tuple(names)})
     lines = [
@@ -87,8 +87,8 @@ _NO_ITEMS: FrozenDict[Any] = FrozenDict()
 
 
 def pack(result: Result, exact: Mapping[str, object]) -> bytes:
-    """All of a result but its case, device, arch, status, flops, bytes and error, which are
-    columns; `exact` holds those of them that their column cannot hold exactly."""
+    """Return a result as bytes, without case, device, arch, status, flops, bytes and error, which
+    are columns. `exact` holds those of them that their column cannot hold exactly."""
     floats = [result.started]
     measurement, check = result.measurement, result.check
     parts = (
@@ -106,7 +106,7 @@ def pack(result: Result, exact: Mapping[str, object]) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _json(value: str | tuple[str, ...]) -> str:
-    """Names and reasons are few and come again and again."""
+    """Return a value as JSON; cached, because the same names and reasons recur."""
     return _encode(value)
 
 
@@ -209,7 +209,7 @@ def unpack(
     bytes: float,
     error: str,
 ) -> Result:
-    """The result that `pack` took apart."""
+    """Return the result that `pack` packed."""
     version, length = _HEAD.unpack_from(detail)
     if version != FORMAT:
         raise StoreError(
@@ -258,8 +258,8 @@ def unpack(
 
 @functools.lru_cache(maxsize=4096)
 def _shared_skeleton(text: bytes) -> Skeleton:
-    """The structure of a result. Results of a case have the same one in every run, so it is parsed
-    once; nobody may change it."""
+    """Return the parsed skeleton of a result. It is cached, because all results of a case share
+    it, and must not be modified."""
     found: Skeleton = json.loads(text)
     return found
 
@@ -295,7 +295,7 @@ def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:
 def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
     samples = floats.take(skeleton[2])
     clocks = floats.take(skeleton[3])
-    # Damage to the file, which `Block` would refuse; the sum is finite only where every time is.
+    # The checks of `Block`, for damaged files; the sum is finite only if every time is.
     if not (samples and min(samples) > 0 and math.isfinite(sum(samples))):
         raise ValueError("a time is not positive and finite")
     telemetry = _NO_TELEMETRY
@@ -308,7 +308,8 @@ def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
 
 @functools.cache
 def _gauge_places(present: int) -> tuple[int, operator.itemgetter[Any]]:
-    """How many gauges were read, and what puts them and the None behind them into fields."""
+    """Return the number of gauges that were read, and the getter that maps their values, followed
+    by a None, to fields."""
     bits = [present >> bit & 1 for bit in range(len(_GAUGES))]
     places = [sum(bits[:n]) if bit else -1 for n, bit in enumerate(bits)]
     return sum(bits), operator.itemgetter(*places)
@@ -317,7 +318,7 @@ def _gauge_places(present: int) -> tuple[int, operator.itemgetter[Any]]:
 def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
     positions, unwritten, guards_intact, detail, *more = skeleton
     worst, max_abs = floats.take(2)
-    rows, faults, fresh = more or (0, (), 0)  # absent in results without any of them
+    rows, faults, fresh = more or (0, (), 0)  # absent if all are empty
     return _make_check(
         positions,
         worst,

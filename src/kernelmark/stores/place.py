@@ -1,4 +1,4 @@
-"""Where a store is: a path or URL as a user writes it, made definite and checked."""
+"""The location of a store: resolve and check a path or URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMES = "a store is a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A file, or a PostgreSQL database and the schema in it. `shown` hides the password."""
+    """The file, or the PostgreSQL database and schema, of a store. `shown` hides the password."""
 
     shown: str
     path: Path | None = None
@@ -31,13 +31,14 @@ class Place:
 
 
 def default_path() -> Path:
-    """The user's own store: $XDG_DATA_HOME/kernelmark/results.sqlite or under ~/.local/share."""
+    """Return the path of the user's store: kernelmark/results.sqlite in $XDG_DATA_HOME or
+    ~/.local/share."""
     root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(root).expanduser() / "kernelmark" / "results.sqlite"
 
 
 def locate(where: str | os.PathLike[str] | None) -> Place:
-    """The place that `where` names; None is $KERNELMARK_STORE or the default path."""
+    """Return the location of a path or URL; None is $KERNELMARK_STORE or the default path."""
     if where is None:
         where = os.environ.get("KERNELMARK_STORE") or None
     if where is None:
@@ -73,10 +74,10 @@ def _locate_url(text: str) -> Place:
 
 
 def check_file(place: Place, path: Path, *, readonly: bool) -> None:
-    """Refuse, in one sentence, a path at which no SQLite store can be opened; for writing, make
-    the folder.
+    """Raise StoreError for a path at which no SQLite store can be opened; for writing, create the
+    folder.
 
-    A store that was named may be one that others write to as well; the user's own may not."""
+    Other users may be able to write to a store that was named, but not to the user's own."""
     if not place.given and (unsafe := find_unsafe(path)) is not None:
         raise StoreError(f"the store {place.shown} is not used: {unsafe}", hint=_ELSEWHERE)
     try:
@@ -97,7 +98,7 @@ def check_file(place: Place, path: Path, *, readonly: bool) -> None:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process, as the user it acts for, may write to a file or into a folder."""
+    """Return whether the effective user of this process can write to a file or into a folder."""
     mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 

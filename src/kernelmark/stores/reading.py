@@ -1,4 +1,4 @@
-"""Rows back into values, and the queries over history."""
+"""Decode rows into values, and query history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class CaseSelection(TypedDict, total=False):
-    """What narrows a query to some results; what is absent or None does not."""
+    """Conditions on results; absent and None fields are ignored."""
 
     problem: Problem | str | None
     op: str | None
@@ -49,7 +49,8 @@ class CaseSelection(TypedDict, total=False):
 
 
 class Selection(CaseSelection, total=False):
-    """What narrows a query over many runs. `since` is seconds UTC, by when a run started."""
+    """Conditions on results and their runs. `since` is the earliest start of a run, in seconds
+    since the epoch."""
 
     run_id: str | None
     label: str | None
@@ -57,7 +58,7 @@ class Selection(CaseSelection, total=False):
 
 
 class Decoder:
-    """Makes values of rows, remembering the parts that many rows share."""
+    """A decoder of rows that caches the parts that many rows share."""
 
     def __init__(self) -> None:
         self._cases: dict[tuple[int, int], Case] = {}
@@ -66,11 +67,11 @@ class Decoder:
         self._environments: dict[int, Environment] = {}
 
     def runs(self, connection: Connection, query: Select[Any]) -> list[Run]:
-        """Runs for a query made by `runs_query`."""
+        """Return the runs of a query made by `runs_query`."""
         return [self._run(*row) for row in connection.execute(query)]
 
     def places(self, connection: Connection) -> list[Place]:
-        """Every environment with the runs in it, the most recently used first."""
+        """Return every environment with the number of its runs, most recently used first."""
         newest = func.max(runs.c.started)
         query = (
             select(
@@ -95,7 +96,7 @@ class Decoder:
         ]
 
     def results(self, connection: Connection, query: Select[Any]) -> Iterator[Result]:
-        """Results, one at a time, for a query made by `results_query`."""
+        """Yield the results of a query made by `results_query`."""
         streaming = connection.execution_options(yield_per=500)
         for row in streaming.execute(query):
             try:
@@ -109,14 +110,14 @@ class Decoder:
     def roof_sources(
         self, connection: Connection, suites: Sequence[str], **selection: Unpack[CaseSelection]
     ) -> Iterator[tuple[Environment, Result]]:
-        """(where, result) of every microbenchmark in runs of these suites."""
+        """Yield (environment, result) of every microbenchmark in runs of these suites."""
         conditions = _conditions({**selection, "status": Status.OK})
         environment = environments.c.document.label("environment")
         query = (
             _whole_results(environments.c.no.label("environment_no"), environment)
             .join(runs, runs.c.no == results.c.run_no)
             .join(environments, environments.c.no == runs.c.environment_no)
-            # By a subquery, as in `_joined`: a join alone would read every result of the store.
+            # A subquery, as in `_joined`: a join alone would read every result of the store.
             .where(
                 results.c.run_no.in_(select(runs.c.no).where(runs.c.suite.in_(suites))),
                 *conditions["results"],
@@ -128,8 +129,8 @@ class Decoder:
             yield self._environment(row.environment_no, row.environment), self.decode(row)
 
     def _run(self, document: str, environment_no: int, environment: str) -> Run:
-        """The run of a row. Pages list the same fifty again and again; one that changed has
-        another document."""
+        """Return the run of a row, cached by its document: pages list the same fifty runs
+        repeatedly."""
         key = (document, environment_no)
         run = self._runs.get(key)
         if run is None:
@@ -146,8 +147,8 @@ class Decoder:
         return self._environments[number]
 
     def decode(self, row: Any) -> Result:
-        """The result of a row."""
-        # In the order of `_whole_results`: by name, the columns of a run take a fifth of its time.
+        """Return the result of a row."""
+        # Unpacked in the order of `_whole_results`: access by name takes 20 % of reading a run.
         _, case_no, timing_no, device, arch, status, flops, size, error, detail, *_ = row
         case = self._cases.get((case_no, timing_no))
         if case is None:
@@ -177,14 +178,14 @@ class Decoder:
 
 
 def complete(document: str, default: T) -> T:
-    """The value that `writing.compact` wrote. A field that did not exist then is the default,
-    which is what it meant not to have it."""
+    """Return the value that `writing.compact` wrote. Fields that were added since have their
+    default, which describes the earlier behaviour."""
     fields = codec.plain(default) | json.loads(document)
     return cast(T, codec.read(fields, type(default), type(default).__name__.lower()))
 
 
 def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Runs that meet the conditions, newest first."""
+    """Return the query for runs that meet the conditions, newest first."""
     return (
         select(runs.c.document, runs.c.environment_no, environments.c.document)
         .join(environments, environments.c.no == runs.c.environment_no)
@@ -194,7 +195,7 @@ def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
-    """Results of a run in the order they came."""
+    """Return the query for results of a run, in the order they were added."""
     conditions = _conditions(selection)
     return (
         _whole_results()
@@ -204,7 +205,7 @@ def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
 
 
 def _whole_results(*more: Any) -> Select[Any]:
-    """Everything that a result is made of, and `more` columns."""
+    """Return the query for all columns that a result is decoded from, and `more`."""
     shown = ("no", "case_no", "timing_no", "device", "arch", "status", "flops", "bytes", "error")
     return (
         select(
@@ -243,14 +244,14 @@ _POINT = (
 
 
 def history(connection: Connection, selection: Selection, limit: int | None) -> list[SeriesPoint]:
-    """Points, oldest first; `limit` keeps the newest."""
+    """Return the points, oldest first; `limit` keeps the newest."""
     query = _joined(select(*_POINT), selection).order_by(runs.c.started.desc(), results.c.no.desc())
     rows = connection.execute(query.limit(limit)).all()
     return _points(connection, rows[::-1])
 
 
 def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
-    """The newest point of each series."""
+    """Return the newest point of each series."""
     newest = func.row_number().over(
         partition_by=(results.c.case_no, results.c.arch),
         order_by=(runs.c.started.desc(), results.c.no.desc()),
@@ -265,9 +266,9 @@ def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
 
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
-    """`query` with its joins. Runs and cases are chosen first, by subqueries, so that each of
-    their results is looked up in the index of (run, case): a join leaves it to the database to
-    see that, and without statistics SQLite reads every result instead."""
+    """Return `query` with joins and conditions. Subqueries select runs and cases first, so that
+    results are looked up in the index of (run, case). With a plain join and no statistics, SQLite
+    would read every result instead."""
     conditions = _conditions(selection)
     of_runs = select(runs.c.no).where(*conditions["runs"])
     query = (
@@ -302,10 +303,10 @@ _COLUMNS: dict[str, tuple[str, Any]] = {
 
 
 def _conditions(selection: CaseSelection | Selection) -> dict[str, list[ColumnElement[bool]]]:
-    """Conditions on cases, results and runs."""
+    """Return the conditions on the tables cases, results and runs."""
     conditions: dict[str, list[ColumnElement[bool]]] = {"cases": [], "results": [], "runs": []}
     for name, value in selection.items():
-        if isinstance(value, int | float):  # since, the only number
+        if isinstance(value, int | float):  # `since` is the only number
             conditions["runs"].append(runs.c.started >= value)
         elif value is not None:
             table, column = _COLUMNS[name]
@@ -328,7 +329,7 @@ def _condition_value(value: object) -> str:
 def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
     texts = _case_texts(connection, sorted({row.case_no for row in rows}))
     statuses = {status.value: status for status in Status}
-    # What failed has no metrics: it is a failed point of each that its case has elsewhere.
+    # A failed result has no metrics: it is a failed point of every metric that its case has.
     known: dict[tuple[int, str], dict[str, tuple[Any, ...]]] = {}
     for row in rows:
         if row.metrics:
@@ -336,7 +337,7 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
             known.setdefault((row.case_no, row.arch), {}).update(named)
     points = []
     for row in rows:
-        # In the order of `_POINT`: by name, the columns take longer than the query.
+        # Unpacked in the order of `_POINT`: access by name takes longer than the query.
         case_no, arch, run_id, started, status, device, fingerprint, *rest = row
         median_s, low_s, high_s, flops, size, modes, headlines, doubt = rest
         series = f"{texts[case_no]} | {arch}"
@@ -375,7 +376,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
 
 
 def _case_texts(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:
-    """Each case's part of its series' text, fetched once for all the points it has."""
+    """Return the series text of each case, without the architecture."""
     texts: dict[int, str] = {}
     for start in range(0, len(numbers), 400):
         query = (

@@ -1,4 +1,4 @@
-"""Which run a user means: an id or its beginning, a pinned name, a label, latest, latest~1."""
+"""Resolve a ref to a run: an id or its prefix, a pinned name, a label, latest, latest~1."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kernelmark.stores.schema import pins, runs
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 _SHOWN = 5
-# Roofs are measured along the way: whoever asks for the latest run does not mean them.
+# Runs of roofs are a by-product, and never meant by `latest`.
 _ASKED_FOR = runs.c.suite != ROOFS_SUITE
 
 
 def resolve(connection: Connection, ref: str) -> int:
-    """The number of the run that `ref` names; anything but one run is an error with candidates."""
+    """Return the number of the run that `ref` names; raise UsageError with candidates unless it is
+    exactly one."""
     newest = _find(connection, _ASKED_FOR, limit=_SHOWN)
     match = _LATEST.match(ref)
     if not newest and (match or not _find(connection, limit=1)):
@@ -54,7 +55,7 @@ def resolve(connection: Connection, ref: str) -> int:
 
 
 def exact(connection: Connection, run_id: str) -> int:
-    """The number of the run with this id."""
+    """Return the number of the run with this id."""
     found = _find(connection, runs.c.id == run_id, limit=1)
     if not found:
         raise UsageError(

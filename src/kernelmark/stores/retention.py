@@ -1,4 +1,4 @@
-"""Thin out old runs: keep one time per block instead of every sample."""
+"""Thin old runs: keep one time per block instead of every sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelmark.stores.writing import packed
 
 
 def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
-    """Keep the median of each block of a run's results. Return how many results had more samples.
+    """Replace the samples of each block by their median, and return how many results changed.
     Medians, intervals and what rules compute from blocks stay the same."""
     rows = connection.execute(results_query(number, {})).all()
     count = 0
@@ -29,7 +29,7 @@ def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
 
 def _thinned(result: Result) -> Result | None:
     measured = result.measurement
-    # A single block with one sample would be taken for a bare mean of another tool.
+    # A single block with one sample would look like a bare mean from another tool.
     if measured is None or len(measured.blocks) < 2 or measured.samples == len(measured.blocks):
         return None
     blocks = tuple(map(_median, measured.blocks))

@@ -1,7 +1,7 @@
 """Roofs: a query over stored results of microbenchmarks.
 
-A metric that is a roof says so (`Metric.roof`). Roofs that came with a file, or from a store of an
-older version, are results of a benchmark `roofs`, which nobody runs.
+`Metric.roof` marks the metrics that are roofs. Roofs that were imported with a file, or come from a
+store of an older version, are results of a pseudo-benchmark `roofs`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _UNITS = {"flops": "FLOP/s", "bytes": "B/s", "launches": "1/s"}
 
 
 def roofs_of(result: Result, info: DeviceInfo | None = None) -> list[Roof]:
-    """The roofs that a result gives, none if it is not `ok`: of several metrics for one roof, the
-    highest."""
+    """Return the roofs that a result measured; none if it is not `ok`. Of several metrics for one
+    roof, the highest counts."""
     found: dict[str, list[Metric]] = {}
     for metric in result.metrics if result.status is Status.OK else ():
         if metric.roof and metric.value > 0:
@@ -61,8 +61,8 @@ def _roof(result: Result, metrics: Sequence[Metric], info: DeviceInfo | None) ->
 
 
 def recorded(roofs: Iterable[Roof], host: str) -> list[ResultSet]:
-    """Roofs as runs to store, one for each device. Its id follows from what is in it, so that
-    storing it twice changes nothing."""
+    """Return roofs as runs to store, one per device. Ids are derived from the contents, so that
+    storing a run twice changes nothing."""
     found: dict[tuple[str, str, str], dict[tuple[int, float], list[Roof]]] = {}
     for roof in roofs:
         place = found.setdefault((roof.device, roof.arch, roof.model), {})
@@ -117,11 +117,11 @@ def newest(
     wanted: Mapping[str, str | int | None],
     at: float = math.inf,
 ) -> tuple[Roof, ...]:
-    """The newest roof of each host, device, kind, name, unit and number of threads. One that other
-    work disturbed does not replace a steady one, however old.
+    """Return the newest roof of each host, device, kind, name, unit and number of threads. An
+    unsteady roof never replaces a steady one.
 
-    With `at`, as it was at that time: what was measured later counts only where nothing was known,
-    and then the first of it, so that the answer for a time never changes again."""
+    `at` selects the roofs that were newest at that time. If there was none yet, the first one
+    measured later counts, so that the result for a given time never changes again."""
     best: dict[tuple[str | int, ...], Roof] = {}
     for host, roof in sorted(_every(found), key=lambda pair: pair[1].measured):
         actual = {"host": host, "threads": roof.threads}

@@ -1,8 +1,8 @@
-"""The schema as queries see it. The migrations make it; a test holds the two together.
+"""The schema for queries. The migrations create it; a test checks that both agree.
 
-A series is a case on an architecture, so it is (`cases`, `results.arch`). Columns of `results`
-are what queries select and sort by; `detail` holds everything else, exactly (see packing).
-A column is NULL or cleaned where SQL cannot hold the value (nan, NUL); `detail` always can.
+A series is a case on an architecture: (`cases`, `results.arch`). Columns of `results` are what
+queries select and sort by; `detail` holds everything else, exactly (see packing). Where SQL cannot
+hold a value (nan, NUL), the column is NULL or cleaned, and `detail` has the exact value.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sqlalchemy import (
 )
 
 VERSION_KEY = "schema"
-APPLICATION_ID = 0x6B6D726B  # "kmrk", in the header of our SQLite files
+APPLICATION_ID = 0x6B6D726B  # "kmrk", in the header of SQLite stores
 
 metadata = MetaData()
-# SQLite numbers rows by itself only for a column of type INTEGER.
+# SQLite assigns row numbers only to a column of type INTEGER.
 Number = BigInteger().with_variant(Integer(), "sqlite")
 
 meta = Table("meta", metadata, Column("key", Text, primary_key=True), Column("value", Text))
@@ -97,9 +97,9 @@ results = Table(
     Column("started", Double),
     Column("error", Text, nullable=False),
     Column("detail", LargeBinary, nullable=False),
-    Column("modes", Text),  # [[seconds, share], …] as JSON where there are several
-    Column("metrics", Text),  # [[name, value, unit, better], …] of headlines, where there are any
-    Column("doubt", Text),  # the reason, as JSON, why the median is unreliable, where it is
+    Column("modes", Text),  # [[seconds, share], …] as JSON, if there are several
+    Column("metrics", Text),  # [[name, value, unit, better], …] of headlines, if any
+    Column("doubt", Text),  # the reason, as JSON, why the median is unreliable, if it is
     UniqueConstraint("run_no", "case_no", "device", "process"),
 )
 

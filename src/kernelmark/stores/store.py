@@ -41,11 +41,11 @@ class _Conflict(StoreError):
 
 
 class Store:
-    """Runs, results with every sample, roofs and pinned names. Make one with `open_store`.
+    """A database of runs, results with every sample, roofs and pinned names; see `open_store`.
 
     Threads may share a store, and processes may write to one database at the same time. A method
-    that writes has written everything when it returns, and nothing when it raises. Those that add
-    results or roofs write in batches instead: if one raises, repeat it.
+    that writes has written everything when it returns, and nothing if it raises. Methods that add
+    results or roofs write in batches instead: if one raises, repeat the call.
     """
 
     def __init__(self, place: StorePlace, engine: Engine, *, readonly: bool) -> None:
@@ -87,15 +87,15 @@ class Store:
         self.close()
 
     def version(self) -> str:
-        """Return a text that changes with every change of the store, by this process or another:
-        while it is the same, what was read before is still valid."""
+        """Return a text that changes with every commit to the store, by any process: while it is
+        the same, what was read before is still valid."""
         with explained(self.where):
             return self._watch.version()
 
     # Runs
 
     def add_run(self, run: Run) -> None:
-        """Store a new run; its results follow by `add_results`."""
+        """Store a new run without results; `add_results` adds them."""
         check_name("run", run.id)
 
         def add(connection: Connection) -> None:
@@ -133,7 +133,7 @@ class Store:
         self, *, limit: int, offset: int = 0, text: str = "", **columns: str
     ) -> tuple[list[Run], int]:
         """Return runs, newest first, whose id, label or suite contains `text` and whose `columns`
-        (label, suite, state) have these values; and how many there are without `limit`."""
+        (label, suite, state) have these values; and their number without `limit`."""
         conditions = [runs.c[name] == clean(value) for name, value in columns.items() if value]
         if text:
             named = (runs.c.id, runs.c.label, runs.c.suite)
@@ -210,7 +210,7 @@ class Store:
         return dict(self._read(lambda c: _pairs(c, query)))
 
     def thin_samples(self, run_id: str) -> int:
-        """Keep one time per block of a run's results. Return how many results had more."""
+        """Keep only the median of each block of a run; return how many results changed."""
         number = self._number(run_id)
         return self._write(lambda c: retention.thin_samples(c, self._decoder, number))
 
@@ -219,9 +219,9 @@ class Store:
     def add_results(
         self, run_id: str, new: Iterable[Result], *, process: int = 0, alone: bool = False
     ) -> int:
-        """Store results of a run, and return how many. One of the same case, device and `process`
-        as a stored one replaces it; a result that joins several processes has process 0. With
-        `alone`, the results that the run had for these cases are deleted, on any device."""
+        """Store results of a run, and return their number. A result replaces a stored one of the
+        same case, device and `process`; a result that joins several processes has process 0. With
+        `alone`, earlier results of the run for these cases are deleted, on any device."""
         number = self._number(run_id)
         count = 0
         for batch in writing.batches(new):
@@ -236,13 +236,13 @@ class Store:
         return count
 
     def results(self, run_id: str, **selection: Unpack[CaseSelection]) -> Iterator[Result]:
-        """Yield the results of a run in the order they came, exactly as they were added."""
+        """Yield the results of a run, exactly as they were added, in the same order."""
         query = reading.results_query(self._number(run_id), selection)
         with explained(self.where), engines.reading(self._engine) as connection:
             yield from self._decoder.results(connection, query)
 
     def finished(self, run_id: str, device: str | None = None) -> set[str]:
-        """Return `Case.id` of every case that has a result in the run, good or bad."""
+        """Return `Case.id` of every case that has a result in the run, failed ones included."""
         query = (
             select(cases.c.id)
             .join(results, results.c.case_no == cases.c.no)
@@ -259,8 +259,8 @@ class Store:
         return ResultSet(run=run, results=tuple(self.results(run_id)))
 
     def add_result_set(self, new: ResultSet) -> Imported:
-        """Add a run with its results. What is stored already is kept as it is, so adding it twice
-        changes nothing; the return value has what was new."""
+        """Add a run with its results, and return what was new. Stored data is not changed, so that
+        adding a run twice has no effect."""
         known = self._known_run(new.run.id)
         if known is None:
             self.add_run(new.run)
@@ -300,9 +300,9 @@ class Store:
     # History
 
     def series(self, series: str, limit: int | None = None) -> list[SeriesPoint]:
-        """Return the points of a series, oldest first. `series` is a `Result.series`; for a metric
-        ` | ` and its name follow. `limit` keeps the points of the newest results."""
-        for whole in (series, series.rpartition(" | ")[0]):  # of a metric, its name comes last
+        """Return the points of a series, oldest first. `series` is a `Result.series`, followed by
+        ` | ` and the name for a metric. `limit` keeps the points of the newest results."""
+        for whole in (series, series.rpartition(" | ")[0]):  # the name of a metric comes last
             case_series, _, arch = whole.rpartition(" | ")
             case_id = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()[:16]
             found = self.history(limit=limit, case_id=case_id, arch=clean(arch))
@@ -354,7 +354,7 @@ class Store:
     # Pinned names
 
     def pin(self, name: str, run_id: str) -> None:
-        """Pin `name` to this run; it may have been pinned to another."""
+        """Pin `name` to this run, instead of the run it may be pinned to."""
         check_name("pinned run", name)
         number = self._number(run_id)
 
@@ -398,7 +398,7 @@ class Store:
         """Return the token with this secret."""
         return self._read(lambda c: token_rows.find(c, secret))
 
-    # Inside
+    # Internal
 
     def _known_run(self, run_id: str) -> Run | None:
         query = reading.runs_query(runs.c.id == clean(run_id))
@@ -459,7 +459,7 @@ def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
             f"the store {place.shown} is empty",
             hint=Reason("fill-store", command="kmark run"),
         )
-    # A reader may upgrade a store that it could also write to.
+    # A reader upgrades the store if it is also allowed to write to it.
     upgraded = engines.connect(place, readonly=False)
     try:
         _prepare(upgraded, place, readonly=False)

@@ -1,4 +1,4 @@
-"""Tokens: who may read or push over the network. Only a digest of each is stored."""
+"""Tokens for reading and pushing over the network. Only their digests are stored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BYTES = 32
 
 class Scope(StrEnum):
     READ = "read"
-    WRITE = "write"  # pushes runs, and reads
+    WRITE = "write"  # push runs, and read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What is stored of a token. `created` is seconds UTC."""
+    """A stored token. `created` is in seconds since the epoch, UTC."""
 
     name: str
     scope: Scope
@@ -34,7 +34,7 @@ class Token:
 
 
 def create(connection: Connection, name: str, scope: Scope) -> str:
-    """Store a token called `name` and return its secret, which is shown this once."""
+    """Store a token called `name` and return its secret, which is not stored."""
     check_name("token", name)
     if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).first():
         raise UsageError(
@@ -50,23 +50,23 @@ def create(connection: Connection, name: str, scope: Scope) -> str:
 
 
 def listed(connection: Connection) -> list[Token]:
-    """Every token, by name."""
+    """Return all tokens, sorted by name."""
     query = select(tokens.c.name, tokens.c.scope, tokens.c.created).order_by(tokens.c.name)
     return [Token(name=n, scope=Scope(s), created=c) for n, s, c in connection.execute(query)]
 
 
 def revoke(connection: Connection, name: str) -> bool:
-    """Remove a token; False where there is none of this name."""
+    """Remove a token; return False if there is none of this name."""
     return bool(connection.execute(tokens.delete().where(tokens.c.name == name)).rowcount)
 
 
 def find(connection: Connection, secret: str) -> Token | None:
-    """The token with this secret."""
+    """Return the token with this secret."""
     query = select(tokens.c.name, tokens.c.scope, tokens.c.created)
     row = connection.execute(query.where(tokens.c.digest == _digest(secret))).first()
     return Token(name=row[0], scope=Scope(row[1]), created=row[2]) if row else None
 
 
 def _digest(secret: str) -> str:
-    # A secret has 256 random bits: one round of a hash keeps it as safe as many would.
+    # A secret has 256 random bits: a slow hash would not make it safer.
     return hashlib.sha256(secret.encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,4 +1,4 @@
-"""A database's errors in our words: one sentence and what to do next."""
+"""Translate errors of the database into a StoreError with a hint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelmark.core.reason import Reason
 _INTACT = "what was stored before is intact"
 _CHECK_URL = "check the host, user, password and database in the store's URL"
 
-# (beginning of the name of SQLite's error code, code of ours, hint)
+# (prefix of SQLite's error name, code of the Reason, hint)
 SQLITE = (
     (
         "SQLITE_FULL",
@@ -49,7 +49,7 @@ SQLITE = (
     ),
 )
 
-# (beginning of PostgreSQL's SQLSTATE, code of ours, hint)
+# (prefix of PostgreSQL's SQLSTATE, code of the Reason, hint)
 POSTGRES = (
     ("53100", "store-disk-full", f"free some space and resume; {_INTACT}"),
     ("53300", "store-connections", "close some, or raise max_connections"),
@@ -60,12 +60,12 @@ POSTGRES = (
     ("08", "store-disconnected", _CHECK_URL),
     ("57P", "store-server-down", "try again in a moment"),
 )
-RETRIED = ("40001", "40P01")  # a deadlock or a serialisation failure: the same again works
+RETRIED = ("40001", "40P01")  # a serialisation failure or a deadlock: a retry succeeds
 
 
 @contextmanager
 def explained(shown: str) -> Iterator[None]:
-    """Turn the database's errors into a `StoreError` about the store called `shown`."""
+    """Raise errors of the database as a StoreError about the store `shown`."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
@@ -73,7 +73,7 @@ def explained(shown: str) -> Iterator[None]:
 
 
 def explain(error: Exception, shown: str) -> StoreError:
-    """The `StoreError` that says what `error` means to a user."""
+    """Return the StoreError for an error of the database."""
     name, original = code(error), _original(error)
     for start, reason, hint in (*SQLITE, *POSTGRES):
         if name.startswith(start):
@@ -86,7 +86,7 @@ def explain(error: Exception, shown: str) -> StoreError:
 
 
 def code(error: Exception) -> str:
-    """SQLite's error name or PostgreSQL's SQLSTATE; "" where there is none."""
+    """Return SQLite's error name or PostgreSQL's SQLSTATE; "" if there is none."""
     for attribute in ("sqlite_errorname", "sqlstate"):
         value = getattr(_original(error), attribute, None)
         if isinstance(value, str):
@@ -95,5 +95,5 @@ def code(error: Exception) -> str:
 
 
 def _original(error: Exception) -> BaseException:
-    """The driver's own error inside SQLAlchemy's."""
+    """Return the driver's error that SQLAlchemy wraps."""
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

@@ -1,4 +1,4 @@
-"""What a store answers with beyond the values of core."""
+"""Types that a store returns, in addition to those of `core`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kernelmark.core.units import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesPoint:
-    """One result of a series without its samples, or one headline metric of it, called `metric`.
-    `started` is the run's, seconds UTC.
+    """One result of a series without its samples, or its headline metric `metric`. `started` is the
+    start of the run, in seconds since the epoch.
 
-    `median_s` and its bounds are None where nothing was measured. `fingerprint` is that of the
-    run's environment: where it changes, something that may explain a step has changed.
+    `median_s` and its bounds are None if nothing was measured. `fingerprint` is that of the run's
+    environment: a change of it may explain a step.
     """
 
     series: str
@@ -40,7 +40,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """An environment with how many runs there were in it, and when the newest one started."""
+    """An environment with the number of its runs and the start of the newest one."""
 
     environment: Environment
     fingerprint: str
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What bringing in a result set did: how many results are new, and how many were there."""
+    """The outcome of adding a result set: the number of new results and of known ones."""
 
     run_id: str
     added: int

@@ -1,1 +1,1 @@
-"""What to measure: suites, axes, generators, models, selection."""
+"""Problems to measure: suites, axes, generators, models, selection."""

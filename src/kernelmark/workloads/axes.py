@@ -1,10 +1,10 @@
-"""Axes: `m=[1024:8192:*2]` and friends, and the problems their product makes.
+"""Axes, such as `m=[1024:8192:*2]`, and the problems of their product.
 
 m=512                one value: an integer, a float, yes or no, or a word
-m=[1,2,4]            these values (the brackets may be left out)
+m=[1,2,4]            these values (the brackets are optional)
 m=[1:16]             every integer, both ends included
 m=[0:100:10]         steps of 10
-m=[1024:8192:*2]     steps by a factor
+m=[1024:8192:*2]     multiplied by 2 at each step
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernelmark.ops.base import Op, Parameter
 MAX_PROBLEMS = 1_000_000
 EXAMPLES = "write m=512, m=[1,2,4], m=[1:16], m=[0:100:10] or m=[1024:8192:*2]"
 
-_QUOTED = 80  # characters of an axis that an error repeats
+_QUOTED = 80  # characters of an axis that are quoted in errors
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
 _RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))?\Z")
@@ -32,20 +32,20 @@ _RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One parameter of an op and the values it takes, in order."""
+    """One parameter of an op with its values, in order."""
 
     name: str
     values: tuple[Parameter, ...]
 
     @property
     def text(self) -> str:
-        """As it is written: `parse(axis.text) == axis`."""
+        """The axis as text: `parse(axis.text) == axis`."""
         values = ",".join(_text(v) for v in self.values)
         return f"{self.name}={values}" if len(self.values) == 1 else f"{self.name}=[{values}]"
 
 
 def parse(text: str) -> Axis:
-    """The axis that `text` writes."""
+    """Parse an axis, such as `m=[1,2,4]`."""
     name, equals, values = text.strip().partition("=")
     if not equals:
         raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
@@ -55,7 +55,7 @@ def parse(text: str) -> Axis:
 
 
 def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
-    """The values of one axis, without its name; `where` is what an error quotes."""
+    """Parse the values of an axis, without its name; errors quote `where`."""
     text = text.strip()
     where = where if len(where) <= _QUOTED else where[:_QUOTED] + "…"
     opened, closed = text.startswith("["), text.endswith("]")
@@ -68,7 +68,7 @@ def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
 
 
 def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> list[Problem]:
-    """Valid problems of the axes' product: the last axis varies fastest, the dtype slowest."""
+    """Return the valid problems of the product of axes: the last varies fastest, dtype slowest."""
     parsed = [parse(text) for text in axes]
     if dtypes:
         if any(axis.name == "dtype" for axis in parsed):
@@ -83,7 +83,7 @@ def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> lis
 
 
 def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
-    """Every combination in order; refused before the first one if there are too many."""
+    """Yield every combination in order; raise UsageError before the first if they are too many."""
     names = [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1:
@@ -96,7 +96,7 @@ def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
 
 
 def check_count(count: int, what: str) -> None:
-    """Refuse products that no run could finish, saying how large they are."""
+    """Raise UsageError for more problems than a run could finish."""
     if count > MAX_PROBLEMS:
         raise UsageError(
             Reason("too-many-problems", what=what, count=count, most=MAX_PROBLEMS),

@@ -1,6 +1,6 @@
-"""Generators: a ladder of sizes, and random problems with log-uniform sizes, by category.
+"""Generators: a geometric grid of sizes, and random problems with log-uniform sizes, by category.
 
-Random problems come from a seed alone, so a suite that names a generator is a fixed list.
+Random problems depend only on a seed, so that a suite with a generator is a fixed list.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kernelmark.workloads.axes import check_count
 
 Given = dict[str, Parameter]
 
-# FLOP per byte. Far enough from the ridge of any present CPU or GPU to be on one side of it.
+# FLOP per byte: far below the ridge point of any present CPU or GPU.
 MEMORY_BOUND_INTENSITY = 16.0
 COMPUTE_BOUND_INTENSITY = 256.0
-# What "skinny" and "tall" mean: this many times more columns than rows, or rows than columns.
+# "Skinny" has at least this many times more columns than rows, "tall" more rows than columns.
 ASPECT = 16
 _TRIES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Bounds of the sizes drawn, and what the larger ones are rounded to a multiple of."""
+    """The bounds of the sizes, and the multiple that sizes are rounded to."""
 
     low: int = 64
     high: int = 8192
@@ -42,7 +42,7 @@ class Sizes:
 
 
 class Dice:
-    """Seeded draws that are the same on every machine and Python."""
+    """A seeded random generator with the same results on every machine and Python version."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -51,12 +51,12 @@ class Dice:
         return items[int(self._random.random() * len(items))]
 
     def between(self, low: int, high: int) -> int:
-        """Log-uniform over whole numbers, both ends included."""
+        """Return a log-uniform integer, both ends included."""
         ratio = (high + 1) / low
         return min(high, int(low * ratio ** self._random.random()))
 
     def size(self, sizes: Sizes, low: int | None = None, high: int | None = None) -> int:
-        """Log-uniform within the bounds, rounded to the multiple where that stays inside."""
+        """Return a log-uniform size, rounded to the multiple if that is within the bounds."""
         floor = max(sizes.low if low is None else low, 1)
         ceiling = max(sizes.high if high is None else high, floor)
         drawn = self.between(floor, ceiling)
@@ -66,14 +66,14 @@ class Dice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Category:
-    """A kind of problem: how one is drawn, and how one is recognised."""
+    """A category of problems: how to draw one, and a predicate for membership."""
 
     draw: Callable[[Dice, Sizes], Given]
     holds: Callable[[Op, Given], bool]
 
 
 def categories(op: str) -> dict[str, Category]:
-    """The categories that problems of an op can be drawn from."""
+    """Return the categories of an op; raise UsageError for an op without a generator."""
     if op not in _CATEGORIES:
         raise UsageError(
             Reason("generator-no-op", op=op), hint=f"generators know: {', '.join(_CATEGORIES)}"
@@ -90,7 +90,7 @@ def draw(
     sizes: Sizes | None = None,
     fixed: Mapping[str, Parameter] | None = None,
 ) -> list[Given]:
-    """`count` distinct random problems, the categories in turn (all of the op's if none named).
+    """Return `count` distinct random problems, from the categories in turn (default: all).
 
     `fixed` parameters (a dtype, a transpose) are part of each problem.
     """
@@ -128,7 +128,8 @@ def grid(
     sizes: Sizes | None = None,
     fixed: Mapping[str, Parameter] | None = None,
 ) -> list[Given]:
-    """m × n × k over a ladder low, low·factor, … high; only the named categories, if any."""
+    """Return m × n × k over the sizes low, low·factor, … high; if categories are named, only their
+    problems."""
     if op not in ("gemm", "batched_gemm"):
         raise UsageError(
             Reason("generator-no-grid", op=op),
@@ -222,7 +223,7 @@ def _tall(dice: Dice, sizes: Sizes) -> Given:
 
 
 def _thin(dice: Dice, sizes: Sizes) -> Given:
-    """One dim is small: nothing else makes a GEMM wait for memory."""
+    """Draw a GEMM with one small dim: no other GEMM is memory-bound."""
     given = _free(dice, sizes)
     thin = ("m", "n", "k")[dice.pick((0, 1, 2))]
     return given | {thin: dice.between(1, ASPECT)}

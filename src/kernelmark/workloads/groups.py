@@ -1,21 +1,21 @@
-"""Groups: one `[[problems]]` table of a suite file, as the parameters of its problems.
+"""Groups: expand a `[[problems]]` table of a suite file into the parameters of its problems.
 
 A group is one of three kinds.
 
     op = "gemm"                       listed: an op and its parameters; a list, or text such as
     m = [1, 2, 4]                     "[1024:8192:*2]", is an axis, and axes are multiplied.
     columns = ["n", "k"]              `rows` lists values that go together, named by `columns`
-    rows = [[4096, 4096], [1024, 64]] and multiplied with the axes like one more of them.
+    rows = [[4096, 4096], [1024, 64]] and multiplied with the axes like another axis.
 
     model = "llama-3-70b"             derived: what a model's layers compute with `tp` ranks,
     tp = [1, 8]                       `m` tokens in a step, `prefill` lengths, `decode_batch` ×
-    m = [1, 64]                       `context`; `op` and `layers` keep only those named.
+    m = [1, 64]                       `context`; `op` and `layers` filter them.
 
     generator = "random"              drawn: `count` problems of an op from a `seed`, by
-    op = "gemm"                       `categories`; or "grid", a ladder of m, n and k by `factor`;
+    op = "gemm"                       `categories`; or "grid", m × n × k in steps by `factor`;
     count = 100                       both between `low` and `high`.
 
-`dtype`, one or a list, belongs to a group or, as the default, to the file.
+`dtype`, one or a list, is set in a group or, as the default, in the file.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _GRID_KEYS = ("factor",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One problem of a group before its op has looked at it."""
+    """One problem of a group, not yet validated by its op."""
 
     op: str
     given: Given
 
 
 class GroupError(UsageError):
-    """A group cannot be read; the sentence begins with its place."""
+    """A group cannot be read; the message begins with its position in the file."""
 
 
 def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
-    """The group's problems in order; `where` begins every error, `dtypes` is the default."""
+    """Yield the problems of a group in order; `dtypes` is the default, `where` begins errors."""
     if "model" in table:
         yield from _derived(table, dtypes, where)
     elif "generator" in table:
@@ -63,7 +63,7 @@ def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
 
 
 def without(table: Table, name: str) -> Table:
-    """The group with a parameter removed, be it a key or a column."""
+    """Return the group without a parameter, which may be a key or a column."""
     rest = {key: value for key, value in table.items() if key != name}
     columns, rows = rest.get("columns"), rest.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or name not in columns:
@@ -76,7 +76,7 @@ def without(table: Table, name: str) -> Table:
 
 
 def values(value: object, where: str) -> tuple[Parameter, ...]:
-    """A scalar, a list of scalars or the text of a range, as the values of an axis."""
+    """Return the values of an axis, given as a scalar, a list of scalars or the text of a range."""
     if isinstance(value, str) and value.startswith("["):
         return axes.parse_values(value, f"{where} = {value}")
     if isinstance(value, list):
@@ -106,7 +106,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     for axis in named:
         total *= len(axis.values)
     axes.check_count(total, where)
-    # the dtype, if it is an axis, varies slowest, then the rows, then the other axes
+    # The dtype varies slowest if it is an axis, then the rows, then the other axes.
     slow = named[:1] if named and named[0].name == "dtype" else []
     for outer in axes.product(slow):
         for row in rows:
@@ -115,8 +115,8 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
 
 
 def _is_axis(key: str, table: Table) -> bool:
-    """Whether `rows` or `columns` is a parameter of an own op: without the other, and no list of
-    rows or of names."""
+    """Return whether the key `rows` or `columns` is a parameter of a user's op: the other key is
+    absent, and the value is not a list of rows or names."""
     value = table.get(key)
     if not {"rows", "columns"} - set(table) or value is None:
         return False

@@ -1,9 +1,9 @@
-"""Models: a small table of public hyper-parameters, and the problems a model makes of them.
+"""Models: a small table of public hyper-parameters, and the problems derived from them.
 
 A linear layer is `gemm m=tokens n=outputs k=inputs ta=n tb=t`: activations (tokens, inputs),
-weights (outputs, inputs). With tensor parallelism `tp`, the layers before attention and the
-activation are divided by columns (n/tp), those after by rows (k/tp), heads and vocabulary by tp;
-everything must divide. Key/value heads are repeated when there are fewer of them than ranks.
+weights (outputs, inputs). With tensor parallelism `tp`, the layers before attention and before the
+activation are split by columns (n/tp), those after by rows (k/tp), heads and vocabulary by tp; all
+sizes must be divisible. Key/value heads are replicated if there are fewer of them than ranks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.ops.base import Parameter
 
-# A step of up to this many tokens is taken for decoding: only such steps ask for logits of each
-# of their tokens, and only they run latent attention with its projections absorbed.
+# A step of up to this many tokens counts as decoding: only decoding needs the logits of each token,
+# and runs latent attention with absorbed projections.
 DECODE_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Sizes of one model, in elements and counts; 0 where it has no such part.
+    """Sizes of one model, in elements and counts; 0 if it has no such part.
 
     `mlp` is the inner size of its dense layers, `expert_mlp` that of one expert. The last five
     sizes are those of multi-head latent attention (MLA).
@@ -41,8 +41,8 @@ class Model:
     top_k: int = 0
     expert_mlp: int = 0
     shared_experts: int = 0
-    window: int = 0  # keys that a layer with a sliding window sees
-    bias: bool = False  # of the linear layers but the head and the experts
+    window: int = 0  # keys in the sliding window of a layer
+    bias: bool = False  # of the linear layers except the head and the experts
     q_rank: int = 0
     kv_rank: int = 0
     nope_dim: int = 0
@@ -120,7 +120,7 @@ def _deepseek(name: str) -> Model:
     )
 
 
-# Read in the models' published config.json files, each row checked in two places or more.
+# From the published config.json files of the models, each row checked in two or more sources.
 # Mixtral 8x22B has the vocabulary of its Instruct release, the one that is served.
 _ALL = (
     _dense("llama-2-13b", 5120, 40, 40, 13824, 32000),
@@ -143,7 +143,7 @@ MODELS: dict[str, Model] = {model.name: model for model in _ALL}
 
 
 def model(name: str) -> Model:
-    """The model called `name`; an unknown name lists the known ones."""
+    """Return the model called `name`; raise a UsageError that lists the known ones."""
     if name in MODELS:
         return MODELS[name]
     close = difflib.get_close_matches(name, MODELS, n=1)
@@ -153,7 +153,7 @@ def model(name: str) -> Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One thing a layer computes: its name, op and parameters, without a dtype."""
+    """One computation of a layer: name, op and parameters, without a dtype."""
 
     layer: str
     op: str
@@ -162,7 +162,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Which sizes to derive: tokens in a step for the GEMMs, prompt lengths, and
+    """The sizes to derive problems for: tokens in a step for the GEMMs, prompt lengths, and
     batch × context for decoding."""
 
     tokens: Sequence[int] = ()
@@ -172,7 +172,7 @@ class Sweep:
 
 
 def calls(which: Model, tp: int, sweep: Sweep) -> Iterator[Call]:
-    """Everything that one layer of each kind, and the head, computes on one of `tp` ranks."""
+    """Yield all computations of one layer of each kind, and of the head, on one of `tp` ranks."""
     if tp < 1:
         raise ProblemError(Reason("model-size", model=which.name, name="tp", value=tp, of="ranks"))
     for tokens in sweep.tokens:
@@ -204,8 +204,8 @@ def _attention_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]
 
 
 def _latent_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]:
-    """Down-projections are whole on each rank and done as one GEMM; decoding multiplies by
-    the key and value up-projections head by head instead of by `kv_b`."""
+    """Yield the projections of latent attention. Down-projections are replicated on each rank and
+    fused into one GEMM; decoding replaces `kv_b` by key and value up-projections per head."""
     heads, _ = _heads(which, tp)
     yield _linear("qkv_a", tokens, which.q_rank + which.kv_rank + which.rope_dim, which.hidden)
     yield _linear("q_b", tokens, heads * which.head_dim, which.q_rank)
@@ -228,7 +228,8 @@ def _mlp(which: Model, tp: int, tokens: int) -> Iterator[Call]:
 
 
 def _experts(which: Model, tp: int, tokens: int) -> Iterator[Call]:
-    """Routing is taken to be even: every expert that is hit gets the same number of tokens."""
+    """Yield the computations of the experts. Routing is assumed to be even: every active expert
+    gets the same number of tokens."""
     if not which.experts:
         return
     yield _linear("router", tokens, which.experts, which.hidden, bias=which.bias)
@@ -259,7 +260,7 @@ def _decode(which: Model, tp: int, batch: int, context: int) -> Iterator[Call]:
         "seq_kv": context,
         "dim_qk": which.kv_rank + which.rope_dim,
         "dim_v": which.kv_rank,
-        # absorbing the projections widens the dot product but not what it stands for
+        # Absorbed projections make the dot product longer, but the scale is that of the head.
         "scale": which.head_dim**-0.5,
     }
     yield Call(layer="decode_latent", op="attention", given=given)

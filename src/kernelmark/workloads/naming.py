@@ -1,4 +1,4 @@
-"""Formats by name: one spelling in what is said (aiter-csv), several in what is taken."""
+"""Formats by name: written with dashes (aiter-csv), accepted in several spellings."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.registry import Registry
 
 T = TypeVar("T")
-# Both kinds are here, for each must know the other's names and neither the other's readers.
+# Both registries are here, because each needs the names of the other, but not its readers.
 results: Registry[Any] = Registry("kernelmark.workloads.importers", "importer")
 logs: Registry[Any] = Registry("kernelmark.workloads.logs.formats", "reader")
 
 
 def names(registry: Registry[Any]) -> list[str]:
-    """Every format as a user types it."""
+    """Return the names of all formats, as in the CLI."""
     return sorted(_spelled(name) for name in registry.names())
 
 
 def find(registry: Registry[T], name: str) -> T:
-    """The format of results or logs that `name` or the beginning of it stands for.
+    """Return the format of results or logs with this name, or with this prefix of its name.
 
-    The whole name of a format of the other kind is not taken for the beginning of one of these.
+    The full name of a format of the other registry is refused, not taken for a prefix.
     """
     known = {_spelled(one): one for one in registry.names()}
     word = _spelled(name)

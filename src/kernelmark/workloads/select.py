@@ -1,4 +1,4 @@
-"""Selection: a fair sample of many problems, and those whose key matches an expression."""
+"""Select problems: a stratified sample, or those whose key matches a regular expression."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 
-# Sizes in one stratum differ by at most this factor in FLOP: 8 is twice the size in three dims.
+# log2 of the FLOP range of a stratum: a factor of 8, twice the size in each of three dims.
 _STRATUM_LOG2 = 3.0
 
 
 def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Problem]:
-    """At most `limit` problems, in their order, shared out over strata of op, dtypes and size.
+    """Return at most `limit` problems, in order, distributed over strata of op, dtypes and size.
 
-    Every stratum is there if the limit allows; otherwise the ops take turns, each with its
-    largest strata first. The choice inside a stratum depends on the seed and the problem alone,
-    so a problem that is added or removed elsewhere does not change it.
+    Every stratum is represented if the limit allows it; otherwise the ops take turns, each with its
+    largest strata first. The choice within a stratum depends only on the seed and the problem, so
+    that adding or removing other problems does not change it.
     """
     if limit < 1:
         raise UsageError(Reason("limit-too-small", limit=limit), hint="use --limit 1 or more")
@@ -40,14 +40,14 @@ def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Probl
 
 
 def matching(problems: Sequence[Problem], regex: str) -> list[Problem]:
-    """The problems in whose key the expression is found."""
+    """Return the problems whose key contains a match of the regular expression."""
     hint = "it is searched for in keys such as 'gemm m=512 n=512 k=512 a=f32 …'"
     found = found_in(regex, [problem.key for problem in problems], hint=hint)
     return [problem for problem, fits in zip(problems, found, strict=True) if fits]
 
 
 def stratum(problem: Problem) -> tuple[object, ...]:
-    """Op, dtypes and order of magnitude of the work."""
+    """Return the stratum of a problem: op, dtypes and order of magnitude of its FLOPs."""
     flops = registry.get(problem.op).flops(problem)
     size = math.floor(math.log2(max(1, flops)) / _STRATUM_LOG2)
     return (problem.op, *problem.dtypes.values(), size)
@@ -63,12 +63,13 @@ def _in_turns(strata: Mapping[tuple[object, ...], list[int]]) -> list[list[int]]
 
 
 def _rank(problem: Problem, seed: int) -> bytes:
-    # a hash, not a shuffle: the same on every machine and unmoved by the other problems
+    # A hash, not a shuffle: equal on every machine and independent of other problems.
     return hashlib.blake2b(f"{seed} {problem.key}".encode(), digest_size=16).digest()
 
 
 def _shares(sizes: Sequence[int], limit: int) -> list[int]:
-    """How many of each stratum: one each as far as it goes, then in proportion to what is left."""
+    """Return how many problems to take from each stratum: one each as far as the limit allows, then
+    in proportion to the remaining sizes."""
     shares = [1 if place < limit else 0 for place in range(len(sizes))]
     rest = limit - sum(shares)
     left = [size - 1 for size in sizes]

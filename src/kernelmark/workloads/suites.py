@@ -1,9 +1,9 @@
-"""Suites: named lists of problems in TOML files, shipped with kernelmark or the user's own.
+"""Suites: named lists of problems in TOML files, shipped with kernelmark or written by users.
 
-name = "mine"                     default: the file's name
+name = "mine"                     default: the name of the file
 why = "What our service runs."    one or two sentences
-source = "profile of 2025-05-01"  where the sizes come from
-dtype = ["bf16"]                  for the groups that name none
+source = "profile of 2025-05-01"  origin of the sizes
+dtype = ["bf16"]                  default for the groups
 
 [[problems]]                      one or more groups: see workloads/groups.py
 op = "gemm"
@@ -35,7 +35,7 @@ _KEYS = ("name", "why", "source", "dtype", "problems")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A named list of distinct problems, and how many repeated ones were left out."""
+    """A named list of distinct problems, with the number of duplicates that were removed."""
 
     name: str
     why: str
@@ -46,7 +46,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteInfo:
-    """What `kmark list suites` says of a suite; `ops` counts its problems by op."""
+    """The row of a suite in `kmark list suites`; `ops` counts its problems by op."""
 
     name: str
     why: str
@@ -56,14 +56,14 @@ class SuiteInfo:
 
 
 def names() -> list[str]:
-    """The suites that come with kernelmark, sorted."""
+    """Return the names of the suites that come with kernelmark, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 @about("suite-file")
 def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str] = ()) -> Suite:
-    """The suite of that name, or of that TOML file; `dtypes` replaces those it asks for, `ops`
-    keeps only their problems."""
+    """Return a suite by its name, or from a TOML file; `dtypes` replaces its dtypes, `ops` filters
+    its problems."""
     file = _open(str(name_or_path))
     found: dict[Problem, None] = {}
     total = 0
@@ -83,18 +83,18 @@ def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str
 
 
 def describe() -> list[SuiteInfo]:
-    """Every suite that comes with kernelmark: what is in it and why it exists."""
+    """Return information on every suite that comes with kernelmark."""
     return [_describe(name) for name in names()]
 
 
 def info(suite: Suite) -> SuiteInfo:
-    """A suite in numbers."""
+    """Return the information on a suite."""
     ops = Counter(problem.op for problem in suite.problems)
     return _info(suite, ops)
 
 
 def _describe(name: str) -> SuiteInfo:
-    # Counting needs no op to look at the problems, which is most of the time that loading takes.
+    # Counts without validating the problems, which takes most of the time of loading a suite.
     file = _open(name)
     distinct = {(item.op, frozenset(item.given.items())) for _, item in _items(file, ())}
     return _info(file, Counter(op for op, _ in distinct))
@@ -112,9 +112,9 @@ def _info(named: Suite | _File, ops: Counter[str]) -> SuiteInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A suite file as read: checked at the top, its groups not yet expanded."""
+    """A suite file with its top level checked and its groups not yet expanded."""
 
-    shown: str  # what errors call it
+    shown: str  # its name in errors
     name: str
     why: str
     source: str
@@ -139,7 +139,7 @@ def _open(name_or_path: str) -> _File:
 
 
 def _items(file: _File, wanted: Sequence[str]) -> Iterator[tuple[str, groups.Item]]:
-    """The problems of every group in order, with the place that errors name."""
+    """Yield the problems of every group in order, with their position for errors."""
     total = 0
     for number, table in enumerate(file.groups, start=1):
         where = f"{file.shown}: problems {number}"
@@ -157,7 +157,7 @@ def _items(file: _File, wanted: Sequence[str]) -> Iterator[tuple[str, groups.Ite
 
 @contextmanager
 def _at(where: str) -> Iterator[None]:
-    """Errors begin with the place in the file."""
+    """Prefix errors with the position in the file."""
     try:
         yield
     except groups.GroupError:
@@ -169,7 +169,7 @@ def _at(where: str) -> Iterator[None]:
 
 
 def _find(name_or_path: str) -> tuple[Path, str]:
-    """The file, and what errors call it."""
+    """Return the file, and its name in errors."""
     if name_or_path in names():
         return _FOLDER / f"{name_or_path}.toml", f"{name_or_path}.toml"
     path = Path(name_or_path).expanduser()

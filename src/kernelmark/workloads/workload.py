@@ -1,7 +1,7 @@
-"""Workload: the calls a program makes, as problems with counts; and its file, a CSV table.
+"""Workload: the calls of a program, as problems with counts; and its file, a CSV table.
 
-One row a call, the fields of the logged call as columns, so that a spreadsheet opens it and a
-person edits it. An empty cell is a field that the call has not.
+The file has one row per call, with the fields of the logged call as columns, so that it can be
+edited in a spreadsheet. An empty cell is a field that the call does not have.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 
-# What makes two logged BLAS calls the same, in the order that the file shows it in. The kernel that
-# a library chose is not among it.
+# The fields that identify a logged BLAS call, in the order of the file's columns. The kernel that
+# the library chose is not among them.
 BLAS_FIELDS = (
     *("function", "transA", "transB", "m", "n", "k", "batch_count"),
     *("lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d"),
@@ -36,11 +36,11 @@ _WHOLE = re.compile(r"\s*[1-9][0-9]{0,17}\s*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One distinct call and how often it is made. `blas` holds the fields of the logged call
-    that a library's file asks for again (transA, m, lda, a_type, …; BLAS names and column-major);
-    `lost` names what of it our problem does not compute (an activation, a scale), one word each.
+    """A distinct call and its count. `blas` holds the fields of the logged call that tuning files
+    of libraries need (transA, m, lda, a_type, …; BLAS names, column-major). `lost` names what the
+    problem does not compute (an activation, a scale), one word each.
 
-    Calls that differ in `blas` or `lost` are distinct, even if they are one problem."""
+    Calls that differ in `blas` or `lost` are distinct, even if they have the same problem."""
 
     problem: Problem
     count: int = 1
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A line of a log that is no call, with the reason."""
+    """A line of a log that is not a call, with the reason."""
 
     file: str
     line: int
@@ -71,7 +71,7 @@ class Workload:
 
 
 def write(path: Path, workload: Workload) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     fields = _columns(workload.calls)
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")
@@ -87,7 +87,7 @@ def write(path: Path, workload: Workload) -> None:
 
 
 def read(path: Path) -> Workload:
-    """The workload in a file; it is named after its folder."""
+    """Return the workload in a file; it is named after its folder."""
     try:
         text = read_whole(path).decode("utf-8", "surrogatepass").removeprefix("\ufeff")
     except FileNotFoundError:
@@ -145,7 +145,7 @@ def _call(cells: Mapping[str, str], place: str) -> Call:
 
 
 def _columns(calls: Iterable[Call]) -> list[str]:
-    """Every field that a call has, the known ones in their order."""
+    """Return all fields of the calls: those in BLAS_FIELDS in its order, then the others."""
     used = dict.fromkeys(name for call in calls for name in call.blas)
     return [name for name in BLAS_FIELDS if name in used] + [
         name for name in used if name not in BLAS_FIELDS
@@ -153,7 +153,7 @@ def _columns(calls: Iterable[Call]) -> list[str]:
 
 
 def _joined(words: Iterable[str]) -> str:
-    """By semicolons; those inside a word, and backslashes, after a backslash; one line."""
+    """Join words with semicolons, on one line; escape semicolons and backslashes in them."""
     escaped = (re.sub(r"[\\;]", r"\\\g<0>", word) for word in words)
     return ";".join(word.replace("\n", "\\n").replace("\r", "\\r") for word in escaped)
 

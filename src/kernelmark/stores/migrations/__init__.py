@@ -1,8 +1,8 @@
 """Numbered migrations: m0001_….py, m0002_….py, each with `statements(dialect) -> list[str]`.
 
-A migration never changes once released. All that are missing run in one transaction, so a store
-is of the old schema or of the new one, never between. One that moves rows has `convert(connection)`
-too, which writes them by today's code, and so runs after the statements of all.
+A released migration never changes. All missing ones run in one transaction, so that a store has
+the old schema or the new one, nothing between. A migration that moves rows also has
+`convert(connection)`, which uses today's code to write them, and runs after all statements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(r"m(\d{4})_\w+\Z")
 
 
 def known() -> dict[int, Statements]:
-    """Every migration's statements by its number."""
+    """Return the statements of every migration by its number."""
     return {number: module.statements for number, module in _modules().items()}
 
 
@@ -46,7 +46,8 @@ def _modules() -> dict[int, Any]:
 
 
 def version(connection: Connection, place: Place) -> int:
-    """The schema a store has; 0 for an empty place. Anything that is not ours is refused."""
+    """Return the schema version of a store, 0 if it is empty; raise StoreError for a database of
+    another program."""
     tables = set(inspect(connection).get_table_names(schema=place.schema or None))
     if not tables:
         return 0
@@ -65,7 +66,7 @@ def version(connection: Connection, place: Place) -> int:
 
 
 def is_current(found: int, place: Place, migrations: Mapping[int, Statements]) -> bool:
-    """Whether a store of schema `found` is up to date; a newer one is refused."""
+    """Return whether schema `found` is the newest; raise StoreError if it is newer."""
     newest = max(migrations)
     if found > newest:
         raise StoreError(
@@ -76,10 +77,10 @@ def is_current(found: int, place: Place, migrations: Mapping[int, Statements]) -
 
 
 def migrate(connection: Connection, place: Place, migrations: Mapping[int, Statements]) -> None:
-    """Bring the store up to the newest schema. The caller holds the write transaction."""
+    """Migrate the store to the newest schema, in the caller's write transaction."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
-        # SQLite's write lock keeps two processes from doing this at once; here we need our own.
+        # SQLite's write lock prevents concurrent migrations; PostgreSQL needs an explicit lock.
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")
         connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{place.schema}"')
     found = version(connection, place)

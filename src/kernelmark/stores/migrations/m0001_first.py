@@ -99,13 +99,13 @@ _TYPES = {
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL statements for `dialect`."""
     made = [part.strip() for part in _TABLES.format(**_TYPES[dialect]).split(";") if part.strip()]
     if dialect == "postgresql":
-        # SQLite would rewrite a page of this index for every result, which doubles the cost of
-        # adding one. Without it a series is found by its case in the index of each run.
+        # SQLite would rewrite a page of this index for every result, which doubles the time of
+        # adding one. Without it, a series is found through the index of each run.
         made.append("CREATE INDEX ix_results_case_no ON results (case_no, run_no)")
     if dialect == "sqlite":
-        # "kmrk": how file(1), and we, tell our files from other SQLite files
+        # "kmrk" identifies stores among SQLite files, also for file(1).
         made.append(f"PRAGMA application_id = {0x6B6D726B}")
     return made

@@ -26,6 +26,6 @@ _TYPES = {
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL statements for `dialect`."""
     text = _TABLES.format(**_TYPES[dialect])
     return [part.strip() for part in text.split(";") if part.strip()]

@@ -1,8 +1,8 @@
-"""Modes of a result, which history judges by."""
+"""Modes of a result, which history uses to judge it."""
 
 from __future__ import annotations
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL statements for `dialect`."""
     return ["ALTER TABLE results ADD COLUMN modes TEXT"]

@@ -1,4 +1,4 @@
-"""Results of microbenchmarks and roofs become results like all others, with metrics."""
+"""Microbenchmarks and roofs become ordinary results, with metrics."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from kernelmark.stores import roofs, writing
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL statements for `dialect`."""
     return ["ALTER TABLE results ADD COLUMN metrics TEXT"]
 
 
 def convert(connection: Connection) -> None:
-    """Move the rows of the two tables, and drop these."""
+    """Move the rows of the tables `micro` and `roofs`, and drop the tables."""
     query = "SELECT run_id, host, document, benchmark, device, arch, started FROM micro"
     found = connection.execute(text(f"{query} ORDER BY run_id, host, started, no")).all()
     taken = set(connection.execute(text("SELECT id FROM runs")).scalars())
     for (run_id, _), rows in groupby(found, key=lambda row: (row[0], row[1])):
         free = run_id
-        while free in taken:  # a file of several hosts was imported under one id
+        while free in taken:  # a file with several hosts was imported under one id
             free += "-2"
         taken.add(free)
         writing.add_result_set(connection, old_run(free, [_upgraded(*row[1:]) for row in rows]))
     hosts: dict[str, list[Roof]] = {}
     query = "SELECT host, document FROM roofs ORDER BY measured, no"
     for host, document in connection.execute(text(query)):
-        with suppress(CodecError):  # a damaged one is measured again
+        with suppress(CodecError):  # a damaged roof will be measured again
             hosts.setdefault(host, []).append(codec.loads(document, Roof))
     for host, measured in hosts.items():
         kept = {(r.device, r.arch, r.kind, r.name, r.unit, r.threads): r for r in measured}
@@ -50,7 +50,8 @@ def convert(connection: Connection) -> None:
 def _upgraded(
     host: str, document: str, benchmark: str, device: str, arch: str, started: float
 ) -> tuple[Environment, Result]:
-    """One row; a damaged one is kept as a failure, which must not keep the store from opening."""
+    """Return the environment and result of a row. A damaged row becomes a failed result, so that
+    the store can still be opened."""
     try:
         return upgraded(codec.parse(document), benchmark)
     except (ValueError, TypeError, AttributeError, CodecError) as error:

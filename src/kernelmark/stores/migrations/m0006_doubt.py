@@ -1,8 +1,8 @@
-"""Why the median of a result is no headline: such a point is not judged in history."""
+"""Why the median of a result is unreliable: history does not judge such a point."""
 
 from __future__ import annotations
 
 
 def statements(dialect: str) -> list[str]:
-    """The DDL in the words of `dialect`."""
+    """Return the DDL statements for `dialect`."""
     return ["ALTER TABLE results ADD COLUMN doubt TEXT"]

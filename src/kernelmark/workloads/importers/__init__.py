@@ -1,7 +1,7 @@
-"""Results of other tools as runs: one file a format.
+"""Import results of other tools as runs: one module per format.
 
-A time that comes as a bare mean becomes a measurement of one sample: it has no dispersion, so it
-enters history and threshold rules, never an interval.
+A bare mean becomes a measurement of one sample. It has no dispersion, so it is used by history and
+threshold rules only, never for an interval.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _NOTED = ("may-be-cut", "graphs-untraced", "times-left-out")
 
 
 def names() -> list[str]:
-    """Every format as a user types it."""
+    """Return the names of all formats, as in the CLI."""
     return naming.names(registry)
 
 
 def named(name: str) -> Importer:
-    """The importer of that format; the beginning of its name will do."""
+    """Return the importer of a format, given by its name or a prefix of it."""
     return naming.find(registry, name)
 
 
 def recognized(path: Path) -> Importer | None:
-    """The importer that knows the file by its name and its beginning."""
+    """Return the importer that recognises the file by its name and first bytes."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_GZIP):
@@ -54,13 +54,13 @@ def recognized(path: Path) -> Importer | None:
 
 
 def known_by(name: str, head: bytes) -> Importer | None:
-    """The importer of a file of this name that begins so."""
+    """Return the importer that recognises a file by its name and first bytes `head`."""
     known = (registry.get(one) for one in registry.names())
     return next((one for one in known if one.recognizes(name, head[:_HEAD_BYTES])), None)
 
 
 def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
-    """The run in a file of another tool; its format is found out unless it is named."""
+    """Return the run in a file of another tool; `name` is its format (default: detected)."""
     try:
         importer = recognized(path) if name is None else named(name)
         with path.open("rb") as file:
@@ -81,13 +81,13 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
 
 
 def notes(found: Iterable[Result]) -> list[str]:
-    """What a reader of these results must know of the file they are of."""
+    """Return notes on the file that these results come from."""
     results = [r for r in found if any(one.code in _NOTED for one in _reasons(r))]
     return [note for note in (doubt(results), unnamed(results), left_out(results)) if note]
 
 
 def left_out(results: Iterable[Result]) -> str:
-    """How many times of a file are none, and of what they are; "" if all are times."""
+    """Summarise the non-positive times that were dropped; "" if there are none."""
     counts = [
         (int(one.fields["count"]), f"{result.case.problem.key} by {result.case.backend}")
         for result in results
@@ -103,13 +103,13 @@ def left_out(results: Iterable[Result]) -> str:
 
 
 def unnamed(results: Iterable[Result]) -> Reason:
-    """Return the note on kernels that a file does not name, if there are any."""
+    """Return the note on kernels without a name in the file, if there are any."""
     every = (one for result in results for one in _reasons(result))
     return next((one for one in every if one.code == "graphs-untraced"), NO_REASON)
 
 
 def doubt(results: Iterable[Result]) -> str:
-    """Whether the file may have been cut, and where; "" if not."""
+    """Return a note if the file may be truncated, with the last result; else ""."""
     for result in results:
         for one in _reasons(result):
             if one.code == "may-be-cut":
@@ -118,7 +118,7 @@ def doubt(results: Iterable[Result]) -> str:
 
 
 def _reasons(result: Result) -> list[Reason]:
-    """Its warnings and its error, which may be two in one."""
+    """Return the warnings of a result and its error, which may contain a second reason."""
     warned = result.measurement.warnings if result.measurement else ()
     if not result.error:
         return list(warned)
@@ -130,11 +130,11 @@ def _read(importer: Importer, path: Path, given: Given) -> ResultSet:
     try:
         return check_results(importer.read(path, given))
     except UNEXPECTED as error:
-        # No reader foresees everything that can be wrong with a file.
+        # No importer anticipates everything that can be wrong with a file.
         why = f"{path}: is not a whole {importer.name} file"
         raise UsageError(f"{why} ({type(error).__name__}: {str(error)[:80]})") from error
     except KernelmarkError as error:
-        # Who asked for the file would say what to do with one of ours.
+        # Without a hint, callers would add one for kernelmark's own files.
         hint = f"it was read as {importer.name}: is it whole, and as that tool wrote it?"
         error.hint = error.hint or hint
         raise

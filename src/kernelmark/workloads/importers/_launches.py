@@ -1,4 +1,4 @@
-"""Kernel launches in a profiler's file: what makes them samples of one case, and its database."""
+"""Kernel launches in files of profilers: group them into cases, and read SQLite databases."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers.base import Found, number, problem_of
 
-# A profiler's launches are those of the program: the caches hold what ran before.
+# Profiled launches are those of the program: the caches hold data of earlier kernels.
 PROFILED = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
 SQLITE = b"SQLite format 3\0"
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _STEP = 1 << 16
-# Steps of SQLite's virtual machine for a byte of the file: a view over several tables takes about
-# five. What takes more is a view that was made to run without an end.
+# Limit for steps of SQLite's virtual machine per byte of the file. A view over several tables takes
+# about five; only a view crafted to run endlessly takes this many.
 _STEPS_PER_BYTE = 1000
 _STEPS = 1 << 24
 _LONGEST_VALUE = 1 << 24
@@ -27,7 +27,7 @@ _LONGEST_VALUE = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What launches must share to be samples of one block."""
+    """The key of a launch: launches with equal keys are samples of one block."""
 
     kernel: str
     sizes: tuple[tuple[str, str | int], ...] = ()
@@ -45,7 +45,7 @@ def found(
     also: Mapping[str, float] | None = None,
     doubt: str = "",
 ) -> Found:
-    """The samples of a launch, or its mean, as a row of a file."""
+    """Return a row with the samples of a launch, or its mean."""
     return Found(
         problem=problem_of("kernel", {"name": launch.kernel, **dict(launch.sizes)}),
         backend=backend,
@@ -60,7 +60,8 @@ def found(
 
 
 def elapsed_s(start: object, end: object, place: str) -> float:
-    """Return the seconds between two times in ns; UsageError where the end is first."""
+    """Return the seconds between two times in ns; raise UsageError if the end is before the
+    start."""
     start_ns, end_ns = instant_ns(start, place), instant_ns(end, place)
     if end_ns < start_ns:
         raise UsageError(
@@ -71,7 +72,7 @@ def elapsed_s(start: object, end: object, place: str) -> float:
 
 
 def instant_ns(value: object, place: str) -> int | float:
-    """Return a time in ns as an int if it is whole: since 1970 it has more digits than a float."""
+    """Return a time in ns, as an int if possible: ns since 1970 exceed the precision of a float."""
     text = str(value).strip()
     short = text.isascii() and text.isdecimal() and len(text) < 20
     return int(text) if short else number(None if value is None else text, place)
@@ -79,8 +80,8 @@ def instant_ns(value: object, place: str) -> int | float:
 
 @contextlib.contextmanager
 def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
-    """Open a profiler's database to read it. `what` names its kind in the sentence that refuses
-    one that is damaged, lacks what is asked for, or takes far longer than its size explains."""
+    """Open the database of a profiler read-only. Raise UsageError, with `what` as the kind of
+    database, if it is damaged, lacks a table, or takes far too long for its size."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     left = (_STEPS + _STEPS_PER_BYTE * path.stat().st_size) // _STEP
 
@@ -93,7 +94,7 @@ def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.set_progress_handler(is_over, _STEP)
         yield connection
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of damaged messages
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's messages may be damaged too
         reason = Reason("database-unreadable", file=str(path), what=what, error=str(error))
         raise UsageError(reason, hint=hint) from None
     finally:
@@ -101,5 +102,5 @@ def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
-    """The columns of a table or view; none where there is no such table."""
+    """Return the columns of a table or view; the empty set if it does not exist."""
     return {str(row[1]) for row in connection.execute(f'PRAGMA table_info("{table}")')}

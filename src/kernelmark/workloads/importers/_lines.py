@@ -1,4 +1,4 @@
-"""Lines of a text file, as far as they are whole."""
+"""Lines and tables of text files that may be truncated."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ CUT = "the file was cut: give it whole, or without that line"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The lines of a file; `ended` is whether the last one has an end."""
+    """The lines of a file; `ended` is whether the last one ends with a newline."""
 
     texts: tuple[str, ...]
     ended: bool
 
     def doubt(self, line: int) -> Reason:
-        """Why the line with this number, from 1, may be another than was written, if it may: many
-        tools write a last line without an end, and a cut file has one."""
+        """Return the reason if the line with this number, from 1, may be truncated: it is the last
+        one and has no newline. Many tools write files like that, too."""
         return NO_REASON if self.ended or line < len(self.texts) else Reason("may-be-cut")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of a table by its header. `place` begins a sentence about it."""
+    """A row of a table: cells by column name. `place`, file and line, begins errors about it."""
 
     cells: Mapping[str, str]
     place: str
@@ -42,7 +42,7 @@ def lines_of(path: Path) -> Lines:
 
 
 def table_of(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header of a CSV file, and its rows."""
+    """Return the header of a CSV file, and its rows."""
     lines = lines_of(path)
     reader = csv.DictReader(lines.texts)
     return list(reader.fieldnames or ()), _rows(path, lines, reader)
@@ -55,9 +55,9 @@ def header_of(line: str) -> list[str]:
 def printed_rows(
     path: Path, lines: Lines, span: range, header: list[str], least: int
 ) -> Iterator[Row]:
-    """The rows of a table among other lines of a tool's output, by its header; a row may end after
-    `least` values. Empty lines and those that begin with == are the tool's own."""
-    # Strict: a quote that is not closed is a file that was cut.
+    """Yield the rows of a table within the output of a tool; a row has at least `least` values.
+    Empty lines and lines that begin with == are not part of the table."""
+    # Strict: an unclosed quote means that the file is truncated.
     reader = csv.reader(lines.texts[span.start : span.stop], strict=True)
     try:
         for row in reader:
@@ -73,7 +73,7 @@ def printed_rows(
 
 
 def uneven_row(place: str, values: int, columns: int) -> UsageError:
-    """Refuses a row that has fewer values than its header has columns, or more."""
+    """Return the error for a row with fewer or more values than columns."""
     fewer = values < columns
     return UsageError(
         f"{place} has {values} values for {columns} columns",
@@ -84,7 +84,7 @@ def uneven_row(place: str, values: int, columns: int) -> UsageError:
 def _rows(path: Path, lines: Lines, reader: csv.DictReader[str]) -> Iterator[Row]:
     for row in reader:
         place = f"{path}: line {reader.line_num}"
-        # A row that was cut in the middle of a number would be another time.
+        # In a truncated row, the last number may be truncated too.
         if None in row.values():
             values = [value for value in row.values() if value is not None]
             raise uneven_row(place, len(values), len(row))

@@ -1,4 +1,4 @@
-"""Importer: reads a file of another tool as a run; and helpers that importers share."""
+"""Importer: the interface to read a file of another tool as a run; and shared helpers."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _DATE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Facts about a file that the user gives (`kmark import --label …`). `started` is seconds since
-    the epoch."""
+    """Facts about a file that the user gives (`kmark import --label …`). `started` is in seconds
+    since the epoch."""
 
     label: str = ""
     backend: str = ""
@@ -82,12 +82,12 @@ class Found:
 
 
 class Importer(ABC):
-    """Reads one format."""
+    """The importer of one format."""
 
     name: str
     summary: str  # one line
     facts: FormatFacts
-    packed = False  # whether it reads what gzip compressed
+    packed = False  # whether it reads gzipped files
     is_log = False  # whether its files can also be imported as call logs (--workload)
 
     @abstractmethod
@@ -109,8 +109,8 @@ def build_run(
     environment: Environment | None = None,
     started: float | None = None,
 ) -> ResultSet:
-    """Return a run of these rows. Its id is a digest of the file and of what was given, so that
-    importing a file twice changes nothing.
+    """Return a run of these rows. Its id is a digest of the file and of `given`, so that importing
+    a file twice changes nothing.
 
     Rows of one case are its repetitions: each is a block.
     """
@@ -161,8 +161,8 @@ def build_run(
 
 
 def _absurd(row: Found) -> str:
-    """Return which size or time of a row is impossible, or "". `_left_out` reports times of 0 or
-    less."""
+    """Return a message on an impossible size or time of a row; else "". Times of 0 or less are left
+    to `_left_out`."""
     if bad := bad_size(row.problem):
         return f"{row.problem.op}: a size of {bad} is not possible"
     late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
@@ -170,8 +170,8 @@ def _absurd(row: Found) -> str:
 
 
 def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
-    """Return a problem for a benchmark of another tool. Names and words are made legal; integers
-    become dims, names of dtypes dtypes, and everything else options."""
+    """Return a problem for a benchmark of another tool. Names and words are made valid; integers
+    become dims, names of dtypes become dtypes, everything else options."""
     dims: dict[str, int] = {}
     dtypes: dict[str, str] = {}
     options: dict[str, Option] = {}
@@ -376,9 +376,9 @@ def _measurement(found: Sequence[Found], method: str, left_out: Reason) -> Measu
     )
 
 
-@functools.lru_cache(maxsize=64)  # the results of a problem mostly follow each other
+@functools.lru_cache(maxsize=64)  # the results of a problem are usually consecutive
 def _costs(problem: Problem) -> tuple[int, int]:
-    """Return FLOPs and bytes of a problem of our ops; zeros for any other."""
+    """Return FLOPs and bytes of a problem of a known op; zeros for any other."""
     try:
         op = ops.registry.get(problem.op)
         known = ops.parse(problem.key)
@@ -389,7 +389,7 @@ def _costs(problem: Problem) -> tuple[int, int]:
 
 def _id(path: Path, given: Given, when: float) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when))
-    with path.open("rb") as file:  # a database may be larger than the memory
+    with path.open("rb") as file:  # a database may not fit into memory
         whole = hashlib.file_digest(file, "sha256")
     whole.update(repr((path.name, given, when)).encode())
     return f"{stamp}-{whole.hexdigest()[:6]}"

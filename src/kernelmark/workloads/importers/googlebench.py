@@ -1,7 +1,7 @@
-"""googlebench: Google Benchmark's JSON, also that of iree-benchmark-module.
+"""googlebench: JSON of Google Benchmark, also that of iree-benchmark-module.
 
-Repetitions of a benchmark are samples of one process. Aggregates are used only where the file has
-nothing else, and then are a bare mean.
+Repetitions of a benchmark are samples of one process. Aggregates are used only if the file has
+nothing else, as a bare mean.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from kernelmark.workloads.importers.base import (
     problem_of,
 )
 
-# Any of them is enough: people shorten files.
+# Any of these is enough: people shorten files.
 _MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')
-# Parts of a name that say how it was timed, not what was timed.
+# Parts of a name that describe how it was timed, not what was timed.
 _MANNERS = re.compile(
     r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
     r"min_warmup_time:.*|threads:1)\Z"
 )
-# What a name of an op has no room for: f<int> would be f_int, and f<float*> be f<float&>.
+# Characters that the name of an op loses: f<int> becomes f_int, f<float*> and f<float&> the same.
 _LOST = re.compile(r"\W")
 _TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
 
@@ -86,9 +86,10 @@ def _rows(path: Path, entries: list[Any], backend: str) -> Iterator[Found]:
 
 
 def _problems(names: Iterable[str]) -> dict[str, Problem]:
-    """The problem of each name. Where names that differ would be one, as in case alone, each
-    keeps its own as an option: at first without the manner of timing, so that a series goes on
-    when that changes. But a manual time and the real time of one benchmark are two."""
+    """Return the problem of each name. If different names would give the same problem, such as
+    names that differ only in case, each gets its name as an option: if possible without the way of
+    timing, so that a series continues when that changes. The manual time and the real time of one
+    benchmark are two problems."""
     labels = {name: "/".join(_parts(name)) for name in names}
     found = {
         name: _problem(name, label if _LOST.search(name.partition("/")[0]) else "")
@@ -104,7 +105,7 @@ def _problems(names: Iterable[str]) -> dict[str, Problem]:
 
 
 def _parts(name: str) -> list[str]:
-    """Those of a name that say what was timed."""
+    """Return the parts of a name that describe what was timed."""
     return [part for part in name.split("/") if not _MANNERS.match(part)]
 
 
@@ -142,7 +143,8 @@ def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
 
 
 def _problem(name: str, label: str) -> Problem:
-    """`BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128; with a label, name=label too."""
+    """Return the problem of a name: `BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128. A
+    label is added as name=label."""
     first, *kept = _parts(name) or [name]
     values: dict[str, str] = {"name": label} if label else {}
     for part in kept:

@@ -1,8 +1,8 @@
-"""hipblaslt-bench: what hipblaslt-bench and rocblas-bench print. Each row is a bare mean.
+"""hipblaslt-bench: output of hipblaslt-bench and rocblas-bench. Each row is a bare mean.
 
-A header line, `[0]:transA,…,us` (version 600: `[0]transA`), comes before its line of values and
-varies with the options: rocblas-bench names sizes M, N and K, and types only with --log_datatype. A
-call that is no plain GEMM of ours is kept under the names and values of its arguments.
+A header line, `[0]:transA,…,us` (version 600: `[0]transA`), precedes its line of values and varies
+with the options: rocblas-bench names sizes M, N and K, and types only with --log_datatype. A call
+that is not a plain GEMM becomes a problem with the names and values of its arguments.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MARKS = ("hipblaslt-Gflops", "rocblas-Gflops", "rocblas-GB/s")
 _HEADER = re.compile(r"\s*(?:\[(\d{1,9})\]:?)?\s*(\w+(?:,[^,\s]+)*,us(?:,\S*)?)\s*\Z")
 _SOLUTION = re.compile(r"\s*--Solution index:\s*(\d{1,9})(?!\d)")
 _KERNEL = re.compile(r"\s*--(?:kernel|Solution) name:\s*(\S.*)")
-# Columns of arguments end where the first of these begins.
+# The columns of arguments end before the first of these.
 _MEASURED = (
     *("rotating_buffer", "cold_iters", "lowest-avg-freq", "avg-freq_0", "avg-MCLK"),
     *("splitK", "wgm", *_MARKS, "hipblaslt-GB/s", "us"),
 )
-# Columns of a call that is not a plain GEMM, unless they hold one of these.
+# Columns that make a call more than a plain GEMM, unless they have one of these values.
 _PLAIN = {
     "grouped_gemm": ("0", ""),
     "activation_type": ("none", ""),
@@ -78,7 +78,7 @@ class HipblasltBench(Importer):
 
 @dataclass(slots=True)
 class _Row:
-    """A line of values, and what the lines below it say of its kernel."""
+    """A line of values, with the kernel from the lines below it."""
 
     cells: Cells
     place: str
@@ -87,7 +87,7 @@ class _Row:
 
 
 def _typed(rows: Iterator[tuple[Found, str]]) -> Iterator[Found]:
-    """Refuse a second row of a call without types: it may be of another type than the first."""
+    """Raise UsageError for a second row of a call without types: its types may differ."""
     seen: set[str] = set()
     for found, place in rows:
         problem = found.problem
@@ -105,7 +105,7 @@ def _rows(path: Path, arch: str) -> Iterator[tuple[Found, str]]:
     header: list[str] | None = None
     pending: _Row | None = None
     rank = 0
-    # The winner repeats a row of its problem, unless the client was asked for nothing else.
+    # The winner repeats a row of its problem, unless only winners were printed.
     has_rows, is_winner = False, False
     lines = lines_of(path)
     for line, text in enumerate(lines.texts, 1):
@@ -128,7 +128,7 @@ def _rows(path: Path, arch: str) -> Iterator[tuple[Found, str]]:
         elif pending and (found := _KERNEL.match(text)):
             pending.kernel = found[1]
         elif pending and header and len(_split(text)) == len(header):
-            # A table whose repeated headers somebody has removed.
+            # The repeated headers of the table were removed.
             yield _found(pending, arch), pending.place
             place = f"{path}: line {line}"
             pending = _Row(_cells(text, header, place), place, {"rank": rank} if rank else {})
@@ -139,7 +139,7 @@ def _rows(path: Path, arch: str) -> Iterator[tuple[Found, str]]:
 
 
 def _split(text: str) -> list[str]:
-    """The cells of a line; a complex number, (1,0), is one of them."""
+    """Return the cells of a line; a complex number such as (1,0) is one cell."""
     return next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
 
 
@@ -152,7 +152,8 @@ def _cells(text: str, header: list[str], place: str) -> Cells:
 
 
 def _check_end(path: Path, lines: Lines) -> None:
-    """A header's row may be cut to so little that it does not look like one."""
+    """Raise UsageError if the file ends within the row of the last header: a truncated row may not
+    look like one."""
     if not lines.ended:
         raise UsageError(f"{path}: ends in line {len(lines.texts)} without a row", hint=CUT)
 
@@ -183,19 +184,19 @@ def _found(row: _Row, arch: str, doubt: str = "") -> Found:
 
 
 def _check_sizes(cells: Cells, place: str) -> None:
-    """A size that is none would be another problem, or a problem without it."""
+    """Raise UsageError for a size that is not an integer: it would become an option."""
     for name in _SIZES:
         if name in cells and not number(cells[name], f"{place}, {name}").is_integer():
             raise UsageError(f"{place}: {name}={cells[name]} is not an integer")
 
 
 def _problem(cells: Cells, arch: str) -> Problem:
-    """The GEMM of ours that a row is; what our op does not compute, or refuses (a complex
-    factor, a foreign dtype), keeps the names that make it another problem."""
+    """Return the problem of a row: a GEMM, or, if the op does not compute it exactly (a complex
+    factor, an unknown dtype), a problem with the fields that differ."""
     lost: tuple[str, ...] = ("alpha", "beta")
     with contextlib.suppress(ProblemError):
         call = blas.call(cells, arch)
-        # The type of a bias is no part of a problem.
+        # The type of a bias is not part of a problem.
         lost = tuple(name for name in call.lost if name != "bias_type")
         if not lost:
             return call.problem
@@ -213,7 +214,7 @@ def _usual(name: str, cells: Cells) -> bool:
 
 
 def _arguments(cells: Cells) -> Cells:
-    """The columns before those of the measurement, without the function's name."""
+    """Return the columns before those of the measurement, without the function's name."""
     end = next((i for i, name in enumerate(cells) if name in _MEASURED), len(cells))
     return {name: cells[name] for name in list(cells)[:end] if name != "function"}
 

@@ -1,9 +1,9 @@
-"""inductor: the times of PyTorch's max-autotune, of its log and of TORCHINDUCTOR_MM_LOGGING_FILE.
+"""inductor: times of PyTorch's max-autotune, from its log or from TORCHINDUCTOR_MM_LOGGING_FILE.
 
 A block of the log has the ten fastest choices, the best first, with times to 0.1 µs
-(TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED=all shows every one). Processes that write to one log
-mix their blocks; torchrun --tee names the process before each line. The file has all choices, and
-neither dtypes nor strides: its problems are of their own.
+(TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED=all shows all). Processes that write to one log mix
+their blocks; torchrun --tee prefixes each line with the process. The file has all choices, but
+neither dtypes nor strides, so that its problems differ from those of a log.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _CHOICE = re.compile(
     r"\s+(\w\S*) (\d+\.\d+|inf|nan) ms (\d+\.\d%|nan%|<DIVIDED BY ZERO ERROR>) ?(.*)"
 )
 _BROKEN = re.compile(r"\s+\w\S* [0-9][0-9.,]*(?: [mun]?s [0-9.]+%.*)?\Z")
-_PREFIX = re.compile(r"\[\w+\]:")  # what a launcher writes before each line, as [rank0]:
+_PREFIX = re.compile(r"\[\w+\]:")  # the prefix of a launcher, such as [rank0]:
 _END = re.compile(r"AUTOTUNE (?:benchmarking )?takes ")
 _NUMBER = re.compile(r"_\d+\Z")
 _SHAPE = re.compile(r"\((\d{1,18}), (\d{1,18}), (\d{1,18})\)\Z")
 _LONGEST = 1000  # characters of a setting; Python refuses integers of 4300 digits
 _JSON = re.compile(r"\s*\[\s*\{")
 _KIND = "kernel_type"
-# Inductor's benchmarker writes over the cache before each launch.
+# Inductor's benchmarker flushes the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
 _MS = 1e-3
 
@@ -104,8 +104,8 @@ def _log(path: Path) -> Iterator[Found]:
 
 
 def _check_order(choice: re.Match[str], last_ms: float | None, place: str) -> None:
-    """Raise UsageError for a choice of another process's block: those of one are in the order of
-    their times, and the first has 100 % of the best."""
+    """Raise UsageError for a choice from the block of another process: the choices of a block are
+    sorted by time, and the first is the best (100 %)."""
     share = choice[3]
     begins = not share[:1].isdigit() or float(share.rstrip("%")) == 100
     if not begins if last_ms is None else float(choice[2]) < last_ms:
@@ -130,9 +130,10 @@ def _row(problem: Problem, choice: re.Match[str], place: str) -> Found:
 
 
 def _config(name: str, description: str, place: str) -> Config:
-    """Of `BLOCK_K=64, ALLOW_TF32=False`. The number at the end of a name is that of the compile."""
+    """Parse `BLOCK_K=64, ALLOW_TF32=False` into a config. The number at the end of a name counts
+    compilations, and is dropped."""
     found: dict[str, ConfigValue] = {"choice": _NUMBER.sub("", name)}
-    # A minus sign inside a value is written as a comma, too.
+    # Inductor also writes a minus sign within a value as a comma.
     pieces = re.sub(r", (?!\w+=)", "-", description.strip())
     for pair in pieces.split(", ") if pieces else []:
         key, equals, value = pair.partition("=")
@@ -147,7 +148,7 @@ def _problem(joined: str, block: re.Match[str]) -> Problem:
         call = call_of(joined, logs.Given())
         if not call.lost:
             return call.problem
-    # No op of ours, more than one, or without dtypes: the sizes are its name.
+    # Not a known op, more than one op, or without dtypes: identified by the sizes.
     return problem_of(f"inductor_{block[1]}", {"sizes": block[2].replace(", ", "_") or "none"})
 
 

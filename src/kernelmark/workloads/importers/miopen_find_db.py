@@ -1,9 +1,9 @@
-"""miopen-find-db: the times of MIOpen's solvers in *.ufdb.txt and *.fdb.txt, in milliseconds.
+"""miopen-find-db: times of MIOpen's solvers in *.ufdb.txt and *.fdb.txt, in milliseconds.
 
     KEY=SOLVER:TIME,WORKSPACE,ALGORITHM;SOLVER:…
 
-Files of before 2.0 have ALGORITHM:SOLVER,TIME,WORKSPACE,… instead. A two-dimensional forward
-convolution is a problem of the op conv; others are named by their sizes.
+Files before version 2.0 have ALGORITHM:SOLVER,TIME,WORKSPACE,… instead. A two-dimensional forward
+convolution is a problem of the op conv; others are identified by their sizes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _rows(path: Path) -> Iterator[Found]:
 
 
 def _times(record: str, place: str) -> Iterator[tuple[str, float]]:
-    """Solvers with milliseconds. Of a solver that is there twice the first counts, as in MIOpen."""
+    """Yield (solver, milliseconds). The first entry of a solver counts, as in MIOpen."""
     seen = set()
     for item in record.split(";"):
         name, _, text = item.partition(":")

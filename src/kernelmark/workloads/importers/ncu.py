@@ -1,8 +1,8 @@
-"""ncu: kernel times in CSV of Nsight Compute, of the raw or the details page, or its summary.
+"""ncu: kernel times in CSV of Nsight Compute: raw page, details page or summary.
 
-The raw page has a row of names, a row of units and a row for each launch; the details page has a
-row for each metric of a launch, its time among them. A summary (--print-summary per-kernel) has
-means. Lines of ncu (==PROF==) and of the program stand before the table.
+The raw page has a row of names, a row of units and a row per launch; the details page has a row per
+metric of a launch, including its time. A summary (--print-summary per-kernel) has means. Output of
+ncu (==PROF==) and of the program precedes the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIME = "gpu__time_duration.sum"
 _DURATION = "Duration"  # the same metric in the section of the details page
 _METRIC, _UNIT, _VALUE, _MEAN = "Metric Name", "Metric Unit", "Metric Value", "Average"
 _ALSO = {"min_s": "Minimum", "max_s": "Maximum"}
-# Its default evicts the caches before each pass (--cache-control all).
+# By default, ncu flushes the caches before each pass (--cache-control all).
 _TIMING = Timing(cache=Cache.FLUSH, timer=Timer.PROFILER)
 # Before 2023 the units were spelled nsecond.
 _UNITS = {**SECONDS, **{f"{unit}econd": seconds for unit, seconds in SECONDS.items()}}
@@ -36,7 +36,7 @@ _CAPABILITY = re.compile(r"([0-9]+)\.([0-9]+)\Z")
 _PLAIN = re.compile(
     r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z|[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?\Z"
 )
-# Numbers are printed by the locale: 13.490.336 and 6,72 are of one with a decimal comma.
+# ncu prints numbers by the locale: 13.490.336 and 6,72 are from one with a decimal comma.
 _COMMA = re.compile(
     r"[0-9.\s']*[0-9],(?:[0-9]{1,2}|[0-9]{4,})\Z|[0-9]{1,3}(?:[.\s'][0-9]{3}){2,}\Z"
 )
@@ -87,13 +87,13 @@ def _rows(path: Path) -> Iterator[Found]:
 
 
 def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header and the rows of the table, which follows what was printed before it."""
+    """Return the header and the rows of the table, skipping the output before it."""
     lines = lines_of(path)
     begin = next((i for i, line in enumerate(lines.texts) if _HEADER.match(line)), None)
     if begin is None:
         raise NothingToDo(f"{path}: there is no table of kernels in it", hint=_HINT)
     header = header_of(lines.texts[begin])
-    # A row of a metric ends after its value: the columns that follow are for rows of rules.
+    # The row of a metric ends after its value: the remaining columns are for rules.
     last = next((name for name in (_VALUE, _MEAN) if name in header), "")
     if last and {_METRIC, _UNIT} <= set(header):
         least = 1 + max(map(header.index, (_METRIC, _UNIT, last)))
@@ -142,7 +142,7 @@ def _details(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, _Time]]:
 
 
 def _summaries(rows: Iterator[Row]) -> Iterator[Found]:
-    """Means over the launches of a kernel, which are no samples."""
+    """Yield the means over the launches of each kernel, which are not samples."""
     for row in rows:
         cells = row.cells
         _check_locale(cells[_MEAN], row.place)
@@ -205,14 +205,14 @@ def _seconds(time: _Time, place: str) -> float:
         raise UsageError(f"{place}: {unit[:20]!r} is no unit of time", hint=_HINT)
     if not _PLAIN.match(value):
         raise UsageError(f"{place}: {value[:40]!r} is no time", hint=_HINT)
-    # ncu counts whole nanoseconds: 4.256 of them are 4256 where a dot separates thousands.
+    # ncu prints whole nanoseconds: 4.256 ns is 4256 ns with a dot as thousands separator.
     if _UNITS[unit] == SECONDS["ns"] and _AMBIGUOUS.match(value):
         raise _foreign(value, place)
     return number(value.replace(",", ""), place) * _UNITS[unit]
 
 
 def _whole(value: str | None, place: str) -> int:
-    """A whole number, with or without separators of thousands."""
+    """Parse a whole number, with or without thousands separators."""
     return whole(value.replace(",", "") if value and _PLAIN.match(value) else value, place)
 
 

@@ -1,8 +1,8 @@
-"""nsys: kernels of Nsight Systems, from its SQLite export or the CSV of its reports.
+"""nsys: kernel times of Nsight Systems, from its SQLite export or the CSV of its reports.
 
 The export and the report cuda_gpu_trace have every launch: samples of a process. The reports
 cuda_gpu_kern_gb_sum and cuda_gpu_kern_sum have means over launches, the latter over all launch
-shapes. Copies and fills are no kernels, and are left out.
+shapes. Copies and fills are not kernels, and are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kernelmark.workloads.importers.base import (
 _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _UNITS = {**SECONDS, "µs": 1e-6, "μs": 1e-6, "nsec": 1e-9, "usec": 1e-6, "msec": 1e-3, "sec": 1.0}
 _TIME = re.compile(r"(Duration|Avg|Average|Med|Min|Minimum|Max|Maximum|StdDev) ?\((\S+)\)\Z")
-_BARE = ("Average", "Minimum", "Maximum")  # of 2020, beside a total in ns
+_BARE = ("Average", "Minimum", "Maximum")  # column names of 2020, in ns like the total
 _ALSO = {
     "median_s": ("Med",),
     "min_s": ("Min", "Minimum"),
@@ -114,9 +114,9 @@ def _report(path: Path, devices: dict[int, DeviceInfo]) -> Iterator[Found]:
 
 
 def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header and rows of the kernel trace, or of the first kernel summary: nsys stats prints
-    several reports one after the other, each with lines of its own before. MPI's summary has the
-    columns of a kernel summary and Source."""
+    """Return the header and rows of the kernel trace, or of the first kernel summary. nsys stats
+    prints several reports, each after some other lines. The MPI summary has the columns of a kernel
+    summary, and Source."""
     lines = lines_of(path)
     headers = {
         i: header_of(line)
@@ -197,7 +197,7 @@ def _summed_sizes(row: Row) -> tuple[tuple[str, int], ...]:
 
 
 def _export(path: Path, devices: dict[int, DeviceInfo]) -> tuple[list[Found], float | None]:
-    """The launches of an export, and when it was profiled."""
+    """Return the launches of an export, and the time of profiling."""
     hint = "export it again: nsys export --type sqlite REPORT"
     groups: dict[Launch, list[float]] = {}
     with database(path, "an export of nsys", hint) as connection:
@@ -237,7 +237,7 @@ def _read_kernels(
         place = f"{path}: the kernel that started at {start}"
         if not isinstance(kernel, str) or not kernel:
             raise UsageError(f"{place} has no name", hint="export it again, it may be damaged")
-        # A process counts the GPUs that it sees; the same number may be another GPU elsewhere.
+        # Device numbers are per process: the same number may be another GPU in another process.
         pid = of >> 24 & 0xFFFFFF if isinstance(of, int) else 0
         index = gpus.get((pid, ordinal), ordinal)
         index = whole(index, f"{place}, deviceId")
@@ -255,7 +255,7 @@ def _read_kernels(
 
 
 def _gpus(connection: sqlite3.Connection) -> dict[tuple[object, object], object]:
-    """The GPU that each process means by each of its device numbers."""
+    """Return the GPU of each (process, device number)."""
     needed = {"pid", "cudaId", "gpuId"}
     if not needed <= columns_of(connection, "TARGET_INFO_CUDA_DEVICE"):
         return {}
@@ -284,7 +284,7 @@ def _devices(connection: sqlite3.Connection, path: Path) -> dict[int, DeviceInfo
 def _untraced(
     connection: sqlite3.Connection, groups: Mapping[Launch, list[float]], path: Path
 ) -> Reason:
-    """Return the fraction of GPU time spent in graphs that were traced as a whole, if any was."""
+    """Return a note on the fraction of GPU time in graphs that were traced as a whole, if any."""
     query = f'SELECT count(*), sum("end" - start) FROM {_GRAPHS}'
     count, lasted = next(iter(connection.execute(query)))
     if not count:

@@ -1,6 +1,6 @@
-"""nvbench: its JSON, with the samples of the binary files beside it (--jsonbin) where there are.
+"""nvbench: JSON of NVBench, with the samples in its binary files (--jsonbin) if they exist.
 
-Without them the mean of the cold measurement is taken, as a bare mean.
+Without them, the mean of the cold measurement is a bare mean.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kernelmark.workloads.importers.base import (
     whole,
 )
 
-# Any of them is enough: which are there depends on its version, and people shorten files.
+# Any of these is enough: they depend on the version, and people shorten files.
 _MARKS = (b'"nvbench"', b'"sm_version"', b'"nv/cold/')
 _SAMPLES = "nv/json/bin:nv/cold/sample_times"
 _MEAN = "nv/cold/time/gpu/mean"
-# Its cold measurement flushes the cache before each launch and holds the stream meanwhile.
+# The cold measurement flushes the cache before each launch, and blocks the stream meanwhile.
 _TIMING = Timing(cache=Cache.FLUSH, timer=Timer.GATE)
 
 
@@ -129,7 +129,8 @@ def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...
 
 
 def _samples(path: Path, sidecar: Mapping[str, Any], place: str) -> tuple[float, ...]:
-    """Little-endian 32-bit floats, in a file whose name is relative to the JSON's place."""
+    """Read samples: little-endian 32-bit floats, in a file relative to the JSON file; () if it is
+    missing."""
     count = whole(sidecar.get("size"), f"{place}, size")
     name = Path(str(sidecar.get("filename")))
     candidates = [path.parent / name, path.parent.parent / name, path.parent / name.name]

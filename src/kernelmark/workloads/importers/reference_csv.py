@@ -1,7 +1,7 @@
-"""reference-csv: tables of means by the benchmark suites that kernelmark descends from.
+"""reference-csv: tables of means from the benchmark suites that preceded kernelmark.
 
-GEMM (M, N, K and the transposes), attention (B, M, N, K1, K2) and convolution (B, H, W, C, P, Q, F,
-S) with a column mean_microseconds; `ok` False is a failure. The backend is in the file's name.
+GEMM (M, N, K and transposes), attention (B, M, N, K1, K2) and convolution (B, H, W, C, P, Q, F, S)
+with a column mean_microseconds; `ok` False is a failure. The backend is in the file name.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kernelmark.workloads.importers.base import (
 
 _TIME = "mean_microseconds"
 _WORDS = {"gemm", "attention", "conv", "results"}
-# The 8-bit float of the GPU that these tables are of.
+# fp8 is the 8-bit float of the GPU that these tables were measured on.
 _DTYPES = {"fp16": "f16", "fp32": "f32", "fp8": "f8e4m3fnuz", "int8": "i8"}
 _FLIPPED = {"n": "t", "t": "n"}
 _OK = {"true": True, "false": False, "": True, "1": True, "0": False}
-# These tools launch one set of buffers again and again.
+# These tools use one set of buffers for all launches.
 _TIMING = Timing(cache=Cache.HOT)
 
 
@@ -101,7 +101,7 @@ def _problem(row: Mapping[str, str], place: str) -> Problem:
     if "P" in row:
         return _convolution(row, place)
     if "K" in row:
-        # BLAS letters speak of columns: A and B are the same bytes with the letters flipped.
+        # BLAS letters are column-major: in row-major terms, the letters of A and B are flipped.
         blas = "tA" not in row
         letters = [str(row.get(n) or "N").lower() for n in (("A", "B") if blas else ("tA", "tB"))]
         ta, tb = (_FLIPPED.get(word, word) if blas else word for word in letters)
@@ -118,7 +118,8 @@ def _problem(row: Mapping[str, str], place: str) -> Problem:
 
 
 def _convolution(row: Mapping[str, str], place: str) -> Problem:
-    """H and W are sizes of the output; the input is as large as the tool made it."""
+    """Return the convolution of a row. H and W are sizes of the output; the input has the size that
+    the tool allocates."""
     stride, taps = _int(row, "S", place), (_int(row, "P", place), _int(row, "Q", place))
     sizes = [
         _int(row, name, place) * stride + tap - 1
@@ -151,7 +152,8 @@ def _dtype(row: Mapping[str, str], name: str) -> str:
 
 
 def _backend(path: Path) -> str:
-    """golden_iree_gemm_tk.csv is of iree-tk; golden.csv and tot.csv are of one tool, whichever."""
+    """Return the backend in the file name: iree-tk for golden_iree_gemm_tk.csv; csv if there is
+    none, as in golden.csv and tot.csv."""
     return "-".join(word for word in name_words(path) if word not in _WORDS) or "csv"
 
 

@@ -1,10 +1,10 @@
-"""rocprof: kernel traces and statistics of rocprofv3, as CSV, as JSON or as its rocpd database, and
-the CSVs of the rocprof before it.
+"""rocprof: kernel traces and statistics of rocprofv3, as CSV, JSON or rocpd database, and CSVs of
+the older rocprof.
 
-A trace gives the time of every launch: samples of one process. Statistics give a bare mean.
-Kernels of other launches than the one meant (fills, copies) are rows of their own, and so are those
-of another agent, a GPU. A file of counters has a row for each counter of a launch, which is one
-sample. Statistics of anything but kernels have the same columns; their name tells them apart.
+A trace has the time of every launch: samples of one process. Statistics are bare means. Auxiliary
+kernels (fills, copies) are separate results, and so are kernels of another agent, a GPU. A file of
+counters has a row per counter of a launch, which is one sample. Statistics of other things than
+kernels have the same columns, and are recognised by the file name.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from kernelmark.workloads.importers.base import (
 _NS = SECONDS["ns"]
 _JSON = "rocprofiler-sdk-tool"
 _SIZES = tuple(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ")
-# Of the rocprof before; of counters, and of rocprof-compute's tables.
+# Columns of the older rocprof, of counters, and of tables of rocprof-compute.
 _OTHER_SIZES = ("wgr", "grd", "Workgroup_Size", "Grid_Size")
 _COUNTER = "Counter_Name"
 _AGENTS = ("Agent_Id", "gpu-id", "GPU_ID")
-# The CSV's numbers are the logical ones (--agent-index=relative), unless another option is given.
+# The CSV has logical numbers (--agent-index=relative) by default.
 _DB_AGENTS = ("agent_log_index", "agent_abs_index", "agent_type_index")
 _NODES = ("logical_node_id", "node_id")
-# hip_api_stats.csv, domain_stats.csv; of the rocprof before: results.hip_stats.csv.
+# hip_api_stats.csv, domain_stats.csv; of the older rocprof: results.hip_stats.csv.
 _OTHER_STATS = re.compile(r"(?:api|hip|hsa|copy|marker|roctx|domain|scratch_memory)_stats\.csv\Z")
-# RCCL's own kernels begin like its calls: ncclDevKernel_Generic, ncclKernel_…, mscclKernel_….
+# RCCL's kernels begin like its API calls: ncclDevKernel_Generic, ncclKernel_…, mscclKernel_….
 _OTHER_NAMES = re.compile(
     r"(?:__)?hip[A-Z]\w*\Z|hsa_\w+\Z|(?:nccl|msccl)(?!(?:Dev)?Kernel)[A-Z]\w*\Z|"
     r"(?:HIP|HSA|KERNEL|MARKER|MEMORY|RCCL|SCRATCH)_[A-Z_]+\Z"
 )
-# The same in the database's view of kernels, so that one profile is one series in both forms.
+# The same columns in the database, so that a profile is one series in both forms.
 _DB_SIZES = {name: f"{name.split('_')[0]}_{name[-1]}".lower() for name in _SIZES}
-# The kernel, where it began and where it ended, as each generation calls them.
+# Columns of the kernel, its start and its end, by generation.
 _NEW = ("Kernel_Name", "Start_Timestamp", "End_Timestamp")
 _OLD = ("KernelName", "BeginNs", "EndNs")
 
@@ -146,7 +146,7 @@ def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found
         agent = next((cells[one] for one in _AGENTS if cells.get(one)), "")
         last = Launch(kernel=cells[name], sizes=sizes, device=agent.removeprefix("Agent "))
         doubt = row.doubt
-        if _COUNTER in cells:  # the launch again, for its next counter
+        if _COUNTER in cells:  # the launch is repeated for each counter
             dispatch = f"{cells.get('Process_Id')} {cells.get('Dispatch_Id')} {cells[begin]}"
             if dispatch in dispatches:
                 continue
@@ -163,7 +163,7 @@ def _database(path: Path) -> Iterator[Found]:
 
 
 def _stored(path: Path) -> Iterator[tuple[Launch, int, int, str]]:
-    """The launches of a database with their start and end, in the order of their start."""
+    """Yield the launches of a database with start and end, in the order of their start."""
     hint = "rocpd convert -i FILE --output-format csv, and import the CSV"
     with database(path, "a rocpd database", hint) as connection:
         there = columns_of(connection, "kernels")
@@ -181,8 +181,8 @@ def _stored(path: Path) -> Iterator[tuple[Launch, int, int, str]]:
 
 
 def timeline(path: Path) -> list[tuple[str, float]]:
-    """Return the kernels of a trace and their seconds, in the order in which they started: of a
-    database, or of a CSV as rocprofv3 or rocpd writes it."""
+    """Return (kernel, seconds) of a trace, a database or a CSV of rocprofv3 or rocpd, in the order
+    of their start."""
     with path.open("rb") as file:
         stored = file.read(len(SQLITE)) == SQLITE
     if stored:
@@ -202,7 +202,7 @@ def timeline(path: Path) -> list[tuple[str, float]]:
 
 
 def _document(path: Path) -> Iterator[Found]:
-    """results.json: each process has its launches, its kernels by id and its agents by handle."""
+    """Read results.json: each process has launches, kernels by id and agents by handle."""
     document = json_object(path)
     groups: dict[Launch, list[float]] = {}
     for order, one in enumerate(items_of(document.get(_JSON), f"{path}: {_JSON}"), 1):
@@ -218,7 +218,7 @@ def _document(path: Path) -> Iterator[Found]:
 
 
 def _dispatches(process: Mapping[str, Any], place: str) -> Iterator[Mapping[str, Any]]:
-    """The records of launches: of the trace, or where there is none, of counters' dispatches."""
+    """Yield the records of launches from the trace or, without one, from the counters."""
     traced = fields_of(process.get("buffer_records", {}), f"{place}, buffer_records")
     records = items_of(traced.get("kernel_dispatch"), f"{place}, kernel_dispatch")
     counted = fields_of(process.get("callback_records", {}), f"{place}, callback_records")
@@ -240,7 +240,7 @@ def _launch(
     kernel = _id(info.get("kernel_id"), f"{place}, kernel_id")
     correlation = fields_of(record.get("correlation_id", {}), f"{place}, correlation_id")
     renamed = _id(correlation.get("external", 0), f"{place}, correlation_id")
-    # rocprofv3 --kernel-rename: the CSV has the name of the roctx range instead.
+    # rocprofv3 --kernel-rename: the name of the roctx range replaces that of the kernel.
     name = names.get(("external", renamed)) or names.get(("kernel", kernel))
     handle = _id(fields_of(info.get("agent_id"), f"{place}, agent_id").get("handle"), place)
     if name is None or handle not in agents:
@@ -271,7 +271,7 @@ def _kernel_names(process: Mapping[str, Any], place: str) -> dict[tuple[str, int
 
 
 def _agents(process: Mapping[str, Any], place: str) -> dict[int, tuple[str, str]]:
-    """The node and the architecture of each agent by its handle."""
+    """Return the node and the architecture of each agent by its handle."""
     agents: dict[int, tuple[str, str]] = {}
     for entry in items_of(process.get("agents"), f"{place}, agents"):
         agent = fields_of(entry, f"{place}, agents")
@@ -285,7 +285,8 @@ def _agents(process: Mapping[str, Any], place: str) -> dict[int, tuple[str, str]
 
 
 def _id(value: object, place: str) -> int:
-    """Ids are hashes and addresses of 64 bits: more than a float can tell apart."""
+    """Return an id; raise CodecError unless it is an integer: 64-bit hashes and addresses exceed
+    the precision of a float."""
     if type(value) is not int:
         raise CodecError(f"{place}: {str(value)[:40]!r} is no id")
     return value
@@ -294,7 +295,8 @@ def _id(value: object, place: str) -> int:
 def _rows(
     groups: Mapping[Launch, list[float]], doubts: Mapping[Launch | None, str] | None = None
 ) -> Iterator[Found]:
-    """An agent is a device of its own only beside others: one alone is what --device says."""
+    """Yield a row per launch key. Agents are named as devices only if there are several; a single
+    one is the device given by --device."""
     several = len({launch.device for launch in groups}) > 1
     for launch, times in groups.items():
         device = f"agent:{launch.device}" if several else ""

@@ -1,7 +1,7 @@
 """torch-trace: GPU kernels in traces of the PyTorch profiler, by name and launch shape.
 
-Each launch is a sample of one process. The same file with --workload is a log of ops; kernels that
-no op has, as of replayed graphs, are here all the same.
+Each launch is a sample of one process. With --workload, the same file is a log of ops. Kernels
+without an op, such as those of replayed graphs, are included here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TorchTrace(Importer):
     is_log = True
 
     def recognizes(self, name: str, head: bytes) -> bool:
-        # A Chrome trace of anything else is a list, or has none of PyTorch's marks.
+        # Other Chrome traces are lists, or have none of PyTorch's fields.
         return name.endswith(".json") and head.lstrip()[:1] == b"{" and reader.is_document(head)
 
     def read(self, path: Path, given: Given) -> ResultSet:
@@ -48,7 +48,7 @@ def _rows(path: Path) -> Iterator[Found]:
     with opening.opened(str(path)) as source:
         for line, event in events(source.chunks()):
             if isinstance(event, str) and source.complaint:
-                break  # the trace ends where the file could not be unpacked any further
+                break  # the compressed file is damaged or truncated here
             if isinstance(event, str):
                 raise UsageError(f"{path}: line {line} {event}", hint="is the file cut short?")
             if str(event.get("cat")).lower() != "kernel":

@@ -1,8 +1,8 @@
-"""triton-autotune: what Triton's autotuner timed, NAME.autotune.json in its cache (cache_results).
+"""triton-autotune: times of Triton's autotuner, NAME.autotune.json in its cache (cache_results).
 
 Every config has the median and two quantiles in milliseconds, or one time; inf is a config that
-failed. The key holds the values that the kernel is tuned by and the dtypes of its arguments,
-without their names: which of them is M, the file does not say. As a workload it needs --key.
+failed. The key has the values that the kernel is tuned by and the dtypes of its arguments, without
+names: the file does not show which value is M. As a workload it needs --key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kernelmark.workloads.logs.base import BadLine
 
 _END = ".autotune.json"
 _MARK = "configs_timings"
-# do_bench writes over the cache before each launch.
+# do_bench flushes the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
 _QUANTILES = ("q20_s", "q80_s")
 _MS = 1e-3
@@ -54,7 +54,7 @@ class TritonAutotune(Importer):
 
     def read(self, path: Path, given: Given) -> ResultSet:
         try:
-            document = json.loads(text_of(path))  # with Infinity, which our own codec refuses
+            document = json.loads(text_of(path))  # accepts Infinity, which the codec refuses
         except (ValueError, RecursionError) as error:
             raise CodecError(f"{path}: is not JSON: {error}") from None
         return build_run(path, given, _rows(path, document), method="Triton do_bench")
@@ -80,7 +80,7 @@ def _rows(path: Path, document: object) -> Iterator[Found]:
 def timed_configs(
     document: object, place: str
 ) -> Iterator[tuple[dict[str, ConfigValue], tuple[float, ...]]]:
-    """Each config with its times in milliseconds, the median first."""
+    """Yield each config with its times in milliseconds, the median first."""
     entries = items_of(fields_of(document, place).get(_MARK), f"{place}: {_MARK}")
     for number, entry in enumerate(entries, 1):
         here = f"{place}: config {number}"
@@ -92,7 +92,7 @@ def timed_configs(
 
 def _config(stored: Mapping[str, Any], place: str) -> dict[str, ConfigValue]:
     values = dict(fields_of(stored.get("kwargs"), f"{place}, kwargs"))
-    # The rest depends on the version of Triton; a config with a hook is not stored.
+    # Other fields depend on the version of Triton; configs with a hook are not stored.
     values |= {name: value for name, value in stored.items() if name not in ("kwargs", "pre_hook")}
     return {name: _value(value) for name, value in values.items() if value is not None}
 
@@ -112,10 +112,11 @@ def _times(value: object, place: str) -> tuple[float, ...]:
 
 
 def _problem(path: Path, key: object) -> Problem:
-    """`[512, "torch.float16"]` of _matmul.autotune.json is triton_matmul key=512 key_2=f16."""
+    """Return the problem of a key: `[512, "torch.float16"]` in _matmul.autotune.json is
+    triton_matmul key=512 key_2=f16."""
     values: dict[str, str | int | float | bool] = {}
     parts = items_of(key, f"{path}: key")
-    if not parts:  # Triton stores nothing then
+    if not parts:  # Triton writes no file without a key
         raise CodecError(f"{path}: has no key: which problem was tuned is unknown")
     for number, part in enumerate(parts, 1):
         values["key" if number == 1 else f"key_{number}"] = _part(part)

@@ -1,8 +1,8 @@
-"""tritonbench: its CSV and JSON. A latency is the median of its samples, which are not written.
+"""tritonbench: CSV and JSON of TritonBench. A latency is a median; samples are not in the file.
 
-The CSV has a column for each metric of an implementation, `{implementation}-{metric}`, and the JSON
-of --output-json a key, `tritonbench_{operator}_{mode}[x_{x_val}-{implementation}]_{metric}`. The
-averages of both are no results. Why an implementation failed stands in its first metric.
+The CSV has a column for each metric of an implementation, `{implementation}-{metric}`; the JSON of
+--output-json has a key, `tritonbench_{operator}_{mode}[x_{x_val}-{implementation}]_{metric}`.
+Averages in both are ignored. The reason of a failure is in the implementation's first metric.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from kernelmark.workloads.importers.base import (
 _LATENCY = "-latency"
 _NUMBER = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(?:\(.*\)|ms)?\s*\Z")
 _DAMAGED = re.compile(r"-?[0-9][0-9.,]*\s*[a-zµμ]{0,2}\Z")
-# Its timers write over the cache before each launch.
+# TritonBench flushes the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
 
 
-# An implementation whose name has a hyphen is cut there: `[x_8-triton]_tma-latency`.
+# The name of an implementation is split at a hyphen: `[x_8-triton]_tma-latency`.
 _KEY = re.compile(r"(tritonbench_[^\[]+)\[x_(.*)-([^\]-]*)\]_(.+)\Z", re.DOTALL)
 _KEY_BYTES = re.compile(rb'"tritonbench_[^"\[]+\[')
 _EACH = "import each table in a file of its own"
-# Rows of the table that are no input.
+# Rows of the table that are not inputs.
 _NO_INPUTS = ("average", "hashes")
 
 
@@ -90,7 +90,7 @@ def _table(path: Path) -> Iterator[Found]:
 
 def _document(path: Path) -> Iterator[Found]:
     document = json_object(path)
-    # The nightly run puts the metrics of all operators into one file.
+    # TritonBench's nightly run writes the metrics of all operators to one file.
     metrics: Mapping[str, Any] = document
     if "metrics" in document:
         metrics = fields_of(document["metrics"], f"{path}: metrics")
@@ -110,7 +110,8 @@ def _document(path: Path) -> Iterator[Found]:
 
 
 def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> Iterator[Found]:
-    """The implementations of one input, from their metrics by `{implementation}-{metric}`."""
+    """Yield a row per implementation of one input; `cells` are named
+    `{implementation}-{metric}`."""
     row = {name: cell.strip() for name, cell in cells}
     for name, cell in row.items():
         if not name.endswith(_LATENCY):
@@ -136,15 +137,16 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
 
 
 def _failure(implementation: str, row: Mapping[str, str]) -> str:
-    """The words in the first metric of an implementation, where it has no latency; "" where it has
-    numbers or nothing."""
+    """Return the text in the first metric of an implementation, the reason of its failure; "" if
+    there are numbers or nothing."""
     others = [name for name in row if name.startswith(f"{implementation}-")]
     cells = [row[name] for name in others if row[name]]
     return cells[0] if len(cells) == 1 and not _NUMBER.match(cells[0]) else ""
 
 
 def _problem(operator: str, x_value: str) -> Problem:
-    """`(256, 512, 64, None)` of gemm.csv is tritonbench_gemm x=256 x_2=512 x_3=64 x_4=None."""
+    """Return the problem of an input: `(256, 512, 64, None)` in gemm.csv is tritonbench_gemm x=256
+    x_2=512 x_3=64 x_4=None."""
     words = [w.strip() for w in x_value.strip().strip("()[]").split(",") if w.strip()]
     values = {"x" if i == 1 else f"x_{i}": word for i, word in enumerate(words, 1)}
     return problem_of(operator, values)

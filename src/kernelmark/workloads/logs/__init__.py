@@ -1,10 +1,10 @@
-"""Logs of calls as workloads: one file a format, in `formats`.
+"""Read logs of calls as workloads: one module per format, in `formats`.
 
     reading = read(["rank0.log", "rank1.log.gz"], arch="gfx942")
     reading.workload.calls
 
-Formats are found out by what a file holds, and lines of several may be in one file between lines of
-anything else. A line that cannot be read is skipped and reported, never the file.
+Formats are detected by content, and a file may mix lines of several formats with other lines. A
+line that cannot be read is skipped and reported; the rest of the file is still read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LogReader: one format of logged calls, and what the reading of all of them shares."""
+"""LogReader: the interface of a log format, and types that all formats share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelmark.workloads.workload import Call
 
 
 class BadLine(UsageError):
-    """A line that should be a call and cannot be read; the message is what is said of it."""
+    """A line that should be a call and cannot be read; the message follows "line N"."""
 
 
 LIST_DTYPE = "bf16"
@@ -20,9 +20,8 @@ ASSUMED_DTYPE = f"names no dtype: read as {LIST_DTYPE}; another: --dtype"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a log does not say of itself and the user may: the architecture that it was made on,
-    the dtype of lists that hold nothing but sizes, and the names of an autotuner's key. Empty is
-    not given."""
+    """Facts that the user gives because a log lacks them: the architecture, the dtype of lists that
+    have only sizes, and the names of the values in an autotuner's key. "" is not given."""
 
     arch: str = ""
     dtype: str = ""
@@ -30,71 +29,72 @@ class Given:
 
     @property
     def list_dtype(self) -> str:
-        """The dtype of a plain list of sizes, which is bf16 unless another is given."""
+        """The dtype for a list of sizes: the given one, or bf16."""
         return self.dtype or LIST_DTYPE
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Notes on a document: how it was interpreted, what was not read."""
+    """A note on a document: how it was interpreted, or what was not read."""
 
     text: str
 
 
-# (kind of line, what of it makes the call, how many calls it stands for)
+# (kind of line, the part that identifies the call, number of calls)
 Part = tuple[str, bytes, int]
-# A line of ours that is no call.
+# A line of the format that is not a call.
 NOTHING: Part = ("", b"", 0)
 
 
 class RowReader:
-    """Lines that each stand on their own.
+    """A reader of independent lines.
 
-    `part` is asked of every distinct line of a log, a million times if it must: it finds out
-    cheaply whether a line is one of these, and leaves out what differs from call to call (times,
-    pointers, the kernel that was chosen). `calls` is asked once for each distinct part.
+    `part` is called for every distinct line of a log, possibly a million times: it must be fast,
+    and removes what differs from call to call (times, pointers, the chosen kernel). `calls` is
+    called once for each distinct part.
     """
 
-    # The rows are a set: a call counts once, however many of them make it.
+    # Whether the rows are a set: a call then counts once, however many rows it has.
     once = False
 
     def part(self, line: bytes) -> Part | None:
-        """None if the line is not ours."""
+        """Return the part that identifies the call; None for a line of another format."""
         return None
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterable[Call]:
-        """The calls of a part; `BadLine` or any `UsageError` if they cannot be read."""
+        """Return the calls of a part; raise BadLine or another UsageError if it cannot be read."""
         return ()
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on a log with such lines: how they were interpreted, what was not read."""
+        """Return notes on a log with such lines: how they were interpreted, what was not read."""
         return ()
 
 
 class LogReader(RowReader):
-    """Reads one format. A format is made of lines, of tables under a header, or is a document."""
+    """The reader of one format: of lines, of tables under a header, or of a document."""
 
     name: str
     summary: str  # one line
     facts: FormatFacts
-    # Its lines look like nothing in particular: only a file that begins with one is read so.
+    # Whether its lines are not distinctive: then only a file that begins with one is read.
     alone = False
 
     def rows(self, line: bytes) -> RowReader | None:
-        """What reads a file that begins with this line, a row without a header above it."""
+        """Return the reader of a file that begins with this row, without a header; else None."""
         return None
 
     def table(self, line: bytes, place: str) -> RowReader | None:
-        """What reads the rows under this line, if it is a header of ours in the file `place`."""
+        """Return the reader of the rows below this line of the file `place`, if it is a header of
+        the format; else None."""
         return None
 
     def is_document(self, head: bytes) -> bool:
-        """Whether a file that begins so is a document of ours."""
+        """Return whether a file with these first bytes is a document of the format."""
         return False
 
     def document(
         self, chunks: Iterable[bytes], given: Given
     ) -> Iterator[tuple[int, Call | str | Remark]]:
-        """Line numbers of a document with the call that is there, or with why it cannot be read;
-        a remark is of the whole."""
+        """Yield (line number, call) of a document. Instead of the call, a string is the reason why
+        it cannot be read, and a remark is a note on the whole document."""
         return iter(())

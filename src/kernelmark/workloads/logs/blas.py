@@ -1,7 +1,7 @@
-"""BLAS calls as problems and back: the one place that knows that BLAS stores by columns.
+"""Convert BLAS calls, which are column-major, to problems, which are row-major, and back.
 
-A GEMM (m, n, k) with transA and transB, stored by columns, is the row-major problem m=n, n=m
-with the operands and their letters swapped, which is the same bytes.
+A column-major GEMM (m, n, k) with transA and transB is the row-major problem m=n, n=m with the
+operands and their letters swapped: the bytes in memory are the same.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas_words as words
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
-# A call with one of these does more than the plain GEMM that it is kept as.
+# A call with one of these does more than the plain GEMM that it becomes.
 _EXTRAS = (
     *("scaleA", "scaleB", "scaleC", "scaleD", "scaleAlpha_vector", "amaxD"),
     *("swizzleA", "swizzleB", "gradient", "use_e", "grouped_gemm"),
 )
-# Inputs of these are rounded before they are multiplied.
+# Compute types that round the inputs before multiplying.
 _ROUNDED_INPUTS = ("xf32_r", "f32_f16_r", "f32_bf16_r")
 
 
 def call(given: Mapping[str, str], arch: str = "") -> Call:
-    """The call that was logged, as the nearest problem of ours and with all its BLAS fields.
+    """Return a logged call with its nearest problem and all its BLAS fields.
 
-    What the problem does not compute is in `lost`, by the name of its field. Fields that the log
-    leaves out have the values of matrices without gaps; those without meaning (strides of a single
-    GEMM, the type of a bias that is not added) are left out, so that equal calls are equal
-    whichever log they come from. An unreadable field is a `ProblemError`.
+    `lost` names the fields that the problem does not compute. Fields that the log lacks get the
+    values of dense matrices; fields without effect (strides of a single GEMM, the type of an absent
+    bias) are dropped, so that equal calls from different logs are equal. Raise ProblemError for an
+    unreadable field.
     """
     fields = words.normal(given)
     _complete(fields)
@@ -47,7 +47,7 @@ def call(given: Mapping[str, str], arch: str = "") -> Call:
 
 
 def fields_of(problem: Problem) -> FrozenDict[str]:
-    """The call that a BLAS library is asked for to compute a gemm or batched_gemm."""
+    """Return the BLAS call that computes a gemm or batched_gemm."""
     dims, types, options = problem.dims, problem.dtypes, problem.options
     fields = {
         "function": "matmul",
@@ -96,10 +96,11 @@ def _gemm(fields: Mapping[str, str], arch: str) -> Problem:
 
 
 def _nearest(fields: Mapping[str, str], arch: str) -> tuple[Problem, list[str]]:
-    """The GEMM itself, or with as few of its factors and output types replaced as it takes."""
+    """Return the problem of a call, with as few factors and output types replaced as necessary, and
+    the names of the replaced fields."""
     asked = dict(fields)
     if fields.get("bias_source", "d") != "d":
-        asked["bias_vector"] = "0"  # a gradient of a bias: an output, not an input
+        asked["bias_vector"] = "0"  # the gradient of a bias: an output, not an input
     plain = {"alpha": "1", "beta": "0" if words.real(fields, "beta", "0") == 0 else "1"}
     first: ProblemError | None = None
     for change in ({}, plain, {"d_type": ""}, {"d_type": ""} | plain):
@@ -120,7 +121,7 @@ def _differs(name: str, asked: Mapping[str, str], change: Mapping[str, str]) -> 
 
 
 def _complete(fields: dict[str, str]) -> None:
-    """Fill in what a log may leave out, and drop what has no meaning."""
+    """Fill in fields that a log may lack, and drop fields without effect."""
     for name in ("transA", "transB", "m", "n", "k", "a_type", "compute_type"):
         if not fields.get(name):
             raise ProblemError(Reason("call-lacks", name=name))
@@ -152,7 +153,7 @@ def _complete(fields: dict[str, str]) -> None:
 
 
 def _stored(fields: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Rows and columns of each matrix as it lies in memory."""
+    """Return rows and columns of each matrix as stored in memory."""
     m, n, k = (words.whole(fields, name) for name in ("m", "n", "k"))
     a = (m, k) if words.letter(fields, "transA") == "n" else (k, m)
     b = (k, n) if words.letter(fields, "transB") == "n" else (n, k)
@@ -160,7 +161,7 @@ def _stored(fields: Mapping[str, str]) -> dict[str, tuple[int, int]]:
 
 
 def _gaps(fields: Mapping[str, str]) -> list[str]:
-    """Leading dimensions and strides that leave gaps, overlap or repeat a matrix."""
+    """Return the leading dimensions and strides that leave gaps, overlap or repeat a matrix."""
     used = _stored(fields)
     if words.real(fields, "beta", "0") == 0:
         del used["c"]
@@ -170,7 +171,7 @@ def _gaps(fields: Mapping[str, str]) -> list[str]:
         leading = words.whole(fields, f"ld{name}")
         if leading != rows and columns > 1:
             found.append(f"ld{name}")
-        # Of a single column the leading dimension says nothing.
+        # The leading dimension of a single column has no effect.
         step = leading * columns if columns > 1 else rows
         if batched and words.whole(fields, f"stride_{name}") not in (step, leading * columns):
             found.append(f"stride_{name}")

@@ -1,4 +1,4 @@
-"""The words that BLAS logs write: names, types and values of many generations as one."""
+"""Vocabulary of BLAS logs: normalise names, types and values of many versions."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _DTYPES = {
     "f8_fnuz_r": "f8e4m3fnuz",
     "bf8_fnuz_r": "f8e5m2fnuz",
 }
-# Both clients take letters too (string2rocblas_datatype, string_to_hip_datatype).
+# Both clients also accept letters (string2rocblas_datatype, string_to_hip_datatype).
 _LETTERS = {"h": "f16_r", "s": "f32_r", "d": "f64_r", "i8": "i8_r", "i": "i32_r", "x": "xf32_r"}
 _TYPED = ("a_type", "b_type", "c_type", "d_type", "compute_type", "scale_type", "bias_type")
 _TOKENS = {name: token for token, name in _DTYPES.items()}
-# The same letters for two formats: which one it was, only the device says.
+# The same letters for OCP and FNUZ formats: only the device determines which one it was.
 SHARED_F8 = frozenset({"f8_r", "bf8_r"})
-SHARED_BY = frozenset({"hipblaslt", "rocblas"})  # logs of others name the format
+SHARED_BY = frozenset({"hipblaslt", "rocblas"})  # other logs name the format
 F8_OCP = frozenset(_DTYPES[token] for token in SHARED_F8)
 FNUZ_ARCHS = ("gfx940", "gfx941", "gfx942")
 _COMPUTE = {
@@ -66,7 +66,7 @@ _WHOLE = (
 
 
 def normal(given: Mapping[str, str]) -> dict[str, str]:
-    """Fields by one set of names, their values in one form; an empty value is no value."""
+    """Return the fields with normalised names and values, without empty values."""
     fields = {_NAMES.get(name, name): text.strip() for name, text in given.items()}
     for name in _WHOLE:
         if fields.get(name):
@@ -87,7 +87,7 @@ def normal(given: Mapping[str, str]) -> dict[str, str]:
         if fields.get(name):
             fields[name] = fields[name].upper().removeprefix("OP_")
     if fields.get("compute_type"):
-        # The profile's c_ is a prefix of compute types, never one of data types.
+        # In profile logs, c_ is a prefix of compute types only.
         compute = fields["compute_type"].removeprefix("c_")
         fields["compute_type"] = _COMPUTE_NAMES.get(compute, compute)
     activation = fields.get("activation_type", "").lower()
@@ -96,7 +96,7 @@ def normal(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole(fields: Mapping[str, str], name: str, default: str = "") -> int:
-    """A whole number that is not negative."""
+    """Return a field as a whole number that is not negative; raise ProblemError otherwise."""
     text = fields.get(name) or default
     if fault := no_size(text):
         raise ProblemError(Reason("field-no-size", name=name, given=text[:24], cause=fault))
@@ -104,7 +104,7 @@ def whole(fields: Mapping[str, str], name: str, default: str = "") -> int:
 
 
 def no_size(text: str) -> Reason:
-    """Return why a text is no size or count; an empty reason if it is one."""
+    """Return why a text is not a size or count; an empty reason if it is one."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):
         return Reason("size-not-whole")
@@ -114,7 +114,7 @@ def no_size(text: str) -> Reason:
 
 
 def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
-    """A finite number."""
+    """Return a field as a finite number; raise ProblemError otherwise."""
     text = fields.get(name) or default
     try:
         value = float(text)
@@ -126,12 +126,12 @@ def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
 
 
 def number_text(value: float) -> str:
-    """1.000000, 1.0 and 1 are the same factor."""
+    """Format a factor in canonical form: 1 for 1.000000, 1.0 and 1."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
 def letter(fields: Mapping[str, str], name: str) -> str:
-    """n or t; of real numbers the conjugate transpose is the transpose."""
+    """Return a field as n or t; the conjugate transpose of real numbers is the transpose."""
     text = fields.get(name, "").strip().upper()
     if text not in ("N", "T", "C"):
         raise ProblemError(Reason("field-not-transpose", name=name, given=text[:12]))
@@ -139,7 +139,7 @@ def letter(fields: Mapping[str, str], name: str) -> str:
 
 
 def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
-    """The dtype that a token stands for on this architecture."""
+    """Return the dtype of a BLAS type name on this architecture."""
     text = fields.get(name, "")
     if text not in _DTYPES:
         raise ProblemError(Reason("field-no-type", name=name, given=text[:24]))
@@ -148,14 +148,14 @@ def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
 
 
 def token(dtype_name: str) -> str:
-    """What BLAS libraries call a dtype."""
+    """Return the name of a dtype in BLAS libraries."""
     if dtype_name not in _TOKENS:
         raise ProblemError(f"has the dtype {dtype_name}, which BLAS libraries have no name for")
     return _TOKENS[dtype_name]
 
 
 def accumulator(fields: Mapping[str, str]) -> str:
-    """The dtype that a compute type sums in."""
+    """Return the accumulator dtype of a compute type."""
     text = fields.get("compute_type", "")
     if text not in _COMPUTE:
         raise ProblemError(Reason("field-unknown-value", name="compute_type", given=text[:24]))
@@ -171,8 +171,8 @@ def _flag(name: str, text: str) -> str:
 
 
 def _scale(text: str) -> str:
-    """0 is no scale, 1 a scalar, 2 a vector, 3 blocks. Old logs write s and v, PyTorch the scale's
-    type."""
+    """Normalise a scale mode: 0 none, 1 scalar, 2 vector, 3 blocks. Old logs have s and v, PyTorch
+    has the type of the scale."""
     if text.lower() in _NO:
         return "0"
     if text.lower() in _YES or text == "s" or text.endswith("_r"):

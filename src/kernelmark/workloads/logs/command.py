@@ -1,4 +1,4 @@
-"""Commands: a call as the command line of a benchmark client that repeats it."""
+"""Commands: calls logged as command lines of a benchmark client."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from kernelmark.workloads.logs.base import BadLine
 
 _SOLUTION = b"--solution_index "
-# What `uniq -c` writes before a line: a count, right-aligned. Without blanks it may be anything.
+# The prefix of `uniq -c`: a right-aligned count. A number without blanks may be anything.
 _COUNT = re.compile(rb"\A[ \t]+(\d{1,9})[ \t](?:\S*/)?\Z")
-# Options that may stand without a value; every other one that ends a line was cut off.
+# Options without a value; a line that ends with any other option is truncated.
 _BARE = frozenset(
     (
         *("grouped_gemm", "bias_vector", "scaleC", "scaleD", "scaleAlpha_vector", "gradient"),
@@ -20,7 +20,7 @@ _BARE = frozenset(
 
 
 def without_solution(line: bytes) -> bytes:
-    """The command less the kernel that was chosen."""
+    """Return the command without the chosen kernel."""
     at = line.find(_SOLUTION)
     if at < 0:
         return line.rstrip()
@@ -29,13 +29,13 @@ def without_solution(line: bytes) -> bytes:
 
 
 def count_before(line: bytes, at: int) -> int:
-    """Return how often `uniq -c` counted a line whose command begins at `at`."""
+    """Return the count of `uniq -c` before the command at `at`; 1 without one."""
     found = _COUNT.match(line[:at])
     return int(found[1]) if found else 1
 
 
 def options(text: str) -> list[tuple[str, str]]:
-    """Names and values in order; an option without a value is 1."""
+    """Return the (name, value) pairs of the options in order; the default value is 1."""
     found: list[tuple[str, str]] = []
     name = ""
     for word in text.split():
@@ -63,5 +63,5 @@ def _bare(name: str) -> tuple[str, str]:
 
 
 def _is_option(word: str) -> bool:
-    """-m and --lda, not -1.5."""
+    """Return whether a word is an option, such as -m or --lda, and not a number such as -1.5."""
     return word.startswith("-") and len(word) > 1 and not (word[1].isdigit() or word[1] == ".")

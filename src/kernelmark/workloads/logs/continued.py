@@ -1,7 +1,7 @@
-"""Continued lines: what a program spreads over several lines, as one line each.
+"""Continued lines: join commands and blocks that extend over several lines.
 
-A script spreads a command over lines that end in a backslash. PyTorch's inductor writes the strides
-and dtypes of what it tunes on the two lines after its name.
+Scripts split commands into lines that end with a backslash. PyTorch's inductor writes strides and
+dtypes of a tuned op to the two lines after its name.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Iterable, Iterator
 _COMMAND = re.compile(rb"(?:-bench|MIOpenDriver(?:\.exe)?) [^\n]*\\\r?\n")
 _BLOCK = re.compile(rb"(.*?)AUTOTUNE \w+\([^()]*\)\s*\Z")
 _OF_BLOCK = (b"strides: ", b"dtypes: ")
-_MOST_LINES = 200  # of one command; more is no command
+_MOST_LINES = 200  # more lines are not one command
 
 
 def has_continued(head: bytes) -> bool:
-    """Whether a log that begins so has a command or a block over several lines."""
+    """Return whether a log with these first bytes has commands or blocks over several lines."""
     return b"AUTOTUNE " in head or _COMMAND.search(head) is not None
 
 
 def joined(lines: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Each command and block on one line, with the number of its first line; other lines as they
-    are."""
+    """Yield lists of lines and their numbers, with each command and block joined to one line, which
+    has the number of its first line."""
     number, begun = 0, 0
     pieces: list[bytes] = []
-    wanted: list[bytes] = []  # what the next lines of a block begin with
+    wanted: list[bytes] = []  # expected prefixes of the next lines of a block
     for some in lines:
         whole: list[bytes] = []
         numbers: list[int] = []
         for line in some:
             number += 1
             if wanted and line.startswith(wanted[0]):
-                # What a launcher writes before each line is not a part of it.
+                # Remove the prefix that a launcher writes before each line.
                 pieces.append(line[len(wanted[0]) - len(_OF_BLOCK[-len(wanted)]) :].strip())
                 wanted = wanted[1:]
                 continue

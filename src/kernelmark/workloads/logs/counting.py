@@ -1,8 +1,7 @@
-"""Counting: the calls of one log, where nearly every line is the same as another one.
+"""Counting: count the calls of one log, most lines of which are repeated.
 
-Identical lines of a piece of the log are counted before anybody looks into them, and what differs
-between lines of one call is left out before it is remembered: a call is parsed once, not a million
-times.
+Identical lines of a chunk are counted before they are parsed, and what differs between lines of the
+same call is removed, so that a call is parsed once, not a million times.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ NO_COUNT = "counts more calls than there can be"
 _BROKEN = 10_000
 _TRY_AGAIN = 8
 _HEADER = 4096
-# Tables inside a log have a column of that name; a look at it spares noise the readers' closer one.
+# Tables within a log have a column K: a cheap test that rejects most other lines.
 _HAS_K = re.compile(rb"(?:\A|[\s,;\"])[kK](?:[\s,;\"]|\Z)")
-_SILENT = (b"#", b"---", b"//")  # comments, and what begins a YAML document
+_SILENT = (b"#", b"---", b"//")  # comments, and the start of a YAML document
 
 
 def impossible(call: Call) -> str:
-    """Why no such call can have been made; "" where it can."""
+    """Return why a call is impossible; "" if it is possible."""
     if bad := bad_size(call.problem):
         return f"a size of {bad} is not possible"
     return "" if 0 <= call.count < MOST_SIZE else NO_COUNT
@@ -39,7 +38,7 @@ def impossible(call: Call) -> str:
 
 @dataclass(slots=True)
 class _Seen:
-    """A distinct part of lines: its calls, or why it has none."""
+    """A distinct part: its calls, or the reason why it cannot be read."""
 
     calls: tuple[Call, ...]
     reason: str = ""
@@ -49,7 +48,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A call, how often it is in the log, and by which kind of line of which format."""
+    """A call with its count in the log, and the format and kind of its lines."""
 
     format: str
     kind: str
@@ -58,14 +57,14 @@ class Counted:
 
 
 class Counting:
-    """Takes the lines of one log in order; `first` is the first that is neither empty nor a
-    comment."""
+    """A counter of the calls in one log, whose lines are passed to `take` in order. `first` is the
+    first line that is neither empty nor a comment."""
 
     def __init__(
         self, readers: Sequence[LogReader], given: Given, place: str, skips: Skips, first: bytes
     ) -> None:
         self._readers = readers
-        # Asked of every distinct line, so those that never know one are left out.
+        # Called for every distinct line, hence without readers that have no `part`.
         self._known = [
             (reader.name, reader.part, reader)
             for reader in readers
@@ -87,7 +86,8 @@ class Counting:
         self.lines = 0
 
     def take(self, lines: Sequence[bytes], numbers: Sequence[int] | None = None) -> None:
-        """`numbers` are the lines' own; else each follows the one before."""
+        """Count the calls in some lines. `numbers` are their line numbers (default:
+        consecutive)."""
         if numbers is None:
             numbers = range(self.lines + 1, self.lines + 1 + len(lines))
         self.lines += len(lines)
@@ -119,8 +119,8 @@ class Counting:
                     self._skips.add(self._place, number, bad[line])
 
     def _distinct(self, lines: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
-        """Lines and how often each is there. Where nearly all differ, as times and pointers make
-        them, counting is work for nothing: then it is left out, and now and then tried again."""
+        """Return distinct lines with their counts. If most lines differ, because of times and
+        pointers, counting is useless: it is skipped, and tried again from time to time."""
         if self._differ and self._pieces % _TRY_AGAIN:
             found: Iterable[tuple[bytes, int]] = zip(lines, itertools.repeat(1))
         else:
@@ -138,11 +138,11 @@ class Counting:
                 found.reason = next(filter(None, map(impossible, found.calls)), "")
             except UsageError as error:
                 found.reason = error.message
-            except UNEXPECTED as error:  # no reader foresees everything that a line can hold
+            except UNEXPECTED as error:  # no reader anticipates all possible lines
                 found.reason = f"cannot be read: {type(error).__name__}"
             if found.reason:
                 found.calls = ()
-        # A log of nothing but broken lines is not kept in memory.
+        # Do not cache broken lines: a log may have millions of different ones.
         if found.reason:
             self._broken += 1
         if not found.reason or self._broken < _BROKEN:
@@ -156,7 +156,8 @@ class Counting:
         others: Mapping[bytes, int],
         bad: dict[bytes, str],
     ) -> None:
-        """Rows of tables, whose meaning depends on the header above them, and noise."""
+        """Count rows of tables, whose meaning depends on the header above them; the rest is
+        noise."""
         headers = [line for line in others if self._is_header(line)]
         if not headers:
             for line, times in others.items():
@@ -173,7 +174,7 @@ class Counting:
         if line not in self._headers and len(line) < _HEADER and self._may_be_header(line):
             for reader in self._readers:
                 if (table := reader.table(line, self._place)) is not None:
-                    # Rows of tables with other columns are distinguished by the number.
+                    # The number distinguishes rows of tables with different columns.
                     self._headers[line] = table, f"{reader.name} {len(self._headers)}"
                     break
         return line in self._headers
@@ -201,16 +202,16 @@ class Counting:
         return found.reason
 
     def is_call(self, line: bytes) -> bool:
-        """Whether a reader knows the line wherever it is, and not as one that is no call."""
+        """Return whether a reader takes the line for a call, independently of other lines."""
         parts = (part_of(line) for _, part_of, _ in self._known)
         return any(part is not None and part != NOTHING for part in parts)
 
     def tables(self) -> list[str]:
-        """The formats of the headers that were found."""
+        """Return the formats of the headers that were found."""
         return [name.split()[0] for _, name in self._headers.values()]
 
     def notes(self) -> list[str]:
-        """How the lines and tables were taken, and what of them was not read."""
+        """Return notes on how lines and tables were interpreted, and what was not read."""
         tables = [*self._headers.values(), *([self._table] if self._table else [])]
         called = {name for (name, _, _), seen in self._seen.items() if seen.calls}
         readers = [rows for rows, _ in tables]
@@ -219,7 +220,7 @@ class Counting:
         return list(dict.fromkeys(notes))
 
     def counted(self) -> Iterator[Counted]:
-        """Every call that was found."""
+        """Yield every call that was found."""
         counted_once: set[tuple[str, Call]] = set()
         for (name, kind, _), seen in self._seen.items():
             for call in seen.calls:
@@ -232,8 +233,9 @@ class Counting:
 
 
 def once_each(found: Iterable[Counted]) -> tuple[list[Counted], int]:
-    """A library that logs at several levels at once logs each call by several kinds of lines: of
-    each problem, the kind with the most calls counts. Also, how many calls were left out."""
+    """Return each call once, and the number of duplicates left out. A library that logs at several
+    levels writes several kinds of lines for a call: of each problem, the kind with the most calls
+    counts."""
     found = list(found)
     totals: dict[tuple[str, str], Counter[str]] = {}
     for one in found:

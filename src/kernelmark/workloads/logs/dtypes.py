@@ -1,4 +1,4 @@
-"""Dtypes by the names that PyTorch, its profiler and people give them."""
+"""Dtypes by the names that PyTorch, its profiler and people use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _F8 = ("fp8", "f8", "float8")
 
 
 def named(text: str, arch: str = "") -> str:
-    """Our name of a dtype; `fp8` is the one that `arch` computes with."""
+    """Return kernelmark's name of a dtype; `fp8` is the format that `arch` supports."""
     word = text.strip().lower()
     for prefix in ("torch.", "c10::", "dtypes."):
         word = word.removeprefix(prefix)

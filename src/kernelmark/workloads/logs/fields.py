@@ -1,4 +1,4 @@
-"""Fields of a call that may be several: a grouped GEMM repeats its sizes for each member."""
+"""Fields of a logged call; a grouped GEMM repeats its sizes for each member."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernelmark.workloads.logs.base import BadLine
 
 _GROUPED = "grouped_gemm"
 _OFF = ("0", "false")
-# What differs between the members of a group; everything else they share.
+# Fields that differ between the members of a group; they share all others.
 _OF_MEMBERS = frozenset(
     (
         *("m", "n", "k", "lda", "ldb", "ldc", "ldd", "lde", "batch_count"),
@@ -18,7 +18,8 @@ _OF_MEMBERS = frozenset(
 
 
 def calls_of(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-    """The fields of each call that names and values in order give: one, or a group's members."""
+    """Yield the fields of each call in a list of (name, value) pairs: one call, or the members of a
+    group."""
     given: dict[str, list[str]] = {}
     for name, value in pairs:
         given.setdefault(name, []).append(value)

@@ -1,7 +1,7 @@
-"""Flow maps: one call in braces on one line, as libraries write YAML without a library for it.
+"""Flow maps: one call in braces on one line, in a form close to YAML.
 
-Some versions leave values out (`scaleC: , swizzleA: ,`) and entries of grouped GEMMs repeat
-their names, which no YAML reader takes; here both are read.
+Some versions leave out values (`scaleC: , swizzleA: ,`), and grouped GEMMs repeat names, which YAML
+parsers refuse; this parser accepts both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _QUOTES = " \t'\""
 
 
 def cut(line: bytes, name: bytes) -> tuple[bytes, bytes]:
-    """(the map without the entry `name`, its value); the value is empty if there is none."""
+    """Return the map without the entry `name`, and the value of that entry or b""."""
     at = line.find(name)
     if at < 0:
         return line, b""
@@ -25,14 +25,14 @@ def cut(line: bytes, name: bytes) -> tuple[bytes, bytes]:
 
 
 def entries(text: str) -> list[tuple[str, str]]:
-    """Names and values in order, from the first brace to the last; empty values are left out."""
+    """Return the (name, value) pairs between the first and the last brace, without empty values."""
     start, end = text.find("{"), text.rfind("}")
     if end < start:
         raise BadLine("ends before its closing brace")
     found = []
     for piece in text[start + 1 : end].split(","):
         name, colon, value = piece.partition(":")
-        if name.strip(_QUOTES) == "grouped_gemm":  # its value is the first size of the group
+        if name.strip(_QUOTES) == "grouped_gemm":  # followed by the first size of the group
             found.append(("grouped_gemm", value.strip(_QUOTES) if ":" not in value else "1"))
             name, colon, value = value.partition(":")
         if name.strip(_QUOTES) and value.strip(_QUOTES):

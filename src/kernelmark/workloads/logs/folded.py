@@ -1,7 +1,7 @@
-"""Folded maps: calls that a YAML writer spread over several lines, as one line each.
+"""Folded maps: join maps that a YAML writer split into several lines.
 
-A library's log has one map a line. A log that went through another tool may be folded at 80
-columns, or in block style with one field a line.
+The log of a library has one map per line. After another tool, maps may be folded at 80 columns, or
+be in block style with one field per line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ENTRY = re.compile(rb"\s*(?:- +)?[\w'\"]+:(?: |\r?\Z)")
 
 
 def is_folded(head: bytes) -> bool:
-    """Whether a log that begins so has maps over several lines, and none on one."""
+    """Return whether a log with these first bytes has maps over several lines only."""
     head = head[: 1 << 16]
     if b"transA" not in head or _WHOLE.search(head):
         return False
@@ -24,7 +24,8 @@ def is_folded(head: bytes) -> bool:
 
 
 def joined(lines: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Each map on one line, with the number of its first line; other lines as they are."""
+    """Yield lists of lines and their numbers, with each map joined to one line, which has the
+    number of its first line."""
     number, begun = 0, 0
     pieces: list[bytes] = []
     for some in lines:

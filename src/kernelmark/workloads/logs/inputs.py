@@ -1,4 +1,4 @@
-"""Which logs a workload's file is from, in a file beside it: inputs.json."""
+"""inputs.json: records which logs the workload file next to it was made from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FILE = "inputs.json"
 
 
 def save(reading: Reading, path: Path, *, arch: str = "", force: bool = False) -> None:
-    """Write a workload's file at `path` and what it is from.
+    """Write a workload file at `path`, and inputs.json next to it.
 
-    A file that is from other logs, or that was edited, is left alone unless `force`.
+    Raise UsageError if the file was made from other logs or was edited, unless `force`.
     """
     if path.exists() and not force:
         _check(reading, path)
@@ -45,7 +45,7 @@ def save(reading: Reading, path: Path, *, arch: str = "", force: bool = False) -
 
 
 def formats(path: Path) -> set[str]:
-    """Those of the logs that the workload's file at `path` is from, where that is known."""
+    """Return the formats of the logs that the workload file at `path` was made from, if known."""
     known = _read(path.with_name(_FILE)).get("inputs", [])
     return {str(name) for one in known for name in one.get("formats", ())}
 
@@ -67,7 +67,7 @@ def _check(reading: Reading, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was remembered; nothing if there is no such file, or none of ours."""
+    """Return the contents of inputs.json; {} if it does not exist or is not valid."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if all({"path", "sha256"} <= one.keys() for one in found["inputs"]):

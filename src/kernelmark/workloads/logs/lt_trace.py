@@ -1,4 +1,4 @@
-"""Trace lines of hipBLASLt and cuBLASLt: a call by the descriptions of its matrices."""
+"""Trace lines of hipBLASLt and cuBLASLt, which have a call's matrix descriptors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ Description = dict[str, str]
 
 
 def descriptions(text: str) -> tuple[list[Description], Description, Description]:
-    """Those of A, B, C and D, that of the computation, and what stands after all of them."""
+    """Return the descriptors of A, B, C and D, that of the computation, and the fields after
+    them."""
     groups = dict(_GROUP.findall(text))
     try:
         matrices = [_pairs(groups[f"{name}desc"]) for name in "ABCD"]
@@ -50,7 +51,7 @@ def descriptions(text: str) -> tuple[list[Description], Description, Description
 
 
 def blas_fields(matrices: list[Description], compute: Description) -> dict[str, str]:
-    """A call in BLAS words, of matrices by columns and with the names of hipBLASLt."""
+    """Return the BLAS fields of a call with column-major matrices, by the names of hipBLASLt."""
     a, b, _, d = matrices
     found = {
         "transA": compute.get("transA", ""),
@@ -67,7 +68,7 @@ def blas_fields(matrices: list[Description], compute: Description) -> dict[str, 
         raise BadLine("has matrices whose sizes do not fit")
     for name, matrix in zip("abcd", matrices, strict=True):
         kind = matrix.get("type", "")
-        # Some versions have no word for the type of a C that is not used.
+        # Some versions log an invalid type for a C that is not used.
         found[f"{name}_type"] = "" if (name, kind) == ("c", "Invalid") else _type(kind)
         found[f"ld{name}"] = matrix.get("ld", "")
         found[f"stride_{name}"] = matrix.get("batch_stride", "")
@@ -75,7 +76,7 @@ def blas_fields(matrices: list[Description], compute: Description) -> dict[str, 
 
 
 def _shape(matrix: Description, letter: str | None) -> tuple[str, str]:
-    """Rows and columns of a matrix once it is transposed as its letter says."""
+    """Return rows and columns of a matrix after the transpose of its letter."""
     rows, columns = matrix.get("rows", ""), matrix.get("cols", "")
     return (rows, columns) if letter == "OP_N" else (columns, rows)
 
@@ -87,7 +88,7 @@ def _type(text: str) -> str:
 
 
 def _compute_type(text: str) -> str:
-    # Pedantic types forbid faster algorithms; what is summed in stays.
+    # Pedantic types forbid faster algorithms; the accumulator is the same.
     kind = text.removesuffix("_PEDANTIC")
     if kind not in _COMPUTES:
         raise BadLine(f"has the unknown compute type {text[:40]!r}")

@@ -1,4 +1,4 @@
-"""Logs as bytes and as lines: plain or gzipped files, stdin; large ones a piece at a time."""
+"""Read logs in chunks, as bytes or lines: plain or gzipped files, and stdin."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _LONGEST_LINE = 1 << 24
 _GZIP = b"\x1f\x8b"
 DAMAGED = Reason("file-damaged")
 CUT_OFF = Reason("file-cut")
-# A log of one call over and over shrinks to a few thousandths. What shrinks more and is larger than
-# any such log was made to fill the reader's memory or time.
+# A log that repeats one call compresses to a few thousandths. A large file that compresses better
+# is a decompression bomb.
 MOST_RATIO = 400
 MOST_UNPACKED = 1 << 30
 EXPANDS = (
     f"the compressed file expands to more than {MOST_UNPACKED >> 30} GiB and {MOST_RATIO} times its"
     " size: the rest is not read"
 )
-_MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of files from Windows
+_MARK = b"\xef\xbb\xbf"  # the UTF-8 byte order mark of files from Windows
 
 
 class Source:
-    """One opened log. Its digest and size are of the bytes as stored, and whole once every chunk
-    was taken; `complaint` says what was wrong with them."""
+    """An open log. Digest and size are those of the stored bytes, and complete after the last
+    chunk; `complaint` is the reason if the file is damaged."""
 
     def __init__(self, place: str, file: BinaryIO) -> None:
         self.place = place
@@ -43,7 +43,7 @@ class Source:
         self.unpacked = 0
         self.complaint = ""
         self.packed = False
-        self.ended = True  # by the end of a line
+        self.ended = True  # whether the last chunk ends with a newline
         self._file = file
         self._digest = hashlib.sha256()
         self._pieces = self._unpacked()
@@ -54,14 +54,14 @@ class Source:
         return self._digest.hexdigest()
 
     def _first(self) -> bytes:
-        """The beginning: what is packed comes in pieces too small to tell a format by."""
+        """Return the first bytes: decompressed chunks are too small to detect a format."""
         head = b""
         while len(head) < _HEAD and (piece := next(self._pieces, None)) is not None:
             head += piece
         return head
 
     def chunks(self) -> Iterator[bytes]:
-        """Every byte, unpacked; once."""
+        """Yield the decompressed contents; can be iterated once."""
         for data in itertools.chain([self.head], self._pieces):
             if data:
                 self.ended = data.endswith(b"\n")
@@ -81,7 +81,7 @@ class Source:
             if unpack is None:
                 yield data
                 continue
-            # Of damaged data nothing is given, so little of it is tried at once.
+            # zlib returns nothing from a damaged chunk, so keep chunks small.
             for at in range(0, len(data), _PACKED):
                 piece = data[at : at + _PACKED]
                 while piece and not self.complaint:
@@ -96,7 +96,7 @@ class Source:
                         break
                     yield unpacked
                     piece = unpack.unconsumed_tail or unpack.unused_data
-                    if unpack.eof and piece:  # several files in one, as `cat a.gz b.gz` makes
+                    if unpack.eof and piece:  # concatenated files: `cat a.gz b.gz`
                         unpack = zlib.decompressobj(wbits=31)
         if unpack is not None and not unpack.eof and not self.complaint:
             self.complaint = CUT_OFF
@@ -104,7 +104,7 @@ class Source:
 
 @contextlib.contextmanager
 def opened(place: str) -> Iterator[Source]:
-    """The log at `place`, `-` for stdin."""
+    """Open the log at path `place`; `-` is stdin."""
     if place == "-":
         yield Source(place, sys.stdin.buffer)
         return
@@ -129,13 +129,13 @@ def opened(place: str) -> Iterator[Source]:
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lines in lists, without their ends; a line that is too long for one is cut."""
+    """Yield lists of lines without newlines; lines that are too long are truncated."""
     rest, too_long = b"", False
     for chunk in chunks:
         whole = (rest + chunk).split(b"\n")
         rest = whole.pop()
         if too_long and whole:
-            del whole[0]  # what follows the part of it that was given
+            del whole[0]  # the rest of the truncated line
             too_long = False
         if whole:
             yield whole

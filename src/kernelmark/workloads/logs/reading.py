@@ -1,4 +1,4 @@
-"""Reading: logs, one for each process that ran, as one workload."""
+"""Read one or more logs, such as one per process, as one workload."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ registry: Registry[LogReader] = naming.logs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A log that was read. `again` counts calls that it holds a second time, by another kind of
-    line, and that were counted once."""
+    """A log that was read. `again` is the number of duplicates: calls that were also logged as
+    another kind of line."""
 
     place: str
     sha256: str
@@ -34,12 +34,12 @@ class Input:
     calls: int
     formats: tuple[str, ...]
     again: int = 0
-    notes: tuple[str, ...] = ()  # how it was taken, and what of it was not
+    notes: tuple[str, ...] = ()  # how it was interpreted, and what was not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What logs came to."""
+    """The workload of some logs, with information on each log."""
 
     workload: Workload
     inputs: tuple[Input, ...]
@@ -48,21 +48,21 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is said of a log beside its calls."""
+    """Information on a log, apart from its calls."""
 
     lines: int
     notes: tuple[str, ...] = ()
     columns: bool = False  # whether it has a header
-    remarks: tuple[str, ...] = ()  # those of the notes that tell what is there instead of calls
+    remarks: tuple[str, ...] = ()  # the notes on what the log has instead of calls
 
 
 def names() -> list[str]:
-    """Every format as a user types it."""
+    """Return the names of all formats, as in the CLI."""
     return naming.names(registry)
 
 
 def named(name: str) -> LogReader:
-    """The reader of that format; the beginning of its name will do."""
+    """Return the reader of a format, given by its name or a prefix of it."""
     return naming.find(registry, name)
 
 
@@ -75,12 +75,13 @@ def read(
     key: str = "",
     form: str | None = None,
 ) -> Reading:
-    """The workload in logs; `-` is stdin. Counts of equal calls are summed over lines and files.
+    """Return the workload in logs; `-` is stdin. Counts of equal calls are summed over lines and
+    files.
 
-    Two calls are equal if they are the same problem, by the same BLAS call, with the same lost;
-    several may be one problem. `form` names a format instead of finding it out; `dtype` is that of
-    lists of sizes, bf16 unless given; `key` names the values of an autotuner's key. A log without a
-    single readable call is an error that says what was tried.
+    Calls are equal if problem, BLAS fields and `lost` are equal; several distinct calls may have
+    the same problem. `form` names the format (default: detected); `dtype` is that of lists of sizes
+    (default: bf16); `key` names the values of an autotuner's key. Raise UsageError, with the
+    formats tried, for a log without a readable call.
     """
     _refuse_twice(places)
     given = Given(arch=arch, dtype=dtype, key=key)
@@ -111,7 +112,7 @@ def read(
 
 
 def recognized(place: str) -> str | None:
-    """The format that a file begins in; None if it is in none of them."""
+    """Return the format of the first bytes of a file; None if no format matches."""
     with opening.opened(place) as source:
         for reader in _readers(None):
             if reader.is_document(source.head):
@@ -135,7 +136,7 @@ def _refuse_twice(places: Sequence[str]) -> None:
 
 
 def _readers(form: str | None) -> list[LogReader]:
-    """What may read; those whose lines look like nothing in particular are last."""
+    """Return the possible readers; those whose lines are not distinctive come last."""
     if form is not None:
         return [named(form)]
     return sorted((registry.get(name) for name in registry.names()), key=lambda one: one.alone)
@@ -228,7 +229,7 @@ def _document(
 
 
 class _Merged:
-    """Equal calls of several logs as one."""
+    """Calls of several logs, with the counts of equal calls summed."""
 
     def __init__(self) -> None:
         self._counts: dict[Call, int] = {}
@@ -241,7 +242,8 @@ class _Merged:
             self._sources.setdefault(call, {})[place] = None
 
     def sorted(self) -> tuple[Call, ...]:
-        """Most frequent first, then by what they are: the order of lines and files is no matter."""
+        """Return the calls, most frequent first; ties do not depend on the order of lines and
+        files."""
         found = [
             Call(
                 problem=call.problem,

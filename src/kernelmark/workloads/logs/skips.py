@@ -1,4 +1,4 @@
-"""Skips: the lines of logs that are no calls, a few bytes for each."""
+"""Skips: the lines of logs that are not calls, with a few bytes for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Lines that were skipped for one reason: how many, and the first of them."""
+    """Lines that were skipped for one reason: their number, and the first ones."""
 
     reason: str
     count: int
@@ -23,13 +23,13 @@ class Group:
 
 
 class Skips:
-    """Iterates as `Skipped`, file by file and line by line. A log may have millions."""
+    """A compact list of skipped lines, possibly millions; iterates over `Skipped` in order."""
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[str, array[int]]] = {}
 
     def add(self, file: str, line: int, reason: str) -> None:
-        """Lines of a file come in ascending order."""
+        """Add a line; the lines of a file must come in ascending order."""
         self._lines.setdefault(file, {}).setdefault(reason, array("Q")).append(line)
 
     def __len__(self) -> int:
@@ -42,7 +42,8 @@ class Skips:
                 yield Skipped(file=file, line=line, reason=reason)
 
     def groups(self) -> list[Group]:
-        """By reason, the rarest first: a single broken line shows beside a million of noise."""
+        """Return the lines grouped by reason, the rarest first: a single broken line is more
+        important than a million lines of noise."""
         counts: dict[str, int] = {}
         first: dict[str, list[Skipped]] = {}
         for file, reasons in self._lines.items():

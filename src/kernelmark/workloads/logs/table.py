@@ -1,4 +1,4 @@
-"""Tables: rows of separated cells under a header that names them."""
+"""Tables: rows of separated cells under a header."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kernelmark.workloads.workload import BLAS_FIELDS, Call
 _MARK = b"\0"
 _PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
 _SEPARATORS = ",;\t|"
-# hipblaslt-bench of 2022 and 2023 printed d_type alone: f32 may be of f16 and of f32.
+# hipblaslt-bench of 2022 and 2023 printed only d_type: with f32, inputs may be f16 or f32.
 OUTPUT_ALONE = "names the dtype of its output alone; give that of its inputs: --dtype"
 
 
 class Table(RowReader):
-    """Rows of which only the columns in `wanted` make the call. Without a separator, cells are
-    words between spaces."""
+    """A reader of rows in which the columns in `wanted` identify the call. Without a separator,
+    cells are separated by spaces."""
 
     def __init__(self, columns: Sequence[str], wanted: Iterable[str], separator: str = ",") -> None:
         self._columns = [name.strip().strip('"') for name in columns]
@@ -49,11 +49,11 @@ class Table(RowReader):
 
     @abstractmethod
     def row(self, cells: Mapping[str, str], given: Given) -> Iterable[Call]:
-        """The calls of one row."""
+        """Return the calls of one row."""
 
     def _cells(self, line: bytes) -> list[bytes]:
         line = line.replace(_MARK, b" ")
-        # At the end of a row between tabs, a tab is an empty cell.
+        # With tabs as separators, a tab at the end of a row is an empty cell.
         line = line.strip(b" \r\n") if self._separator == "\t" else line.strip()
         if not self._separator:
             return line.split()
@@ -65,7 +65,7 @@ class Table(RowReader):
 
 
 def header(line: bytes) -> tuple[list[str], str]:
-    """The cells of a line by what separates most of them, and that separator; empty for spaces."""
+    """Return the cells of a line, and its most frequent separator; "" for spaces."""
     text = line.strip(b" \r\n").decode("latin-1")
     separator = max(_SEPARATORS, key=text.count)
     found = separator in text
@@ -74,7 +74,7 @@ def header(line: bytes) -> tuple[list[str], str]:
 
 
 def whole(cells: Mapping[str, str], name: str) -> int:
-    """A cell that must hold a whole number."""
+    """Return a cell as a whole number; raise BadLine if it is not one."""
     text = cells.get(name, "")
     if fault := words.no_size(text):
         raise BadLine(Reason("cell-no-size", name=name, given=text[:24], cause=fault))
@@ -90,7 +90,7 @@ def _quoted(text: str, separator: str) -> list[bytes]:
 
 
 class BlasTable(Table):
-    """Rows of BLAS fields, as the clients of the libraries print them."""
+    """A reader of rows of BLAS fields, as printed by the libraries' benchmark clients."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         extras = ("M", "N", "K", "grouped_gemm", "scaleC", "scaleD", "amaxD", "use_e", "gradient")

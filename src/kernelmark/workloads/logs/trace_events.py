@@ -1,4 +1,4 @@
-"""Events of a Chrome trace, one at a time: a trace of minutes has more than fits in memory."""
+"""Read the events of a Chrome trace one at a time: a trace of minutes does not fit into memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(r'\{\s*"(?:ph|name|cat)"')
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST = 1 << 20  # characters of one event
-_KEPT = 1000  # characters in which the key of the events and its bracket stand
+_KEPT = 1000  # longest text from the key of the events to its bracket, in characters
 BROKEN = "is an event that cannot be read"
 CUT_OFF = "is where the trace ends, before its end"
 SECOND = "begins another trace, which is not read; give each trace in a file of its own"
 
 
 def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Line numbers with the event that begins there, or with why there is none."""
+    """Yield (line number, event), or the reason why the event cannot be read."""
     text = _Text(chunks)
     text.begin()
     decoder = json.JSONDecoder(strict=False)
@@ -46,7 +46,7 @@ def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]
 
 
 class _Text:
-    """What was read: a buffer, a place in it, and the number of the line there."""
+    """A buffer of the text, with a position in it and its line number."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -67,12 +67,12 @@ class _Text:
             self.rest, self.at = self.rest[place:], 0
 
     def skip(self) -> None:
-        """Over what stands between events."""
+        """Skip the characters between events."""
         if found := _BETWEEN.match(self.rest, self.at):
             self.to(found.end())
 
     def begin(self) -> None:
-        """To the first event, or to the end if there is none."""
+        """Go to the first event, or to the end if there is none."""
         while True:
             if self.rest.lstrip()[:1] == "[":
                 self.to(self.rest.index("[") + 1)
@@ -82,12 +82,12 @@ class _Text:
                 return
 
     def find_start(self) -> bool:
-        """Go behind the next bracket of events, or to the end if there is none."""
+        """Go past the next opening bracket of events; return False at the end of the text."""
         while True:
             if found := _START.search(self.rest, self.at):
                 self.to(found.end())
                 return True
-            # What cannot be the beginning of the word is looked at once.
+            # Text that cannot contain the start of the key is searched once.
             if len(self.rest) - self.at > _KEPT:
                 self.to(len(self.rest) - _KEPT)
                 self.rest, self.at = self.rest[self.at :], 0

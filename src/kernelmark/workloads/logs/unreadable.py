@@ -1,4 +1,4 @@
-"""Why a log has no calls: what the file is instead, in one sentence."""
+"""Explain why a log has no calls, and what the file is instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = (
     "a list has M,N,K (GEMMs), heads,seqlen,head_dim (attention) or N,C,H,W,K,R,S "
     "(convolutions), and may have batch, dtype, count"
 )
-_SHOWN = 300  # characters of a header
+_SHOWN = 300  # characters of a header in errors
 _HEAD = 4096
 _UNSIZED = {
     b"[Api][rocblaslt_matmul]": ("hipBLASLt", "HIPBLASLT_LOG_MASK=32"),
@@ -40,7 +40,7 @@ _BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The formats that were tried; whether the user named one, and which it looks like instead."""
+    """The formats that were tried, whether the user named one, and the format detected instead."""
 
     formats: Sequence[str]
     named: bool = False
@@ -55,8 +55,8 @@ class Tried:
 def unreadable(
     source: Source, skips: Skips, tried: Tried, *, columns: bool, remarks: Sequence[str] = ()
 ) -> UsageError:
-    """The error of a log without a call; `columns` says whether a header was known, and `remarks`
-    what is there instead."""
+    """Return the error for a log without calls. `columns`: whether a header was recognised;
+    `remarks`: notes on what is there instead."""
     place, head = source.place, source.head
     if source.complaint == EXPANDS:
         return UsageError(f"{place}: has no call so far, and {EXPANDS}", hint=_LOG_AGAIN)
@@ -76,7 +76,7 @@ def unreadable(
         and any(one.file == place for one in group.first)
     ]
     if broken:
-        first = broken[-1].first[0]  # of the most frequent reason
+        first = broken[-1].first[0]  # the most frequent reason
         return UsageError(
             Reason("log-broken", file=place, line=first.line, cause=Reason.of(first.reason)),
             hint=tried.hint,
@@ -142,7 +142,7 @@ def _no_text(place: str, head: bytes) -> UsageError | None:
             f"{place}: is UTF-16 text, which is not read",
             hint=f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {shlex.quote(place)}",
         )
-    # A log may hold a stray byte; of random ones, every ninth is none of a text.
+    # A log may have a stray control byte; of random bytes, every ninth is one.
     some = head[:_HEAD]
     if 50 * len(_BINARY.findall(some)) > len(some):
         return UsageError(
@@ -152,7 +152,8 @@ def _no_text(place: str, head: bytes) -> UsageError | None:
 
 
 def _unknown_table(place: str, head: bytes) -> UsageError | None:
-    """Of a file that begins with names and goes on with as many cells."""
+    """Return the error for a file that begins with a header and has rows of as many cells; else
+    None."""
     lines = [line for line in head.splitlines() if line.strip() and line.lstrip()[:1] != b"#"]
     cells, separator = header(lines[0]) if lines else ([], "")
     names = [name for name in cells if name]

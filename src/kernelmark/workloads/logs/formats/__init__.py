@@ -1,1 +1,1 @@
-"""Formats of logs: one file each, every one with a `reader`."""
+"""Formats of logs: one module each, with a `reader`."""

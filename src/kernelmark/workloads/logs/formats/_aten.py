@@ -1,4 +1,4 @@
-"""Operators of PyTorch as calls, from the shapes, types and strides that its profiler records."""
+"""Convert PyTorch operators to calls, from the shapes, types and strides in a profiler trace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernelmark.workloads.logs import blas, blas_words, dtypes
 from kernelmark.workloads.logs.base import BadLine
 from kernelmark.workloads.workload import Call
 
-# c10::ScalarType as numbers, as `out_dtype` is recorded.
+# Numbers of c10::ScalarType, in which `out_dtype` is recorded.
 _SCALAR_TYPES = {5: "f16", 6: "f32", 7: "f64", 15: "bf16"}
 _SCALAR_TYPES |= {23: "f8e5m2", 24: "f8e4m3", 25: "f8e5m2fnuz", 26: "f8e4m3fnuz"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What was recorded of an operator's arguments, by their position."""
+    """The recorded arguments of an operator, by position."""
 
     dims: Sequence[Any]
     types: Sequence[Any]
@@ -36,7 +36,7 @@ class Inputs:
         return shape
 
     def steps(self, index: int) -> list[int] | None:
-        """Strides of an argument; None if they were not recorded."""
+        """Return the strides of an argument; None if they were not recorded."""
         steps = self.strides[index] if index < len(self.strides) else None
         whole = isinstance(steps, list) and all(type(step) is int for step in steps)
         return steps if whole and len(steps or ()) == len(self.dims[index]) else None
@@ -46,7 +46,7 @@ class Inputs:
         return dtypes.named(str(kind))
 
     def given(self, index: int) -> bool:
-        """Whether an optional tensor was there."""
+        """Return whether an optional tensor was given."""
         return index < len(self.dims) and bool(self.dims[index])
 
     def word(self, index: int) -> str:
@@ -69,7 +69,7 @@ class Inputs:
 
 
 def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
-    """How one operand lies in memory: letter, leading dimension and stride of the batch."""
+    """Return the storage of an operand: letter, leading dimension and batch stride."""
     shape = inputs.shape(index, (2, 3))
     rows, columns = shape[-2:]
     steps = inputs.steps(index)
@@ -78,7 +78,7 @@ def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
         return {"letter": letter, "leading": rows if weights else columns, "known": False}
     by_rows = steps[-1] == 1 or (columns == 1 and steps[-2] != 1)
     found = {"letter": "n" if by_rows else "t", "leading": steps[-2 if by_rows else -1]}
-    # A row or a column alone has no leading dimension, whatever its stride says.
+    # The leading dimension of a single row or column has no effect.
     if (rows if by_rows else columns) == 1:
         found["leading"] = columns if by_rows else rows
     stored = steps[-1 if by_rows else -2] in (0, 1) or (columns if by_rows else rows) == 1
@@ -89,7 +89,7 @@ def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
 
 
 def _gemm(inputs: Inputs, first: int, second: int, *, weights: bool = False, **more: str) -> Call:
-    """Of the arguments at two places; row-major, so that BLAS is asked for the other order."""
+    """Return the GEMM of two arguments. They are row-major, so the BLAS call has them swapped."""
     left, right = inputs.shape(first, (2, 3)), inputs.shape(second, (2, 3))
     if len(left) != len(right) or left[-1] != right[-2] or left[:-2] != right[:-2]:
         raise BadLine(f"has shapes that do not fit: {left} and {right}")
@@ -123,7 +123,7 @@ def _mm(inputs: Inputs) -> Call:
 
 
 def _addmm(inputs: Inputs, **more: str) -> Call:
-    """A row that is added with factor 1 is a bias, anything else is C."""
+    """Return the call of addmm. A row that is added with factor 1 is a bias, anything else C."""
     added = inputs.shape(0, (0, 1, 2, 3))
     beta, alpha = inputs.number(3, 1.0), inputs.number(4, 1.0)
     row = math.prod(added[:-1]) == 1
@@ -138,7 +138,8 @@ def _addmm_activation(inputs: Inputs) -> Call:
 
 
 def _scaled_mm(inputs: Inputs) -> Call:
-    """Arguments: a, b, their scales, bias, scale of the result, out_dtype, fast accumulation."""
+    """Return the call of _scaled_mm. Arguments: a, b, their scales, bias, scale of the result,
+    out_dtype, fast accumulation."""
     out = inputs.word(6)
     if not out.isdigit() or int(out) not in _SCALAR_TYPES:
         raise BadLine(f"has the output type {out[:24]!r}, which is unknown")
@@ -153,7 +154,7 @@ def _scaled_mm(inputs: Inputs) -> Call:
 
 
 def _linear(inputs: Inputs) -> Call:
-    """Where no GEMM was recorded inside: x of any rank, w stored n×k."""
+    """Return the call of a linear without a recorded GEMM inside: x of any rank, w stored n×k."""
     shape, weights = inputs.shape(0, range(2, 9)), inputs.shape(1, (2,))
     flat = Inputs(
         dims=[[math.prod(shape[:-1]), shape[-1]], weights[::-1]],
@@ -165,7 +166,7 @@ def _linear(inputs: Inputs) -> Call:
 
 
 def _matmul(inputs: Inputs) -> Call:
-    """Where no GEMM was recorded inside."""
+    """Return the call of a matmul without a recorded GEMM inside."""
     left, right = inputs.shape(0, range(2, 9)), inputs.shape(1, range(2, 9))
     if len(right) == 2:
         dims = [[math.prod(left[:-1]), left[-1]], right]
@@ -180,7 +181,8 @@ def _matmul(inputs: Inputs) -> Call:
 def _attention(
     *, mask: int, dropout: int, causal: int, scale: int, layout: str = "bhsd"
 ) -> Callable[[Inputs], Call]:
-    """By where its arguments are; -1 for one that it has not."""
+    """Return a reader of attention operators with these argument positions; -1: no such
+    argument."""
 
     def read(inputs: Inputs) -> Call:
         q, k, v = (inputs.shape(index, (4,)) for index in range(3))
@@ -195,7 +197,7 @@ def _attention(
         if inputs.number(dropout, 0.0) > 0:
             lost.append("dropout")
         if is_causal and q[seq] != k[seq]:
-            lost.append("causal")  # PyTorch aligns at the first query, our op at the last
+            lost.append("causal")  # PyTorch aligns the mask at the first query, our op at the last
         factor = inputs.word(scale)
         problem = ops.registry.get("attention").problem(
             batch=q[0],
@@ -216,7 +218,8 @@ def _attention(
 
 
 def _convolution(inputs: Inputs) -> Call:
-    """Arguments: x, w, bias, stride, padding, dilation, transposed, output padding, groups."""
+    """Return the call of a convolution. Arguments: x, w, bias, stride, padding, dilation,
+    transposed, output padding, groups."""
     x, w = inputs.shape(0, (3, 4)), inputs.shape(1, (3, 4))
     if inputs.word(6) == "True":
         raise BadLine("is a transposed convolution, which no op computes")
@@ -226,7 +229,7 @@ def _convolution(inputs: Inputs) -> Call:
     for name, index, default in (("stride", 3, 1), ("pad", 4, 0), ("dilation", 5, 1)):
         *rest, width = inputs.sizes(index)
         sizes |= {f"{name}_h": rest[0] if rest else default, f"{name}_w": width}
-    if len(x) == 3:  # along one axis: an image of one row
+    if len(x) == 3:  # a 1D convolution is one of an image with one row
         x, w = [*x[:2], 1, x[2]], [*w[:2], 1, w[2]]
         sizes |= {"stride_h": 1, "pad_h": 0, "dilation_h": 1}
     problem = ops.registry.get("conv").problem(
@@ -244,7 +247,7 @@ def _backward(inputs: Inputs) -> Call:
     raise BadLine("is a backward pass, which no op computes")
 
 
-# What is counted wherever it is, with everything inside it.
+# Operators that are always counted; what they call is ignored.
 LEAVES: Mapping[str, Callable[[Inputs], Call]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
@@ -273,7 +276,7 @@ LEAVES: Mapping[str, Callable[[Inputs], Call]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _backward,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _backward,
 }
-# What is counted only if nothing above was recorded inside it.
+# Operators that are counted only if they call none of the above.
 WRAPPERS: Mapping[str, Callable[[Inputs], Call]] = {
     "aten::linear": _linear,
     "aten::matmul": _matmul,

@@ -1,4 +1,4 @@
-"""Columns of lists of shapes: the names that people give them, and what their cells say."""
+"""Columns of lists of shapes: recognise their names, and parse their cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelmark.workloads.logs.base import ASSUMED_DTYPE, BadLine, Given
 from kernelmark.workloads.logs.table import Table, header, whole
 from kernelmark.workloads.workload import Call
 
-# What a field may be called, the surest name first.
+# Possible column names of each field, the least ambiguous first.
 Names = Mapping[str, Sequence[str]]
 Cells = Mapping[str, str]
 
@@ -25,7 +25,7 @@ DTYPE: Names = {
     )
 }
 _TYPED = frozenset(("dtype", "a", "b", "problem"))
-_ANY = ("", "any", "-")  # of a cell that leaves it open
+_ANY = ("", "any", "-")  # cells without a value
 _YES = ("yes", "true", "1")
 _NO = ("no", "false", "0", "none", "")
 _BACKWARD = re.compile(r"bwd|backward|wrw|grad", re.IGNORECASE)
@@ -43,7 +43,7 @@ class Header:
     def of(cls, line: bytes) -> Header:
         written, separator = header(line)
         if not separator and not all(name.isidentifier() for name in written):
-            written = []  # a sentence
+            written = []  # a sentence, not a header
         names = (re.sub(r"[\s.-]+", "_", name.lower()) for name in written)
         return cls(tuple(written), tuple(names), separator)
 
@@ -51,8 +51,8 @@ class Header:
         return set(names) <= set(self.names)
 
     def columns(self, known: Names) -> list[str]:
-        """For each column the field that it is, or nothing. One of two columns of the same name
-        would be a guess: then none is any."""
+        """Return the field of each column, or "". If a name occurs twice, no column has a field:
+        choosing one would be a guess."""
         found = [""] * len(self.names)
         for field, names in known.items():
             name = next((name for name in names if name in self.names), None)
@@ -66,7 +66,7 @@ class Header:
 
 
 class ShapeTable(Table):
-    """Rows under a header of which some columns are known."""
+    """A reader of rows under a header with some known columns."""
 
     def __init__(self, top: Header, columns: Sequence[str]) -> None:
         super().__init__(columns, {name for name in columns if name}, top.separator)
@@ -88,7 +88,7 @@ class ShapeTable(Table):
 
 
 def dtype(cells: Cells, name: str, given: Given) -> str:
-    """Our name of the dtype in a cell; as given where the list leaves it open."""
+    """Return the dtype in a cell; the given one if the cell has none."""
     text = cells.get(name, "")
     if is_open(text):
         text = given.list_dtype
@@ -98,12 +98,12 @@ def dtype(cells: Cells, name: str, given: Given) -> str:
 
 
 def is_open(text: str) -> bool:
-    """Whether a cell says nothing."""
+    """Return whether a cell has no value."""
     return text.lower() in _ANY
 
 
 def flag(cells: Cells, name: str) -> bool:
-    """A cell that must be yes or no."""
+    """Return a cell as a boolean; raise BadLine if it is neither yes nor no."""
     text = cells.get(name, "").lower()
     if text not in _YES and text not in _NO:
         raise BadLine(f"has {name}={text[:24]}, which is neither yes nor no")
@@ -111,12 +111,12 @@ def flag(cells: Cells, name: str) -> bool:
 
 
 def sizes(cells: Cells, *names: str) -> dict[str, int]:
-    """Those of the cells that hold something."""
+    """Return the sizes in the cells that are not empty."""
     return {name: whole(cells, name) for name in names if cells.get(name)}
 
 
 def count(cells: Cells) -> int:
-    """How often the row's call is made."""
+    """Return the number of calls in the row."""
     if not cells.get("count"):
         return 1
     if not (times := whole(cells, "count")):
@@ -125,7 +125,7 @@ def count(cells: Cells) -> int:
 
 
 def forward(cells: Cells) -> None:
-    """Refuse a row of another pass than the forward one."""
+    """Raise BadLine for a row of a backward pass."""
     op = cells.get("op", "")
     if _BACKWARD.search(op):
         raise BadLine(f"is {op[:40]}, a backward pass, which no op computes")

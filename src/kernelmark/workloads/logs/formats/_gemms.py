@@ -1,7 +1,7 @@
-"""Tables of GEMMs: M, N, K with whatever else their columns say.
+"""Tables of GEMMs: M, N, K and optional columns.
 
-With ta and tb, or without letters, a GEMM is D = A·B by rows. With transA and transB, with a
-layout as TN, or with letters under A and B, it is the call of a BLAS library, by columns.
+With ta and tb, or without letters, a GEMM is row-major, D = A·B. With transA and transB, with a
+layout such as TN, or with letters in columns A and B, it is a column-major BLAS call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LETTERS: Names = {
     "transB": ("transb", "trans_b", "transposeb", "transpose_b"),
     "layout": ("layout", "trans", "transpose"),
 }
-# What else a BLAS call has; without letters it would have no meaning.
+# Further fields of a BLAS call, which have a meaning only with letters.
 _OF_BLAS = (
     *("function", "lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d"),
     *("scale_type", "bias_type", "scaleA", "scaleB", "bias_vector", "activation_type"),
@@ -59,8 +59,8 @@ _NOTE = (
 
 
 def table(top: Header) -> Gemms | None:
-    """The reader of the rows under this header, if they are GEMMs."""
-    # Beside a column a, b is what it is of b.
+    """Return the reader of the rows under this header, if they are GEMMs; else None."""
+    # With a column a, the column b belongs to operand B; without, it is the batch.
     known = dict(_FIELDS)
     known["b"] = (*known["b"], "b") if top.has("a") else known["b"]
     known["batch"] = _BATCH if top.has("a") else (*_BATCH, "b")
@@ -74,7 +74,7 @@ def table(top: Header) -> Gemms | None:
 class Gemms(_columns.ShapeTable):
     def __init__(self, top: Header, columns: list[str]) -> None:
         super().__init__(top, columns)
-        # Libraries that write these two write no sizes by rows.
+        # Libraries that write these two columns write column-major sizes.
         self._of_library = top.has("a_type", "compute_type")
         self._by_columns = False
 
@@ -95,7 +95,7 @@ class Gemms(_columns.ShapeTable):
 
 
 def problem_by_rows(sizes: Mapping[str, int], **given: str | float | bool) -> Problem:
-    """The GEMM of a layer, weights stored N×K, unless letters say otherwise."""
+    """Return a row-major GEMM; by default with weights stored N×K, as in a layer."""
     batched = sizes.get("batch", 1) > 1
     kept = {name: size for name, size in sizes.items() if batched or name != "batch"}
     op = ops.registry.get("batched_gemm" if batched else "gemm")
@@ -103,7 +103,7 @@ def problem_by_rows(sizes: Mapping[str, int], **given: str | float | bool) -> Pr
 
 
 def _letters(cells: Cells) -> dict[str, str]:
-    """transA and transB of a BLAS call; empty if the row is none."""
+    """Return transA and transB; empty if the row is not a BLAS call."""
     text = cells.get("layout", "")
     if not _columns.is_open(text):
         if not _TWO.match(text):
@@ -133,7 +133,7 @@ def _by_rows(cells: Cells, given: Given) -> Problem:
 
 def _by_columns(cells: Cells, letters: Mapping[str, str], given: Given) -> Call:
     types = _types(cells, given)
-    # The operands of ours are those of BLAS in the other order.
+    # The operands of the row-major problem are those of BLAS in swapped order.
     swapped = {"a": types["b"], "b": types["a"]}
     usual = ops.registry.get("gemm").problem(m=1, n=1, k=1, **swapped).dtypes
     out = types.get("c", usual["c"])
@@ -146,7 +146,7 @@ def _by_columns(cells: Cells, letters: Mapping[str, str], given: Given) -> Call:
     tokens = {"a_type": types["a"], "b_type": types["b"], "c_type": out, "d_type": out}
     tokens["compute_type"] = types.get("acc", usual["acc"])
     fields |= {name: blas_words.token(kind) for name, kind in tokens.items()}
-    # What is in a library's words stays in them: f8_r is another type on another device.
+    # Type names of the library are kept: f8_r is another type on another device.
     said = {"a_type": "a", "b_type": "b", "c_type": "c", "d_type": "d", "compute_type": "acc"}
     fields |= {
         name: cells[field] for name, field in said.items() if cells.get(field, "").endswith("_r")
@@ -155,10 +155,10 @@ def _by_columns(cells: Cells, letters: Mapping[str, str], given: Given) -> Call:
 
 
 def _types(cells: Cells, given: Given) -> dict[str, str]:
-    """Dtypes of a and b, and of c and acc where a column names them."""
+    """Return the dtypes of a and b, and those of c and acc if there are columns for them."""
     lettered = _is_letter(cells.get("a", ""))
     named = {field: "" if lettered and field in "ab" else cells.get(field, "") for field in "abcd"}
-    # One that the list names stands for the other.
+    # If only one operand has a type, the other has the same.
     named["a"] = named["a"] or named["b"] or cells.get("dtype", "")
     named["b"] = named["b"] or named["a"]
     named["c"] = named["d"] or named["c"]

@@ -1,8 +1,8 @@
-"""GPU kernels of a trace, and how much of their time the ops that were read launched.
+"""Coverage: the fraction of a trace's GPU time that was launched by ops in the workload.
 
-A kernel and the call of the runtime that launched it share a correlation number; the op is the one
-that ran on that thread at that moment. A replayed graph has one launch for all of its kernels, and
-no op. From CUDA 12 on every kernel has the id of its graph, 0 for none; on ROCm none has.
+A kernel and the runtime call that launched it share a correlation number; the op is the one that
+ran on that thread at that time. A replayed graph has one launch for all its kernels, and no op.
+Since CUDA 12, every kernel has the id of its graph (0: none); on ROCm it does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Thread = tuple[str, str]
-# Begin and end of ops on one thread, in the trace's microseconds; none overlaps another.
+# Begin and end of the ops on each thread, in microseconds of the trace, without overlaps.
 Intervals = Mapping[Thread, Sequence[tuple[float, float]]]
 
 _KERNEL = "kernel"
@@ -22,21 +22,21 @@ _RUNTIMES = frozenset(("cuda_runtime", "cuda_driver", "runtime", "hip_runtime"))
 _US = 1e-6
 _GRAPH_LAUNCH = "GraphLaunch"  # cudaGraphLaunch, cuGraphLaunch, hipGraphLaunch
 _NONE = -1
-_SHOWN = 4  # kernels by name
+_SHOWN = 4  # kernels named in a note
 _LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Seconds of all kernels and of those that graphs replayed; `missed` are the kernels, longest
-    first, that no op which was read launched."""
+    """Seconds of all kernels, and of kernels in replayed graphs; `missed` are the kernels that no
+    op of the workload launched, longest first."""
 
     total_s: float
     replayed_s: float
     missed: tuple[tuple[str, float], ...]
 
     def note(self) -> str:
-        """What a reader of the workload must know; empty if every kernel is of an op."""
+        """Return a note on the missed kernels; "" if there are none."""
         missed_s = sum(seconds for _, seconds in self.missed)
         if not missed_s:
             return ""
@@ -57,15 +57,15 @@ class Coverage:
 
 
 class Kernels:
-    """Takes the events of a trace in any order; a few bytes for each kernel and launch."""
+    """The kernels and launches of a trace, from events in any order; a few bytes for each."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
         self._threads: dict[Thread, int] = {}
-        # Of each kernel: its name, microseconds, correlation number, and whether a graph ran it.
+        # For each kernel: name, microseconds, correlation number, and whether a graph ran it.
         self._name, self._us = array("l"), array("d")
         self._correlation, self._replayed = array("q"), array("b")
-        # Of each launch: its correlation number, thread and moment.
+        # For each launch: correlation number, thread and time.
         self._launch, self._thread, self._at = array("q"), array("l"), array("d")
         self._graphs: set[int] = set()  # correlation numbers of launched graphs
 
@@ -94,7 +94,7 @@ class Kernels:
                 self._graphs.add(correlation)
 
     def coverage(self, read: Intervals) -> Coverage:
-        """How much of the kernels' time was launched inside one of these intervals."""
+        """Return the coverage of the kernels by launches within these intervals."""
         launched = self._launched(read)
         names = list(self._names)
         missed: dict[str, float] = {}
@@ -115,7 +115,7 @@ class Kernels:
         )
 
     def _launched(self, read: Intervals) -> set[int]:
-        """Correlation numbers of the launches inside the intervals."""
+        """Return the correlation numbers of the launches within the intervals."""
         by_number: list[Sequence[tuple[float, float]]] = [
             sorted(read.get(thread, ())) for thread in self._threads
         ]
@@ -129,7 +129,7 @@ class Kernels:
 
 
 def duration_us(event: Mapping[str, Any]) -> float:
-    """How long an event lasted, 0 if it does not say."""
+    """Return the duration of an event; 0 if it has none."""
     return _number(event.get("dur")) or 0.0
 
 

@@ -1,4 +1,4 @@
-"""Tables of attention and of convolutions, and tables of problems in our own words."""
+"""Tables of attention and of convolutions, and tables of problem keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ATTENTION: Names = {
     "layout": ("layout",),
     **COUNT,
 }
-# Batch and heads in one, as compilers see it: (B, M, K1) · (B, K2, K1)ᵀ · (B, K2, N).
+# Batch and heads folded into one dim, as in compilers: (B, M, K1) · (B, K2, K1)ᵀ · (B, K2, N).
 _FOLDED = {"heads_q": "b", "seq_q": "m", "dim_v": "n", "dim_qk": "k1", "seq_kv": "k2"}
 _FOLDED_NAMES: Names = {
     **{field: (name,) for field, name in _FOLDED.items()},
@@ -74,7 +74,7 @@ _CONV: Names = {
     "layout": ("layout",),
     **COUNT,
 }
-# As a benchmark suite for IREE writes them: H and W of the output, P×Q the filter, S the stride.
+# Columns of a benchmark suite for IREE: H and W of the output, P×Q the filter, S the stride.
 _SUITE = {"n": "b", "h_out": "h", "w_out": "w", "c": "c", "r": "p", "s": "q", "k": "f"}
 _SUITE |= {"stride": "s"}
 _SUITE_NAMES: Names = {
@@ -85,7 +85,7 @@ _SUITE_NAMES: Names = {
 }
 _KEYS: Names = {name: (name.lower(),) for name in ("problem", "count", "lost", *BLAS_FIELDS)}
 _LAYOUT = re.compile(r"(nchw|nhwc)(?:_([a-z]{4})(?![a-z]))?")
-# How filters are stored beside images that are; the letters of several libraries.
+# The usual layouts of filters for each layout of images, in the letters of several libraries.
 _FILTERS = {
     "nchw": ("kcrs", "fchw", "oihw", "kcyx"),
     "nhwc": ("krsc", "fhwc", "ohwi", "kyxc"),
@@ -93,13 +93,13 @@ _FILTERS = {
 
 
 def keys(top: Header) -> _columns.ShapeTable | None:
-    """The reader of the rows under this header, if it is a workload's."""
+    """Return the reader of the rows under this header, if it is that of a workload file."""
     known = top.separator == "," and top.has("problem", "count")
     return Keys(top, top.columns(_KEYS)) if known else None
 
 
 def table(top: Header) -> _columns.ShapeTable | None:
-    """The reader of the rows under this header, if they are attention or convolutions."""
+    """Return the reader of the rows under this header, if they are attention or convolutions."""
     if top.has(*_FOLDED.values()):
         return Attention(top, top.columns(_FOLDED_NAMES))
     if top.has(*_SUITE.values()) and not top.has("r") and not top.has("k"):
@@ -138,7 +138,7 @@ class Attention(_columns.ShapeTable):
 
 
 class Convolutions(_columns.ShapeTable):
-    """`padded`: inputs have a row and a column of zeros more than the output needs."""
+    """A reader of convolutions. `padded`: inputs have the padded size out · stride + filter - 1."""
 
     def __init__(self, top: Header, columns: list[str], *, padded: bool = False) -> None:
         super().__init__(top, columns)
@@ -171,7 +171,7 @@ class Convolutions(_columns.ShapeTable):
         yield Call(problem=problem, count=times, lost=lost)
 
     def _input(self, cells: Cells, sizes: dict[str, int], side: str, taps: str) -> int:
-        """A side of the input: as the row has it, else as large as its output needs."""
+        """Return the height or width of the input: from the row, or computed from the output."""
         if cells.get(side):
             return whole(cells, side)
         out, step = whole(cells, f"{side}_out"), sizes[f"stride_{side}"]
@@ -182,7 +182,7 @@ class Convolutions(_columns.ShapeTable):
 
 
 def _layout(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The layout, and whether it is one of filters that is not ours."""
+    """Return the layout of images, and `lost`: "layout" if that of filters is not supported."""
     if _columns.is_open(text):
         return {}, ()
     found = _LAYOUT.search(text.lower())
@@ -194,7 +194,7 @@ def _layout(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 class Keys(_columns.ShapeTable):
-    """Rows of a workload's file."""
+    """A reader of rows of a workload file."""
 
     def notes(self) -> tuple[str, ...]:
         return ()

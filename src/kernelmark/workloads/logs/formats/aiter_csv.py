@@ -1,9 +1,9 @@
 """aiter-csv: aiter's tables of GEMMs, untuned and tuned.
 
-Columns differ from operator to operator; M, N and K are always there, in one operator in small
-letters, and Y = X·Wᵀ with X (M, K) and W (N, K). Where no column names the dtype, the file's name
-does (a8w8, a4w4, bf16), or the kernel's; otherwise the user must. A table says no counts and aiter
-drops rows of one key: each shape is one call, however many GPUs and kernels have a row for it.
+Columns depend on the operator; M, N and K are always present, in lower case for one operator, and
+Y = X·Wᵀ with X (M, K) and W (N, K). Without a column for the dtype, it is taken from the name of
+the file (a8w8, a4w4, bf16) or of the kernel; otherwise the user must give it. A table has no counts
+and aiter drops rows with the same key: each shape is one call, however many rows it has.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kernelmark.workloads.workload import Call
 
 _SIZES = ("M", "N", "K")
 _ALL_SIZES = frozenset(("B", *_SIZES))
-# A header with one of these is aiter's. With sizes alone it is anybody's list, unless the file has
-# a name of aiter's: a8w8_blockscale_untuned_gemm_ds_v3.csv, dsv4_batched_gemm_…_mxscale_tuned.csv.
+# A header with one of these is from aiter. Sizes alone may be any list, unless the file has a name
+# of aiter: a8w8_blockscale_untuned_gemm_ds_v3.csv, dsv4_batched_gemm_…_mxscale_tuned.csv.
 _OWN = frozenset(
     ("cu_num", "q_dtype_w", "scaleAB", "bpreshuffle", "kernelId", "libtype", "outdtype", "gfx")
 )
@@ -32,8 +32,8 @@ _WANTED = (
     *(*_SIZES, "B", "bias", "dtype", "outdtype", "q_dtype_w"),
     *("scaleAB", "bpreshuffle", "gfx"),
 )
-# What a name says of the operands, the surest word first: names of kernels hold the type of the
-# output too. Without q_dtype_w, aiter's own tuners took a8w8 for int8, and the two others for fp8.
+# Types of the operands by a word in the name, the least ambiguous first: names of kernels contain
+# the output type too. Without q_dtype_w, aiter's tuners use int8 for a8w8, fp8 for the other two.
 _FAMILIES = (
     (re.compile(r"a4w4|f4gemm"), "a4w4"),
     (re.compile(r"fp8gemm|a8w8.*(?:blockscale|bpreshuffle|mxscale)"), "fp8"),
@@ -111,7 +111,7 @@ class _Rows(Table):
         yield Call(problem=problem, blas=FrozenDict(fields), lost=tuple(lost))
 
     def _arch(self, cells: Mapping[str, str], given: Given) -> str:
-        """The architecture of a row; it may not be another than the one asked for."""
+        """Return the architecture of a row; raise BadLine if it is not the given one."""
         asked = given.arch.partition(":")[0]
         arch = cells.get("gfx") or asked
         if asked and arch != asked:
@@ -121,8 +121,7 @@ class _Rows(Table):
         return arch
 
     def _scales(self, cells: Mapping[str, str], dtype: str) -> str:
-        """hipBLASLt's number for how operands are scaled: 1 by one factor, 2 by a factor a row,
-        3 by one a block; empty if they are not."""
+        """Return hipBLASLt's scale mode: 1 per tensor, 2 per row, 3 per block; "" for none."""
         if _true(cells, "scaleAB"):
             return "1"
         if not dtype.startswith("f8"):
@@ -143,7 +142,7 @@ class _Rows(Table):
 def _quantised(
     name: str, batch: int, sizes: Mapping[str, int], cells: Mapping[str, str], lost: Sequence[str]
 ) -> Call:
-    """Operands in few bits with scales that the operation has itself."""
+    """Return the call of a batched GEMM with quantised operands and scales."""
     four_bits = name == "a4w4" or (name != "a8w8" and dtypes.named(name) == "f4e2m1")
     problem = ops.registry.get("batched_gemm_quant").problem(
         batch=batch,

@@ -1,11 +1,11 @@
-"""cublaslt: the calls that cuBLASLt traces, with CUBLASLT_LOG_LEVEL=2 and higher.
+"""cublaslt: calls in the trace of cuBLASLt, with CUBLASLT_LOG_LEVEL=2 or higher.
 
     [2026-01-31 10:20:30][cublasLt][812][Trace][cublasLtMatmul] A=0X7F… Adesc=[type=R_16F rows=64
     cols=128 ld=64] … computeDesc=[computeType=COMPUTE_32F scaleType=R_32F transa=OP_T] … beta=0 …
 
-on one line. cuBLAS reaches it too, by functions such as cublasLtTSTMatmul, whose letters are types.
-Fields that have their default are not logged, and alpha never is. Lines of [Api] hold pointers, or
-the question to the heuristic: they are no calls.
+on one line. cuBLAS calls it too, through functions such as cublasLtTSTMatmul, whose letters are
+types. Fields with their default value are not logged, and alpha never is. [Api] lines have pointers
+or queries to the heuristic, and are not calls.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _MATRIX = {"batchCount": "batch_count", "stridedBatchOffset": "batch_stride"}
 _MATRIX |= {name: name for name in ("type", "rows", "cols", "ld", "order")}
 _LETTERS = {"transa": "transA", "transb": "transB"}
 _SCALES = {"scaleA": "aScale", "scaleB": "bScale", "scaleC": "cScale", "scaleD": "dScale"}
-# hipBLASLt's numbers: a scalar, a vector along rows or columns, and blocks.
+# hipBLASLt's scale modes: scalar, and vector along rows or columns.
 _MODES = {"SCALAR_32F": "1", "OUTER_VEC_32F": "2"}
 _BLOCKS = re.compile(r"(?:VEC|BLK)[0-9]+\w*\Z")
-# What has no part in the mathematics: where tensors are, and how many SMs may compute.
+# Fields without effect on the result: addresses of tensors, and the number of SMs.
 _SILENT = re.compile(
     r"(?:\w+Pointer|smCountTarget|pointerMode|epilogueAuxLd|epilogueAuxBatchStride)\Z"
 )
 _COMPUTE = {"computeType", "scaleType", "epilogue", "biasDataType", "fastAccumulationFlag"}
 _COMPUTE |= {*_LETTERS, *(f"{name}Mode" for name in _SCALES.values())}
-# cudaDataType_t, as which the type of a bias is logged.
+# Numbers of cudaDataType_t, in which the type of a bias is logged.
 _BIAS_TYPES = {"0": "f32_r", "2": "f16_r", "14": "bf16_r"}
 _F8 = ("f8_r", "bf8_r")
 _FLIPPED = {"OP_N": "OP_T", "OP_T": "OP_N", "OP_C": "OP_N"}
@@ -61,7 +61,7 @@ class Cublaslt(LogReader):
         found = _TRACED.search(line)
         if found is None:
             return NOTHING
-        # A null pointer says that there is no C; others differ in every line.
+        # A null pointer means that there is no C; other pointers differ in every line.
         return "trace", _POINTER.sub(b"=0X1", _ALGO.sub(b"", line[found.end() :])).strip(), 1
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
@@ -83,7 +83,7 @@ class Cublaslt(LogReader):
         found |= {"beta": beta, **_bias(compute, found, lost)}
         if compute.get("fastAccumulationFlag", "0") != "0":
             lost.append("fast_accumulation")
-        # R_8F_E4M3 is one format everywhere: no architecture is needed.
+        # R_8F_E4M3 is unambiguous: no architecture is needed.
         call = blas.call(found)
         yield dataclasses.replace(call, lost=(*call.lost, *lost))
 
@@ -92,7 +92,7 @@ class Cublaslt(LogReader):
 
 
 def _by_columns(matrix: Description, index: int, compute: Description) -> Description:
-    """A matrix as it is stored by columns: one by rows is its transpose."""
+    """Return a matrix in column-major form; a row-major one becomes its transpose."""
     _check(matrix, _MATRIX)
     found = {_MATRIX[name]: value for name, value in matrix.items()}
     if found.get("batch_count", "1") != "1":
@@ -127,7 +127,8 @@ def _scales(compute: Description) -> dict[str, str]:
 
 
 def _bias(compute: Description, found: Mapping[str, str], lost: list[str]) -> dict[str, str]:
-    """The type of the bias. That of D unless it is named, but for GEMMs of 8-bit types."""
+    """Return the type of the bias, if it is logged: the default is that of D, except for GEMMs of
+    8-bit types."""
     if found.get("bias_vector") != "1":
         return {}
     if (number := compute.get("biasDataType", "-1")) != "-1":

@@ -1,8 +1,8 @@
-"""hipblaslt: what hipBLASLt logs of each call, at every level that tells the sizes.
+"""hipblaslt: calls in the log of hipBLASLt, at every level that includes sizes.
 
-HIPBLASLT_LOG_MASK=32         a `hipblaslt-bench …` command a call
-HIPBLASLT_LOG_MASK=64, 128    a map a distinct call with its count, when the process ends; 128
-                              adds the kernel. PyTorch's TunableOp writes shorter ones
+HIPBLASLT_LOG_MASK=32         a `hipblaslt-bench …` command per call
+HIPBLASLT_LOG_MASK=64, 128    a map per distinct call with its count, when the process ends; 128
+                              adds the kernel. PyTorch's TunableOp writes shorter maps
 HIPBLASLT_LOG_LEVEL=4         trace lines: `…[rocblaslt_matmul] A=… Adesc=[…] …`
 HIPBLASLT_TUNING_FILE         a table, as hipblaslt-bench prints it
 """
@@ -46,20 +46,20 @@ class Hipblaslt(LogReader):
     )
 
     def part(self, line: bytes) -> Part | None:
-        # What nearly all lines begin with is looked at first: a million of them are asked for.
+        # Test the most frequent prefixes first: this runs for a million lines.
         first = line[:1]
         if first == b"h" and line.startswith(_COMMAND):
             return "bench", command.without_solution(line), 1
         if first == b"-" and line.startswith(_MAPS):
             return _profile(line)
         if first == b"[" and line.find(_TRACED, 0, _PREFIX) >= 0:
-            # Level 5 logs a call twice, first by the pointers to its descriptions.
+            # Level 5 logs a call twice, first with pointers to its descriptors.
             api = line.find(_API, 0, _PREFIX) >= 0
             return NOTHING if api else ("trace", _without_pointers(line), 1)
         return self._anywhere(line)
 
     def _anywhere(self, line: bytes) -> Part | None:
-        """A call after something else on its line: a time, a rank, a progress bar."""
+        """Return the part of a call that follows other text: a time, a rank, a progress bar."""
         if (at := line.find(_COMMAND)) >= 0:
             if line.startswith(b"#"):
                 return None
@@ -88,7 +88,7 @@ class Hipblaslt(LogReader):
     def table(self, line: bytes, place: str) -> RowReader | None:
         columns = _RANK.sub(b"", line, count=1).strip().decode("utf-8", "replace").split(",")
         found = set(columns)
-        if _GFLOPS in found:  # M, N and K in 2022; elsewhere these are rocblas-gemm-tune's
+        if _GFLOPS in found:  # M, N and K in 2022; in other tables, those of rocblas-gemm-tune
             found |= {name.lower() for name in columns}
         if not found >= _TABLE or not _OWN & found:
             return None
@@ -96,7 +96,8 @@ class Hipblaslt(LogReader):
 
 
 def _profile(line: bytes) -> Part:
-    """What is before the kernel and the count, if these end the map; else see `_any_order`."""
+    """Return the map up to the kernel and the count, if it ends with these; else use
+    `_any_order`."""
     at = line.rfind(_COUNT)
     end = line[at + len(_COUNT) :]
     if at < 0 or b"}" not in end:
@@ -114,7 +115,7 @@ def _profile(line: bytes) -> Part:
 
 
 def _any_order(line: bytes) -> Part:
-    """A map that does not end with its count: of another version, or of another writer."""
+    """Return the part of a map that does not end with its count, from another version or tool."""
     if b"}" not in line:
         return "cut", b"", 1
     kind = "extended" if _KERNEL in line else "profile"
@@ -127,7 +128,7 @@ def _any_order(line: bytes) -> Part:
 
 
 def _without_pointers(line: bytes) -> bytes:
-    """The descriptions and the factors alone: the rest differs in every line."""
+    """Return only the descriptors and the factors: the rest differs in every line."""
     pieces = line.split(b"desc=[", 4)
     bias = pieces[-1].find(b" biasPointer=")
     if len(pieces) != 5 or bias < 0:
@@ -145,7 +146,8 @@ def _without_pointers(line: bytes) -> bytes:
 
 
 def _traced(text: str) -> dict[str, str]:
-    """Fields of a call from the descriptions of its matrices: stored rows and columns."""
+    """Return the fields of a call from its matrix descriptors, which have stored rows and
+    columns."""
     matrices, compute, factors = lt_trace.descriptions(text)
     if any(matrix.get("order", "col") != "col" for matrix in matrices):
         raise BadLine("has matrices stored by rows")
@@ -157,8 +159,9 @@ def _traced(text: str) -> dict[str, str]:
 
 
 def _checked(found: dict[str, str], kind: str) -> dict[str, str]:
-    """Command lines that people write name one precision for all; a log never does. Maps of
-    PyTorch have the type of a bias and no beta where there is a bias, and do not say so."""
+    """Return the fields with types and bias filled in. Command lines written by people may give one
+    precision for all types; logs never do. Maps of PyTorch do not log `bias_vector`: with a bias,
+    they have its type and no beta."""
     if kind != "bench":
         bias = "bias_type" in found and "beta" not in found and "bias_vector" not in found
         return found | {"bias_vector": "1"} if bias else found

@@ -1,12 +1,12 @@
-"""inductor: what PyTorch's compiler tunes with max-autotune, as it writes it to stderr.
+"""inductor: problems that PyTorch's compiler tunes with max-autotune, from its stderr.
 
     AUTOTUNE mm(512x1024, 1024x2048)
     strides: [1024, 1], [1, 1024]
     dtypes: torch.bfloat16, torch.bfloat16
       triton_mm_12 0.0512 ms 100.0% ACC_TYPE='tl.float32', ALLOW_TF32=False, BLOCK_K=64, …
 
-Older versions write neither strides nor dtypes. A problem is tuned once, however often it is
-called: each is one call.
+Older versions write neither strides nor dtypes. A problem is tuned once, so each is one call: the
+log has no counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Inductor(LogReader):
 
 
 def call_of(block: str, given: Given) -> Call:
-    """The call of a block's name, strides and dtypes on one line."""
+    """Return the call of a block whose name, strides and dtypes are joined to one line."""
     found = _BLOCK.match(block)
     if found is None:
         raise BadLine("is an AUTOTUNE block that cannot be read")
@@ -83,7 +83,7 @@ def call_of(block: str, given: Given) -> Call:
     if name == "scaled_mm":  # the output's type is not in the block
         values, lost = [*values, _BF16], ["d_type"]
     elif name in ("addmm", "baddbmm"):
-        # What is added is expanded to the output's shape: a bias is repeated by a stride of 0.
+        # The addend is expanded to the shape of the output: a bias has a stride of 0.
         if strides:
             dims[0] = [size if step else 1 for size, step in zip(dims[0], strides[0], strict=True)]
         else:

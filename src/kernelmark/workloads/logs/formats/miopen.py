@@ -1,11 +1,11 @@
-"""miopen: the commands that MIOpen logs of each convolution (MIOPEN_ENABLE_LOGGING_CMD=1).
+"""miopen: commands that MIOpen logs for each convolution (MIOPEN_ENABLE_LOGGING_CMD=1).
 
     MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 1 -c 3 -H 32 -W 32 …
 
-A search for an algorithm is logged as LogCmdFindConvolution, with the same words: of a problem, the
-kind with the most lines counts. Lengths are in the order of NCHW, whatever the layout says
-(tensor.cpp), but for those of vectors of channels. A command that a person wrote may leave out what
-has a default in the driver; a log never does.
+A search for an algorithm is logged as LogCmdFindConvolution, with the same options: of each
+problem, the kind with the most lines counts. Lengths are in NCHW order for every layout
+(tensor.cpp), except layouts with vectors of channels. Commands written by people may leave out
+options that have a default in the driver; logs never do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DRIVER = re.compile(rb"MIOpenDriver(?:\.exe)? +")
 _FIND = b"[LogCmdFindConvolution]"
 _LOGGED = b"[LogCmd"
 _DTYPES = {"conv": "f32", "convfp16": "f16", "convbfp16": "bf16", "convint8": "i8"}
-# The driver's letters and long names as the sizes of our op, with its defaults.
+# Sizes of the op conv by the driver's short and long options, with the driver's defaults.
 _SIZES = {
     "n": ("n", "batchsize", "100"),
     "c": ("c", "in_channels", "3"),
@@ -41,7 +41,7 @@ _SIZES = {
     "dilation_w": ("j", "dilation_w", "1"),
     "groups": ("g", "group_count", "1"),
 }
-# What else would make another convolution of it, with the value that does not.
+# Other options that change the convolution, with the value that does not.
 _PLAIN = {
     "mode": ("m", "mode", "conv"),
     "padding mode": ("z", "pad_mode", "default"),
@@ -111,7 +111,7 @@ def _refuse_cut(found: Mapping[str, str]) -> None:
 
 
 def _layout(found: Mapping[str, str]) -> tuple[str, list[str]]:
-    """That of the images, and whether filters or output have another."""
+    """Return the layout of the images, and `lost`: "layout" if filters or output differ."""
     used = [_first(found, names, "NCHW").upper() for names in _LAYOUTS]
     if used[0] not in ("NCHW", "NHWC"):
         raise BadLine(f"has the layout {used[0][:12]}, which no op has")

@@ -1,11 +1,11 @@
-"""miopen-find-db: the problems of MIOpen's find-db, *.ufdb.txt of users and *.fdb.txt of systems.
+"""miopen-find-db: problems in MIOpen's find-db: *.ufdb.txt of users, *.fdb.txt of systems.
 
     576-4-4-1x1-192-4-4-8-1x1-2x2-3x3-0-NCHW-FP32-F=ConvDirectNaiveConvFwd:0.05,0,miopen…
 
 A line is a convolution with the solvers that were timed for it: channels and size of the input,
 filter, channels and size of the output, images, padding, stride, dilation, bias, layouts, dtypes
-and direction. The input of a backward pass is the gradient: its sizes are those of the output.
-Lengths are in the order of NCHW, whatever the layout (tensor.cpp). A problem has no count.
+and direction. The input of a backward pass is the gradient: it has the sizes of the output. Lengths
+are in NCHW order for every layout (tensor.cpp). Problems have no counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AXES = ("d", "h", "w")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A find-db's key; sizes are those of a forward pass, by the names of the op conv."""
+    """A key of the find-db; sizes are those of the forward pass, by the names of the op conv."""
 
     direction: str
     sizes: dict[str, int]
@@ -44,10 +44,10 @@ class Key:
     bias: bool
     layouts: tuple[str, ...]
     dtype: str
-    more: str  # groups and casts as they are written
+    more: str  # groups and casts, as written
 
     def problem(self) -> Problem:
-        """The op's problem; `BadLine` where no op computes exactly this."""
+        """Return the problem of the op conv; raise BadLine if the op does not compute it."""
         if self.direction != "forward":
             raise BadLine("is a backward pass, which no op computes")
         if "d" in self.sizes:
@@ -90,7 +90,7 @@ class MiopenFindDb(LogReader):
 
 
 def parse_key(text: str) -> Key:
-    """What stands before the = of a record."""
+    """Parse the key of a record, the text before its `=`."""
     found = _KEY.match(text)
     if found is None:
         raise BadLine(f"has a key that cannot be read: {text[:60]!r}")

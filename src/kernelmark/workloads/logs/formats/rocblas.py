@@ -1,11 +1,10 @@
-"""rocblas: what rocBLAS logs of each GEMM, at each of its layers.
+"""rocblas: GEMMs in the log of rocBLAS, at each logging layer.
 
-    ROCBLAS_LAYER=1    trace lines: `rocblas_gemm_ex,T,N,…` with pointers between
-    ROCBLAS_LAYER=2    a `rocblas-bench …` command a call
-    ROCBLAS_LAYER=4    a map a distinct call with its count, when the process ends
+    ROCBLAS_LAYER=1    trace lines: `rocblas_gemm_ex,T,N,…`, including pointers
+    ROCBLAS_LAYER=2    a `rocblas-bench …` command per call
+    ROCBLAS_LAYER=4    a map per distinct call with its count, when the process ends
 
-and the tables that rocblas-gemm-tune reads and writes. Calls that multiply no matrices are passed
-over.
+and the tables that rocblas-gemm-tune reads and writes. Calls other than GEMMs are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _GEMM = b"gemm"
 _MODE = b"rocblas_set_math_mode"
 _OWN = {"input_type", "rocblas-Gflops"}
 _PRECISIONS = {"h": "f16_r", "s": "f32_r", "d": "f64_r"}
-# What each kind of trace line holds, in order; - is a pointer or a word of no use here.
+# The fields of each kind of trace line, in order; - is a pointer or another unused field.
 _EX = (
     *("transA", "transB", "m", "n", "k", "alpha", "-", "a_type", "lda", "stride_a"),
     *("-", "b_type", "ldb", "stride_b", "beta", "-", "c_type", "ldc", "stride_c"),
@@ -117,7 +116,8 @@ def _traced(text: str) -> dict[str, str]:
 
 
 def _typed(found: dict[str, str]) -> dict[str, str]:
-    """Functions for one type name it once: -r f32_r, or by their first letter."""
+    """Return the fields with all types filled in. Functions for a single type give it once: as
+    -r f32_r, or by their first letter."""
     function = found.get("rocblas_function") or found.get("f") or found.get("function", "")
     function = function.removeprefix("rocblas_")
     precision = found.get("r") or found.get("precision", "")
@@ -132,7 +132,8 @@ def _typed(found: dict[str, str]) -> dict[str, str]:
 
 
 def _rounded(found: dict[str, str]) -> dict[str, str]:
-    """Math mode 1 rounds inputs to xf32 if A is f32 (tensile_host.cpp), and does nothing else."""
+    """Apply math_mode to the compute type: mode 1 rounds inputs to xf32 if A is f32, and has no
+    other effect (tensile_host.cpp)."""
     mode = found.pop("math_mode", "0")
     if mode not in ("0", "1"):
         raise BadLine(f"has the unknown math_mode={mode[:12]}")

@@ -1,12 +1,12 @@
-"""shapes: lists of sizes. M,N,K or B,M,N,K a line, D is M×N and row-major.
+"""shapes: lists of sizes, M,N,K or B,M,N,K per line; D is M×N and row-major.
 
     512 512 512        separated by commas, semicolons, spaces or x
     m,n,k,count        with a header, in any order, also batch, dtype, count, ta and tb
 
-With a header it may be a table of attention or of convolutions too, and columns may have any of the
-names in `_columns`, `_gemms` and `_layers`. What a list leaves out is as in a layer of a
-network: weights stored N×K (tb=t), dtype as given. With columns transA and transB the sizes are
-those of BLAS, stored by columns.
+A table with a header may also be of attention or convolutions, and columns may have any of the
+names in `_columns`, `_gemms` and `_layers`. Defaults are those of a layer of a network: weights
+stored N×K (tb=t), dtype as given by the user. With columns transA and transB, the sizes are those
+of a column-major BLAS call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelmark.workloads.logs.formats._columns import Header
 from kernelmark.workloads.workload import Call
 
 _ROW = re.compile(rb"\s*\d{1,18}(?:(?:\s*[,;xX]\s*|\s+)\d{1,18}){2,3}\s*[,;]?\s*\Z")
-# A bad row is one all the same: the list goes on below it.
+# Also matches rows with invalid numbers, so that the list continues after them.
 _NUMBERS = re.compile(rb"\s*[-+]?\d[\d.]*(?:(?:\s*[,;xX]\s*|\s+)[-+]?\d[\d.]*)+\s*[,;]?\s*\Z")
 _LONGEST = 200  # characters of a row
 _SPLIT = re.compile(r"[\s,;xX]+")
@@ -48,7 +48,7 @@ class Shapes(LogReader):
 
 
 class _List(RowReader):
-    """Rows without a header."""
+    """A reader of rows without a header."""
 
     _assumes_dtype = False
 

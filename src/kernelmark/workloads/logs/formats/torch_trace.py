@@ -1,9 +1,9 @@
 """torch-trace: traces of the PyTorch profiler, recorded with record_shapes=True.
 
-Operators call each other: linear calls addmm, matmul calls bmm, attention may call either. Each is
-counted once, by the operator that does the work: what is inside a GEMM, a fused attention or a
-convolution is not looked at, and what wraps one is left out. Kernels of no op that was read, as of
-replayed graphs and of a framework's own ops, are reported with their share of the time.
+Operators call each other: linear calls addmm, matmul calls bmm, attention may call either. Each
+computation is counted once, by the operator that does the work: operators within a GEMM, a fused
+attention or a convolution are ignored, and so are operators that wrap one. Kernels of other ops,
+such as those of replayed graphs or of a framework, are reported with their share of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernelmark.workloads.logs.formats._kernels import Kernels, Thread
 from kernelmark.workloads.logs.trace_events import events
 from kernelmark.workloads.workload import Call
 
-# What PyTorch writes before the events, which may be megabytes away.
+# Fields that PyTorch writes before the events, which may begin megabytes later.
 MARKS = (
     *(b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"record_shapes"'),
     *(b'"distributedInfo"', b'"displayTimeUnit"', b'"baseTimeNanoseconds"'),
@@ -30,7 +30,7 @@ _CATEGORIES = ("cpu_op", "Operator", "operator", None)
 _RECORDED = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _NO_SHAPES = Reason("no-shapes")
 
-# (begin, -end, line, number of the signature, whether it is counted wherever it is)
+# (begin, -end, line, number of the signature, whether it is always counted)
 _Event = tuple[float, float, int, int, bool]
 
 
@@ -95,14 +95,14 @@ def _event(
     arguments = arguments if isinstance(arguments, dict) else {}
     if "Input Dims" not in arguments and "Input dims" in arguments:
         arguments = arguments | {"Input Dims": arguments["Input dims"]}
-    # As text it is hashable, and a million calls of one shape share it.
+    # As text it is hashable, and a million calls with the same shapes share it.
     recorded = json.dumps([arguments.get(key) for key in _RECORDED])
     number = signatures.setdefault((name, recorded), len(signatures))
     return begin, -(begin + length), line, number, name in LEAVES
 
 
 def _working(thread: list[_Event]) -> Iterator[_Event]:
-    """The operators that do the work, of one thread."""
+    """Yield the operators of one thread that do the work."""
     thread.sort()
     covered_until = float("-inf")
     wrappers: list[_Event] = []
@@ -112,7 +112,7 @@ def _working(thread: list[_Event]) -> Iterator[_Event]:
             continue
         if wrappers and -wrappers[-1][1] <= begin:
             yield wrappers[-1]
-            wrappers.clear()  # the others wrap it
+            wrappers.clear()  # the others are wrappers of the yielded one
         if event[4]:
             wrappers.clear()
             covered_until = end

@@ -1,9 +1,9 @@
-"""triton-autotune: the problem of NAME.autotune.json, which Triton's autotuner keeps in its cache.
+"""triton-autotune: the problem of NAME.autotune.json, from the cache of Triton's autotuner.
 
     {"key": [512, 1024, 2048, "torch.bfloat16", "torch.bfloat16", "torch.bfloat16"], …}
 
-The key has the values that a kernel is tuned by and the dtypes of its arguments, without their
-names (autotuner.py). The user names them: `--key 'gemm m,n,k,a,b,c tb=t'`. A file is one problem.
+The key has the values that a kernel is tuned by and the dtypes of its arguments, without names
+(autotuner.py). The user gives the names: `--key 'gemm m,n,k,a,b,c tb=t'`. A file is one problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelmark.workloads.logs.base import BadLine, Given, LogReader, Remark
 from kernelmark.workloads.workload import Call
 
 _MARK = b'"configs_timings"'
-_UNNAMED = "_"  # a value that is no size of the op
+_UNNAMED = "_"  # a value that is not a size of the op
 
 
 class TritonAutotune(LogReader):
@@ -58,9 +58,9 @@ class TritonAutotune(LogReader):
 
 
 def named_problem(key: list[object], names: str) -> Problem:
-    """The problem of a key whose values are named by `gemm m,n,k,a,b,c tb=t`: an op, a name for
-    each value (_ for one that is no size), and what else is known. Dtypes at the end need no name
-    if all are the same."""
+    """Return the problem of a key. `names`, such as `gemm m,n,k,a,b,c tb=t`, has an op, a name for
+    each value (_ to ignore it), and further parameters. Dtypes at the end need no names if all are
+    equal."""
     op, _, rest = names.strip().partition(" ")
     if not op:
         raise BadLine(

@@ -1,9 +1,9 @@
-"""tunableop: files of PyTorch's TunableOp, both the results and the untuned calls it records.
+"""tunableop: files of PyTorch's TunableOp, with results or with recorded untuned calls.
 
     GemmTunableOp_BFloat16_TN,tn_1024_16_4096_ld_4096_4096_1024,Gemm_Hipblaslt_123,0.0123
 
-A row is the operation, its sizes in BLAS letters (older versions end after k), and with results
-the solution and milliseconds. A file says no counts: each row is one call.
+A row has the operation, its sizes in BLAS order (older versions end after k) and, in results, the
+solution and milliseconds. Files have no counts: each row is one call.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class TunableOp(LogReader):
             raise BadLine(f"has sizes that cannot be read: {sizes[:60]!r}")
         types = re.findall(_TYPE, named[2])
         found = _fields(named[1], types, sized)
-        # These names tell the two families of 8-bit floats apart: no architecture is needed.
+        # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.
         call = blas.call(found)
-        if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without the output's
+        if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without output type
             call = dataclasses.replace(call, lost=(*call.lost, "d_type"))
         yield call
 
@@ -78,7 +78,7 @@ def _fields(operation: str, types: list[str], sized: re.Match[str]) -> dict[str,
     tokens = [_TYPES[name] for name in types]
     a, b = tokens[0], tokens[1] if len(tokens) > 1 else tokens[0]
     out = tokens[-1]
-    if len(tokens) == 2:  # operands of one type, then the output's
+    if len(tokens) == 2:  # the type of both operands, then that of the output
         b = a
     names = ("transA", "transB", "m", "n", "k", "batch_count", "lda", "ldb", "ldc")
     found = {name: value or "" for name, value in zip(names, sized.groups(), strict=False)}
@@ -95,7 +95,8 @@ def _fields(operation: str, types: list[str], sized: re.Match[str]) -> dict[str,
 
 
 def _scale(found: dict[str, str], rest: str) -> None:
-    """rw_1: a scale a row; bias_None, or the bias's type."""
+    """Set scale modes and bias from the rest of a row: rw_1 is a scale per row; bias_ is followed
+    by None or the type of the bias."""
     rows = re.search(r"(?:\A|_)rw_([01])", rest)
     found["scaleA"] = found["scaleB"] = "2" if rows and rows[1] == "1" else "1"
     bias = re.search(rf"(?:\A|_)bias_({_TYPE})", rest)

@@ -384,7 +384,7 @@ TEMPLATES = {
     "field-not-finite": "{name}={given} is not a finite number",
     "field-not-transpose": "{name}={given} is neither N nor T",
     "field-not-boolean": "{name}={given} is neither true nor false",
-    "field-no-type": "{name}={given} is not a supported data type",
+    "field-no-type": "{name}={given} is no type that can be computed with",
     "field-unknown-value": "{name}={given} is unknown",
     "no-call": "is not a call in a known form",
     "file-cut": "the compressed file is truncated here",

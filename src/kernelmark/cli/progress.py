@@ -110,10 +110,7 @@ class Drawn:
 
     def _describe(self) -> None:
         text = "; ".join(self._doing.values()) or "starting"
-        room = max(20, self._bar.console.width - 50)
-        self._bar.update(
-            self._task, description=text if len(text) <= room else text[: room - 1] + "…"
-        )
+        self._bar.update(self._task, description=text)
 
 
 def label(case: Case) -> str:

@@ -71,6 +71,20 @@ def test_a_sentence_is_wrapped_in_its_column_or_below_its_row():
     assert below[3].text.split()[:2] == ["why:", "word"]
 
 
+def test_the_usual_value_of_a_column_is_not_repeated_below_each_row():
+    columns = (
+        Column(name="problem"),
+        Column(name="median", align="right"),
+        Column(name="status", usual="ok"),
+    )
+    rows = [("gemm", "1.5 ms", status) for status in ("ok", "ok, unreliable", "ok")]
+    table = Table(columns=columns, rows=tuple(rows))
+    assert [line.text.split()[-1] for line in draw(table, 40)[2:]] == ["ok", "unreliable", "ok"]
+    narrow = [line.text.strip() for line in draw(table, 20)]
+    assert [line for line in narrow if "status" in line] == ["status: ok,"]
+    assert len([line for line in narrow if "1.5 ms" in line]) == 3
+
+
 @pytest.mark.parametrize("width", range(20, 60))
 def test_a_number_stays_with_its_unit(width):
     table = Table(columns=(Column(name="samples"),), rows=(("12.34 µs " * 20,),))

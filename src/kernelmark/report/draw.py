@@ -108,8 +108,8 @@ class _Grid:
         for nth in range(max(map(len, parts.values()), default=0)):
             shown = {at: part[nth] if nth < len(part) else "" for at, part in parts.items()}
             lines.append(self.line([shown.get(at, "") for at in range(len(cells))]))
-        below = [(self.table.columns[at].name, cells[at]) for at in self.below]
-        pairs = [f"{name}: {cell}" for name, cell in below if cell not in ("", NONE)]
+        below = [(self.table.columns[at], cells[at]) for at in self.below]
+        pairs = [f"{c.name}: {cell}" for c, cell in below if cell not in ("", NONE, c.usual)]
         return [*lines, *_packed(pairs, self.width, 2 * _INDENT)]
 
 

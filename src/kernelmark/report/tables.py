@@ -43,8 +43,12 @@ BESIDE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
+    """The name and alignment of a column. The value `usual` is left out where a narrow terminal
+    moves the column to lines below its rows."""
+
     name: str
     align: Literal["left", "right"] = "left"
+    usual: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +156,7 @@ def results_table(made: Sequence[Row]) -> Table:
         Column(name="of roof", align="right"),
         *(Column(name=BESIDE[name], align="right") for name in beside),
         *([Column(name="vs best", align="right")] if compared else []),
-        Column(name="status"),
+        Column(name="status", usual=Status.OK.value),
     ]
     cells = []
     for row in divided(made):

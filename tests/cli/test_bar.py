@@ -8,7 +8,7 @@ from kernelmark.cli.output import progress_bar
 from kernelmark.cli.progress import Drawn
 from kernelmark.core.result import Case, Status
 from kernelmark.ops import parse
-from kernelmark.runners.events import CaseCompiled, CaseStarted, Progress
+from kernelmark.runners.events import CaseCompiled, CaseStarted, Note, Progress, Waiting
 
 CASE = Case(problem=parse("batched_gemm batch=64 m=4096 n=4096 k=4096 dtype=bf16"), backend="fake")
 LOOK = "next look in about 12 s, at most 40 s left"
@@ -78,3 +78,18 @@ def test_the_bar_of_a_run_has_the_time_left_while_it_compiles(bar_of):
     assert "0/9 about 16 s left compiling 3/9: " in line
     tell(CaseStarted(case=CASE, device="fake", progress=progress))
     assert "about 16 s left batched_gemm" in drawn(bar)
+
+
+def test_lines_over_the_bar_are_folded_as_other_messages(bar_of):
+    bar = bar_of(80)
+    tell = Drawn(bar, 9)
+    holder = "process 12 (kmark run -b numpy -o gemm -a m=4096 -a n=4096 -a k=4096 --dtype f32)"
+    for event in (Waiting(device="cpu", holder=holder), Note(text="roofs: 12 s of [work] " * 6)):
+        with bar.console.capture() as captured:
+            tell(event)
+        first, *rest = captured.get().splitlines()
+        assert rest
+        for line in (first, *rest):
+            assert len(line) <= 80
+            assert line == line.rstrip()
+        assert all(line.startswith("  ") for line in rest)

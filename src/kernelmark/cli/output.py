@@ -214,3 +214,10 @@ def progress_bar() -> Progress:
     from kernelmark.cli.bar import OneLine
 
     return OneLine(console=console(stderr=True), transient=True)
+
+
+def say_above(bar: Progress, text: str) -> None:
+    """Print a message above a progress bar, folded as by `say`."""
+    # soft_wrap: rich would fold the lines once more, without the indent and within commands
+    whole = folded(printable(text), bar.console.width)
+    bar.console.print(whole, markup=False, highlight=False, soft_wrap=True)

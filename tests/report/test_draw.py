@@ -85,6 +85,13 @@ def test_the_usual_value_of_a_column_is_not_repeated_below_each_row():
     assert len([line for line in narrow if "1.5 ms" in line]) == 3
 
 
+def test_a_column_without_a_label_is_only_its_value_below_a_row():
+    named = Column(name="model, or why it is not there", label="")
+    table = Table(columns=(Column(name="device"), named), rows=(("cpu", "Arm Neoverse-N1"),))
+    assert named.name in draw(table)[0].text
+    assert [line.text for line in draw(table, 30)][-1].strip() == "Arm Neoverse-N1"
+
+
 @pytest.mark.parametrize("width", range(20, 60))
 def test_a_number_stays_with_its_unit(width):
     table = Table(columns=(Column(name="samples"),), rows=(("12.34 µs " * 20,),))

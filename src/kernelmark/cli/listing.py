@@ -39,6 +39,7 @@ What = Annotated[
 OneOp = Annotated[
     str | None, o.option("-o --op OP", help="With ops, list this op's parameters and tensors.")
 ]
+_MODEL = "model, or why it is not there"
 RunLimit = Annotated[int, o.option("--limit N", min=1, help="List the N newest runs.")]
 
 
@@ -182,7 +183,7 @@ def devices() -> Table:
                 )
             )
     columns = ("device", "available", "arch", "cores/SMs/CUs", "memory", "cache")
-    return _table((*columns, "model, or why it is not there"), rows)
+    return _table((*columns, _MODEL), rows)
 
 
 def suites() -> Table:
@@ -310,5 +311,12 @@ def _table(
 ) -> Table:
     from kernelmark.report.tables import Column, Table
 
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    columns = tuple(
+        Column(
+            name=n,
+            align="right" if n in right else "left",
+            label="" if n == _MODEL else None,
+        )
+        for n in names
+    )
     return Table(title=title, columns=columns, rows=tuple(rows))

@@ -43,12 +43,13 @@ BESIDE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The name and alignment of a column. The value `usual` is left out where a narrow terminal
-    moves the column to lines below its rows."""
+    """The name and alignment of a column. Where a narrow terminal moves the column to lines below
+    its rows, its values follow `label` (None: the name), and the value `usual` is left out."""
 
     name: str
     align: Literal["left", "right"] = "left"
     usual: str = ""
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

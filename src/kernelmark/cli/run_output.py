@@ -84,10 +84,8 @@ def print_notes(
 
 
 def print_demo_hints(results: Results, place: Sequence[str]) -> None:
-    """Print what the demo showed, and commands to try next."""
+    """Print commands to try after the demo."""
     say()
-    for sentence in answer(results.timed):
-        say(f"learned: {sentence}")
     say("try next:")
     program = started_as()
     for command, why in NEXT.items():

@@ -92,6 +92,26 @@ def test_a_column_without_a_label_is_only_its_value_below_a_row():
     assert [line.text for line in draw(table, 30)][-1].strip() == "Arm Neoverse-N1"
 
 
+def test_a_column_that_is_kept_leaves_the_grid_last():
+    run = "20260101-000000-abcdef"
+    columns = (
+        Column(name="run", keep=True),
+        Column(name="label"),
+        Column(name="cases", align="right"),
+        Column(name="results", usual="all ok"),
+    )
+    rows = ((run, "a-label", "9", "all ok"), (run, "", "9", "8 ok, 1 wrong"))
+    lines = [line.text.split() for line in draw(Table(columns=columns, rows=rows), 40)]
+    assert lines[0] == ["run", "label", "cases"]
+    assert lines[2:] == [
+        [run, "a-label", "9"],
+        [run, "9"],
+        ["results:", "8", "ok,", "1", "wrong"],
+    ]
+    narrow = [line.text for line in draw(Table(columns=columns, rows=rows), 15)]
+    assert run in narrow
+
+
 @pytest.mark.parametrize("width", range(20, 60))
 def test_a_number_stays_with_its_unit(width):
     table = Table(columns=(Column(name="samples"),), rows=(("12.34 µs " * 20,),))

@@ -124,8 +124,9 @@ def _fitting(table: Table, width: float) -> _Grid:
         wrapped = grid.with_last_wrapped()
         if wrapped is not None:
             return wrapped
-        text = [at for at in grid.inside if table.columns[at].align == "left"]
-        grid = grid.without(max(text, key=lambda at: widths[at], default=grid.inside[-1]))
+        free = [at for at in grid.inside if not table.columns[at].keep] or grid.inside
+        text = [at for at in free if table.columns[at].align == "left"]
+        grid = grid.without(max(text, key=lambda at: widths[at], default=free[-1]))
     return grid
 
 

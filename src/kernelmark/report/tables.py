@@ -44,12 +44,14 @@ BESIDE = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """The name and alignment of a column. Where a narrow terminal moves the column to lines below
-    its rows, its values follow `label` (None: the name), and the value `usual` is left out."""
+    its rows, its values follow `label` (None: the name), and the value `usual` is left out. Columns
+    to `keep` move only after all others."""
 
     name: str
     align: Literal["left", "right"] = "left"
     usual: str = ""
     label: str | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ HEAD = """\
 
 - Data goes to stdout; progress, warnings and notes go to stderr. With `--json -`, `--csv -` or
   `--md -` stdout holds nothing else.
-- On a terminal there is a progress bar, elsewhere one line per case. `--quiet` suppresses both.
-  `NO_COLOR` is respected.
+- On a terminal there is a progress bar, elsewhere one line per case; `kmark micro` and `kmark
+  roofs` print lines everywhere. `--quiet` suppresses both. `NO_COLOR` is respected.
 - On a terminal, a table that is too wide is folded: the name of a row moves to a line above it, and
   columns that do not fit to a line below it. `--wide`, anywhere on the command line, keeps all
   columns side by side, as in a pipe.

@@ -194,7 +194,9 @@ def test_a_name_that_means_a_run_is_not_pinned_to_another(refused, kmark, nights
 def test_nothing_is_pinned_or_forgotten_where_one_of_both_is_refused(refused, kmark, nights):
     nights([(1.0, 1.0)] * 3)
     assert "'nosuch' is not pinned" in refused("history", "--pin", "a", "--unpin", "nosuch").err
-    assert kmark("history", "--pins").out == ""
+    none = kmark("history", "--pins")
+    assert (none.code, none.out) == (0, "")
+    assert "--pin NAME=RUN" in none.err
     assert kmark("history", "--pin", "a=night-01").code == 0
     refused("history", "--pin", "b=nosuch", "--unpin", "a")
     assert kmark("history", "--pins").out == "a  night-01\n"

@@ -64,6 +64,7 @@ def test_runs_are_listed_newest_first(kmark, stored, fake_words):
     rows = json.loads(kmark("list", "runs", "--json", "-").out)
     assert [row["label"] for row in rows] == ["two", "mine"]
     assert [row["results"] for row in rows] == ["2 wrong", "2 ok"]
+    assert kmark("list", "runs").out.count("all ok") == 1
     assert len(json.loads(kmark("list", "runs", "--limit", "1", "--json", "-").out)) == 1
 
 

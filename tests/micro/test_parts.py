@@ -418,6 +418,7 @@ class TestUnsteady:
         rows = [{"spread": 0.02}, {"spread": 0.4}, {"spread": None}, {"size": 3}]
         (note,) = execute._unsteady(rows)
         assert note.startswith("1 of 2 points spread by over 25 %: did other work run?")
+        assert "--points" in note
 
     def test_steady_ones_are_not_spoken_of(self):
         assert execute._unsteady([{"spread": 0.02}, {"size": 3}]) == []

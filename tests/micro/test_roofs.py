@@ -9,6 +9,7 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Status
 from kernelmark.devices import registry as devices
 from kernelmark.devices.cpu import CpuDevice
@@ -16,7 +17,9 @@ from kernelmark.micro import _streams, registry, roofs
 from kernelmark.micro._cpu_rig import CpuRig, confirmed
 from kernelmark.micro.benchmarks import vector
 from kernelmark.micro.execute import execute
+from kernelmark.runners.stacks import parse_stderr
 from kernelmark.stores.roofs import newest
+from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises_code
 
 COMPILED = pytest.mark.skipif(
@@ -78,6 +81,18 @@ def test_rounds_go_on_until_two_more_agree_with_the_best(rounds, best, steady, t
     left = iter(rounds)
     assert confirmed(lambda: next(left)) == (best, steady)
     assert len(list(left)) == len(rounds) - taken
+
+
+def test_the_stack_of_a_worker_that_did_not_answer_is_not_in_the_notes(monkeypatch):
+    stack = 'Current thread 0x01 (most recent call first):\n  File "/a/_host.py", line 10 in run'
+    lost = Reason("no-answer", limit_s=120.0, phase="measure").having(**parse_stderr(stack))
+    late = micro_result("stream", device="cpu", status=Status.TIMEOUT, error=lost)
+    assert len(late.error.splitlines()) > 1
+    monkeypatch.setattr(roofs, "run", lambda names, **given: [late])
+    notes = []
+    assert roofs.measure("cpu", 1, notes.append) == [late]
+    assert [len(note.splitlines()) for note in notes] == [1, 1]
+    assert notes[1].endswith(format_reason(late.error, BRIEF))
 
 
 def test_one_session_measures_all_roofs_of_a_cpu(monkeypatch):

@@ -71,6 +71,47 @@ def test_a_sentence_is_wrapped_in_its_column_or_below_its_row():
     assert below[3].text.split()[:2] == ["why:", "word"]
 
 
+def test_the_usual_value_of_a_column_is_not_repeated_below_each_row():
+    columns = (
+        Column(name="problem"),
+        Column(name="median", align="right"),
+        Column(name="status", usual="ok"),
+    )
+    rows = [("gemm", "1.5 ms", status) for status in ("ok", "ok, unreliable", "ok")]
+    table = Table(columns=columns, rows=tuple(rows))
+    assert [line.text.split()[-1] for line in draw(table, 40)[2:]] == ["ok", "unreliable", "ok"]
+    narrow = [line.text.strip() for line in draw(table, 20)]
+    assert [line for line in narrow if "status" in line] == ["status: ok,"]
+    assert len([line for line in narrow if "1.5 ms" in line]) == 3
+
+
+def test_a_column_without_a_label_is_only_its_value_below_a_row():
+    named = Column(name="model, or why it is not there", label="")
+    table = Table(columns=(Column(name="device"), named), rows=(("cpu", "Arm Neoverse-N1"),))
+    assert named.name in draw(table)[0].text
+    assert [line.text for line in draw(table, 30)][-1].strip() == "Arm Neoverse-N1"
+
+
+def test_a_column_that_is_kept_leaves_the_grid_last():
+    run = "20260101-000000-abcdef"
+    columns = (
+        Column(name="run", keep=True),
+        Column(name="label"),
+        Column(name="cases", align="right"),
+        Column(name="results", usual="all ok"),
+    )
+    rows = ((run, "a-label", "9", "all ok"), (run, "", "9", "8 ok, 1 wrong"))
+    lines = [line.text.split() for line in draw(Table(columns=columns, rows=rows), 40)]
+    assert lines[0] == ["run", "label", "cases"]
+    assert lines[2:] == [
+        [run, "a-label", "9"],
+        [run, "9"],
+        ["results:", "8", "ok,", "1", "wrong"],
+    ]
+    narrow = [line.text for line in draw(Table(columns=columns, rows=rows), 15)]
+    assert run in narrow
+
+
 @pytest.mark.parametrize("width", range(20, 60))
 def test_a_number_stays_with_its_unit(width):
     table = Table(columns=(Column(name="samples"),), rows=(("12.34 µs " * 20,),))

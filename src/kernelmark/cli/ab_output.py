@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.ending import INTERRUPTED, NOTHING
-from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say
+from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Drawn:
     def __init__(self, bar: Bar, rounds: Rounds) -> None:
         self._bar = bar
         self._rounds = rounds
-        self._lines = progress(rounds, lambda text: bar.console.print(text, markup=False))
+        self._lines = progress(rounds, lambda text: say_above(bar, text))
         self._task = bar.add_task("starting", total=rounds.last, left=left(rounds))
 
     def __call__(self, event: Event) -> None:
@@ -177,8 +177,8 @@ def progress(rounds: Rounds, say: Callable[[str], object] = say) -> Callable[[Ev
                 more = f" ({left(rounds)})" if event.round < rounds.last else ""
                 say(f"round {event.round}: {counted(event.total, 'pair')}{more}")
         else:
-            name = short(event.pair.base.problem)
-            say(f"{event.status.value}: {name}: {event.reason} ({rounds.pairs} left)")
+            name, open_pairs = short(event.pair.base.problem), counted(rounds.pairs, "pair")
+            say(f"{event.status.value}: {name}: {event.reason} ({open_pairs} left)")
 
     return tell
 

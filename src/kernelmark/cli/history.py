@@ -271,6 +271,8 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     if pin is None and unpin is None:
         for name, run_id in pins.items():
             put(f"{name}  {run_id}\n")
+        if not pins:
+            say("no run is pinned; to pin one: kmark history --pin NAME=RUN")
     return 0
 
 

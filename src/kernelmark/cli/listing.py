@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -39,6 +40,8 @@ What = Annotated[
 OneOp = Annotated[
     str | None, o.option("-o --op OP", help="With ops, list this op's parameters and tensors.")
 ]
+_ALL_OK = "all ok"
+_MODEL = "model, or why it is not there"
 RunLimit = Annotated[int, o.option("--limit N", min=1, help="List the N newest runs.")]
 
 
@@ -60,7 +63,7 @@ def list_things(
     if op is not None and what != "ops":
         raise UsageError(f"-o does not go with 'list {what}'", hint="use: kmark list ops -o OP")
     if what == "runs":
-        table = runs(store, limit)
+        table = runs(store, limit, brief=json is None)
     elif what == "micro":
         table = micro_runs(store, limit)
     elif op is not None:
@@ -182,7 +185,7 @@ def devices() -> Table:
                 )
             )
     columns = ("device", "available", "arch", "cores/SMs/CUs", "memory", "cache")
-    return _table((*columns, "model, or why it is not there"), rows)
+    return _table((*columns, _MODEL), rows)
 
 
 def suites() -> Table:
@@ -200,7 +203,9 @@ def suites() -> Table:
     return _table(("suite", "problems", "ops", "why it exists"), rows, right=("problems",))
 
 
-def runs(place: str | None, limit: int) -> Table:
+def runs(place: str | None, limit: int, *, brief: bool = True) -> Table:
+    """Return a table of the newest runs; if `brief`, results that are all ok are not counted."""
+    from kernelmark.core.result import RunState, Status
     from kernelmark.core.units import duration_text
     from kernelmark.runners import alive
     from kernelmark.stores import open_store
@@ -210,6 +215,8 @@ def runs(place: str | None, limit: int) -> Table:
         for run in store.runs(limit=limit):
             counts = store.counts(run.id)
             outcome = ", ".join(f"{count} {status.value}" for status, count in counts.items())
+            if brief and counts == {Status.OK: run.cases}:
+                outcome = _ALL_OK
             rows.append(
                 (
                     run.id,
@@ -223,7 +230,15 @@ def runs(place: str | None, limit: int) -> Table:
                 )
             )
     columns = ("run", "label", "suite", "started", "took", "state", "cases", "results")
-    return _table(columns, rows, right=("cases", "took"))
+    table = _table(columns, rows, right=("cases", "took"))
+    usual = {"state": RunState.DONE.value, "results": _ALL_OK}
+    return replace(
+        table,
+        columns=tuple(
+            replace(one, usual=usual.get(one.name, ""), keep=one.name in ("run", "started"))
+            for one in table.columns
+        ),
+    )
 
 
 def micro_runs(place: str | None, limit: int) -> Table:
@@ -310,5 +325,12 @@ def _table(
 ) -> Table:
     from kernelmark.report.tables import Column, Table
 
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    columns = tuple(
+        Column(
+            name=n,
+            align="right" if n in right else "left",
+            label="" if n == _MODEL else None,
+        )
+        for n in names
+    )
     return Table(title=title, columns=columns, rows=tuple(rows))

@@ -211,13 +211,13 @@ def console(*, stderr: bool = False) -> Console:
 
 def progress_bar() -> Progress:
     """Return a transient progress bar on stderr; its tasks have a field `left`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from kernelmark.cli.bar import OneLine
 
-    return Progress(
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
-        TextColumn("{task.description}", markup=False),
-        console=console(stderr=True),
-        transient=True,
-    )
+    return OneLine(console=console(stderr=True), transient=True)
+
+
+def say_above(bar: Progress, text: str) -> None:
+    """Print a message above a progress bar, folded as by `say`."""
+    # soft_wrap: rich would fold the lines once more, without the indent and within commands
+    whole = folded(printable(text), bar.console.width)
+    bar.console.print(whole, markup=False, highlight=False, soft_wrap=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 
@@ -53,6 +55,20 @@ def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
             given[name] = value if equals else after
     found = [word for name in _CONDUCT if name in given for word in (name, given[name])]
     return (*found, *(["--no-store"] if "--no-store" in argv else []))
+
+
+def started_as() -> str:
+    """Return `kmark` if the shell finds it, else the words that started this process, such as
+    `.venv/bin/kmark` of a virtual environment that is not active."""
+    import shutil  # imported late: only needed for hints
+
+    program = sys.argv[0]
+    if shutil.which("kmark") is None:
+        if Path(program).name == "kmark":
+            return shlex.quote(program)
+        if Path(program).name == "__main__.py":
+            return shlex.join([sys.executable, "-m", "kernelmark"])
+    return "kmark"
 
 
 def extended(command: str, words: Sequence[str]) -> str:

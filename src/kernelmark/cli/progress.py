@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import fancy, progress_bar, say
+from kernelmark.cli.output import fancy, progress_bar, say, say_above
 from kernelmark.core.units import duration_text
 from kernelmark.report.names import short
 from kernelmark.report.progress import ProgressLines, outcome, say_other
@@ -95,9 +95,9 @@ class Drawn:
             self._doing.pop(event.result.device, None)
             self._show(event.progress)
             if event.result.status.failed:
-                self._bar.console.print(outcome(event.result), markup=False, highlight=False)
+                say_above(self._bar, outcome(event.result))
         else:
-            say_other(event, lambda text: self._bar.console.print(text, markup=False))
+            say_other(event, lambda text: say_above(self._bar, text))
 
     def _show(self, progress: e.Progress) -> None:
         self._bar.update(
@@ -110,10 +110,7 @@ class Drawn:
 
     def _describe(self) -> None:
         text = "; ".join(self._doing.values()) or "starting"
-        room = max(20, self._bar.console.width - 50)
-        self._bar.update(
-            self._task, description=text if len(text) <= room else text[: room - 1] + "…"
-        )
+        self._bar.update(self._task, description=text)
 
 
 def label(case: Case) -> str:

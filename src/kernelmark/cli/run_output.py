@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import flush, put_table, say
-from kernelmark.cli.places import extended
+from kernelmark.cli.places import extended, started_as
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
@@ -84,14 +84,14 @@ def print_notes(
 
 
 def print_demo_hints(results: Results, place: Sequence[str]) -> None:
-    """Print what the demo showed, and commands to try next."""
+    """Print commands to try after the demo."""
     say()
-    for sentence in answer(results.timed):
-        say(f"learned: {sentence}")
     say("try next:")
+    program = started_as()
     for command, why in NEXT.items():
+        words = command.format(run=results.run.id).removeprefix("kmark")
         say(f"  # {why}")
-        say(f"  {extended(command.format(run=results.run.id), place)}")
+        say(f"  {extended(program + words, place)}")
 
 
 def plan_table(cases: Sequence[Case]) -> tables.Table:

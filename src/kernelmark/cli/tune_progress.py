@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import fancy, progress_bar, say
+from kernelmark.cli.output import fancy, progress_bar, say, say_above
 from kernelmark.core.units import counted, duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
 from kernelmark.runners.events import DeviceLost, Note
@@ -92,7 +92,7 @@ class Drawn:
         )
 
     def _print(self, text: str) -> None:
-        self._bar.console.print(text, markup=False, highlight=False)
+        say_above(self._bar, text)
 
 
 def _known(event: e.Began) -> str:

@@ -209,4 +209,5 @@ def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
     if not wide:
         return []
     summary = f"{len(wide)} of {counted(len(spreads), 'point')} spread by over {100 * WIDE:.0f} %"
-    return [f"{summary}: did other work run? the column spread tells which"]
+    where = "--points shows the spread of each; a metric with such a spread is `disturbed`"
+    return [f"{summary}: did other work run? {where}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelmark.core.micro import benchmark_name
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.core.result import Result, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text
@@ -34,7 +35,9 @@ def measure(device: str, threads: int, tell: Tell) -> list[Result]:
         name, spent = benchmark_name(result.case.problem), result.cost.get("total", 0.0)
         tell(f"roofs: {len(results)} of {len(sources)}: {name}, {duration_text(spent)}")
         if result.status is not Status.OK:
-            tell(f"{name} gives no roof: {result.status.value}, {result.error}")
+            # In brief: in full it may have the stacks of a worker that did not answer.
+            reason = format_reason(result.error, BRIEF)
+            tell(f"{name} gives no roof: {result.status.value}, {reason}")
     return results
 
 

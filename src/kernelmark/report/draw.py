@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kernelmark.report.tables import NONE, Table
+from kernelmark.report.tables import NONE, Column, Table
 
 # Minimum width to wrap a sentence inside its column; with less room it moves below its row.
 _LEAST_ROOM = 28
@@ -108,8 +108,8 @@ class _Grid:
         for nth in range(max(map(len, parts.values()), default=0)):
             shown = {at: part[nth] if nth < len(part) else "" for at, part in parts.items()}
             lines.append(self.line([shown.get(at, "") for at in range(len(cells))]))
-        below = [(self.table.columns[at].name, cells[at]) for at in self.below]
-        pairs = [f"{name}: {cell}" for name, cell in below if cell not in ("", NONE)]
+        below = [(self.table.columns[at], cells[at]) for at in self.below]
+        pairs = [_labelled(c, cell) for c, cell in below if cell not in ("", NONE, c.usual)]
         return [*lines, *_packed(pairs, self.width, 2 * _INDENT)]
 
 
@@ -124,9 +124,15 @@ def _fitting(table: Table, width: float) -> _Grid:
         wrapped = grid.with_last_wrapped()
         if wrapped is not None:
             return wrapped
-        text = [at for at in grid.inside if table.columns[at].align == "left"]
-        grid = grid.without(max(text, key=lambda at: widths[at], default=grid.inside[-1]))
+        free = [at for at in grid.inside if not table.columns[at].keep] or grid.inside
+        text = [at for at in free if table.columns[at].align == "left"]
+        grid = grid.without(max(text, key=lambda at: widths[at], default=free[-1]))
     return grid
+
+
+def _labelled(column: Column, cell: str) -> str:
+    label = column.name if column.label is None else column.label
+    return f"{label}: {cell}" if label else cell
 
 
 def _packed(cells: Sequence[str], width: float, indent: int) -> list[str]:

@@ -43,8 +43,15 @@ BESIDE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
+    """The name and alignment of a column. Where a narrow terminal moves the column to lines below
+    its rows, its values follow `label` (None: the name), and the value `usual` is left out. Columns
+    to `keep` move only after all others."""
+
     name: str
     align: Literal["left", "right"] = "left"
+    usual: str = ""
+    label: str | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +159,7 @@ def results_table(made: Sequence[Row]) -> Table:
         Column(name="of roof", align="right"),
         *(Column(name=BESIDE[name], align="right") for name in beside),
         *([Column(name="vs best", align="right")] if compared else []),
-        Column(name="status"),
+        Column(name="status", usual=Status.OK.value),
     ]
     cells = []
     for row in divided(made):

@@ -1,0 +1,95 @@
+"""The progress bar of one line: which of its parts are cut on a narrow terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.cli.output import progress_bar
+from kernelmark.cli.progress import Drawn
+from kernelmark.core.result import Case, Status
+from kernelmark.ops import parse
+from kernelmark.runners.events import CaseCompiled, CaseStarted, Note, Progress, Waiting
+
+CASE = Case(problem=parse("batched_gemm batch=64 m=4096 n=4096 k=4096 dtype=bf16"), backend="fake")
+LOOK = "next look in about 12 s, at most 40 s left"
+
+
+@pytest.fixture
+def bar_of(monkeypatch):
+    """A bar on a terminal of so many columns, not started."""
+
+    def make(columns: int):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "xterm")
+        return progress_bar()
+
+    return make
+
+
+def drawn(bar) -> str:
+    """The only line that the bar draws."""
+    with bar.console.capture() as captured:
+        bar.console.print(bar.get_renderable())
+    (line,) = captured.get().splitlines()
+    assert len(line) <= bar.console.width
+    return line.rstrip()
+
+
+def bar_width(line: str, count: str) -> int:
+    """The columns before the count; without colors, the part that is not done is blank."""
+    return line.index(f" {count}")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_the_time_left_and_the_count_are_never_cut(bar_of, columns):
+    bar = bar_of(columns)
+    bar.add_task(f"round 1: {CASE.problem}", total=32, completed=3.5, left=LOOK)
+    line = drawn(bar)
+    assert f" 3/32 {LOOK}" in line
+    assert bar_width(line, " 3/32") >= (8 if columns > 60 else 0)
+    assert (str(CASE.problem) in line) == (columns == 200)
+
+
+def test_the_name_is_cut_first_then_the_bar(bar_of):
+    name = "round 1: gemm m=256 n=256 k=256 f32 by numpy"
+    lines = {}
+    for columns in (140, 100, 80, 50, 44):
+        bar = bar_of(columns)
+        bar.add_task(name, total=32, completed=3, left=LOOK)
+        lines[columns] = drawn(bar)
+    assert lines[140].endswith(name)
+    assert bar_width(lines[100], " 3/32") == 24
+    assert lines[100].endswith("…")
+    assert 8 <= bar_width(lines[80], " 3/32") < 24
+    assert "round 1: gemm" in lines[80]
+    assert lines[50] == f" 3/32 {LOOK}"
+    assert lines[44] == LOOK
+
+
+def test_the_bar_of_a_run_has_the_time_left_while_it_compiles(bar_of):
+    bar = bar_of(80)
+    tell, progress = Drawn(bar, 9), Progress(done=0, total=9, remaining_s=16.0)
+    compiled = CaseCompiled(
+        case=CASE, status=Status.OK, seconds=2.0, done=3, total=9, progress=progress
+    )
+    tell(compiled)
+    line = drawn(bar)
+    assert bar_width(line, "0/9") >= 8
+    assert "0/9 about 16 s left compiling 3/9: " in line
+    tell(CaseStarted(case=CASE, device="fake", progress=progress))
+    assert "about 16 s left batched_gemm" in drawn(bar)
+
+
+def test_lines_over_the_bar_are_folded_as_other_messages(bar_of):
+    bar = bar_of(80)
+    tell = Drawn(bar, 9)
+    holder = "process 12 (kmark run -b numpy -o gemm -a m=4096 -a n=4096 -a k=4096 --dtype f32)"
+    for event in (Waiting(device="cpu", holder=holder), Note(text="roofs: 12 s of [work] " * 6)):
+        with bar.console.capture() as captured:
+            tell(event)
+        first, *rest = captured.get().splitlines()
+        assert rest
+        for line in (first, *rest):
+            assert len(line) <= 80
+            assert line == line.rstrip()
+        assert all(line.startswith("  ") for line in rest)

@@ -34,7 +34,13 @@ from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError, ProblemError, StoreError, UsageError
+from kernelmark.core.errors import (
+    KernelmarkError,
+    NothingToDo,
+    ProblemError,
+    StoreError,
+    UsageError,
+)
 from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
@@ -176,7 +182,7 @@ def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
     try:
         with open_store(readonly=True) as default:
             return known_roofs(default, [device])
-    except StoreError:
+    except (StoreError, NothingToDo):  # NothingToDo: the user's own store does not exist yet
         return ()
 
 

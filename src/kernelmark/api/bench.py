@@ -54,7 +54,7 @@ from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
-from kernelmark.runners.events import Waiting
+from kernelmark.runners.events import WAITS, Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
@@ -726,4 +726,5 @@ def _no_reference(*_: Any) -> Any:
 
 def _report_wait(device: str, holder: str) -> None:
     """Report at once which process holds the device: the wait may take minutes."""
-    sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")
+    if WAITS.is_due(device):
+        sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")

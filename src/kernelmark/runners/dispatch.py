@@ -88,9 +88,9 @@ class Dispatch:
                     self._assign()
                 while self._events:
                     yield self._events.popleft()
-                if self.done == self.total and not self._pool.measuring:
-                    if not self._read_environment_last():
-                        return
+                ended = self.done == self.total and not self._pool.measuring
+                if ended and not self._read_environment_last():
+                    return
                 self._assign()
                 if not self._events and (outcome := self._pool.poll()) is not None:
                     self._on_outcome(outcome)

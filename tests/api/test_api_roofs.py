@@ -7,13 +7,15 @@ import pytest
 
 from kernelmark.api import roofs as folder
 from kernelmark.api.plan import Selection, plan
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, StoreError
+from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
 from kernelmark.runners.forecast import Means
 from kernelmark.stores import open_store
 from kernelmark.stores.roofs import recorded
+from kernelmark_dev.raising import raises_code
 
 GEMM = "gemm m=8 n=8 k=8 dtype=f32"
 
@@ -83,6 +85,29 @@ def test_stored_roofs_are_used_until_they_are_a_week_old(measured, tmp_path):
         assert ask(store, "fresh")[0] == first
         assert len(calls) == 2
         assert ask(store, "none") == ((), [])
+
+
+def test_without_a_store_fresh_roofs_of_the_default_store_are_used(measured, monkeypatch):
+    roof, calls = measured
+    ask(None)
+    assert len(calls) == 1
+    with raises_code(StoreError, "store-missing"):  # it is not made
+        open_store(readonly=True)
+    with open_store() as default:
+        ask(default)
+    assert len(calls) == 2
+    made = plan(Selection(problems=(GEMM,), backends=("fake",)), Timing())
+    assert folder.expected_roofs_s(made, None, "stored") == 0
+    got, told = ask(None)
+    assert (len(calls), told) == (2, [])
+    assert [one.value for one in got] == [roof.value]
+    ask(None, "fresh")
+    assert len(calls) == 3
+    monkeypatch.setattr(folder, "MAX_AGE_S", 0.0)
+    ask(None)
+    assert len(calls) == 4
+    with open_store() as default:
+        assert len(default.runs(suites=[ROOFS_SUITE])) == 1  # without a store, none is added
 
 
 def test_old_ones_are_measured_again(measured, tmp_path, monkeypatch):

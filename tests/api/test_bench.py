@@ -367,6 +367,13 @@ def test_with_the_work_of_a_call_it_is_compared_with_the_roofs_of_the_default_st
     assert not km.bench(np.abs, X, timing=BRIEF).roofs
 
 
+def test_with_the_work_of_a_call_it_needs_no_store_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.delenv("KERNELMARK_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert not km.bench(np.abs, X, timing=BRIEF, flops=X.size).roofs
+    assert not (tmp_path / "data").exists()
+
+
 def test_it_can_be_stored(tmp_path):
     with km.open_store(tmp_path / "s.sqlite") as store:
         run = km.bench(softmax, X, ref=softmax, timing=BRIEF, store=store, label="mine").run

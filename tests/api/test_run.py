@@ -258,8 +258,29 @@ def test_waiting_for_a_device_is_reported_without_progress(capsys):
 
     _report_wait(Note(text="of no interest"))
     assert not capsys.readouterr().err
-    _report_wait(Waiting(device="cpu", holder="process 1"))
+    _report_wait(Waiting(device="a", holder="process 1"))
     assert "process 1" in capsys.readouterr().err
+
+
+def test_waiting_is_reported_once_a_minute_and_device(capsys, monkeypatch):
+    from kernelmark.api import bench, run
+    from kernelmark.report.progress import ProgressLines
+    from kernelmark.runners import events
+
+    now = [1000.0]
+    monkeypatch.setattr(events.time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    progress = ProgressLines(lines.append)
+    for holder in ("process 1", "process 2"):
+        run._report_wait(events.Waiting(device="b", holder=holder))
+        bench._report_wait("b", holder)
+        progress(events.Waiting(device="b", holder=holder))
+    progress(events.Waiting(device="c", holder="process 1"))
+    assert (len(capsys.readouterr().err.splitlines()), len(lines)) == (1, 1)
+    now[0] += 61
+    bench._report_wait("b", "process 1")
+    bench._report_wait("b", "process 1")
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["backends", "devices", "suites", "dtypes"])

@@ -9,7 +9,9 @@ import re
 import pytest
 
 from kernelmark.cli.ab_output import progress
+from kernelmark.core.result import RunState
 from kernelmark.runners.events import Waiting
+from kernelmark.stores import open_store
 
 FAKE = (
     *("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8", "-a", "n=8"),
@@ -163,6 +165,11 @@ def test_no_problems_are_told_by_commands_of_ab(refused):
     assert "kmark run" not in ended.err
 
 
+def run_states() -> list[RunState]:
+    with open_store() as store:
+        return [run.state for run in store.runs()]
+
+
 @pytest.mark.parametrize(("events", "told"), [(0, "no result is kept"), (2, "so far is stored as")])
 def test_ctrl_c_says_what_is_kept(kmark, monkeypatch, events, told):
     from kernelmark.runners.ab import Experiment
@@ -179,7 +186,7 @@ def test_ctrl_c_says_what_is_kept(kmark, monkeypatch, events, told):
     assert "interrupted" in ended.err.splitlines()[-1]
     assert told in ended.err.splitlines()[-1]
     assert ("1 unsure" in ended.err) == ("verdict" in ended.out) == bool(events)
-    assert kmark("list", "runs").out.count("interrupted") == 2
+    assert run_states() == [RunState.INTERRUPTED] * (2 if events else 0)
 
 
 def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, monkeypatch):
@@ -188,7 +195,21 @@ def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, monkeypatch):
 
     monkeypatch.setattr("kernelmark.runners.ab.Experiment.events", fail)
     assert kmark(*FAKE, *AA).code == 2
-    assert kmark("list", "runs").out.count("interrupted") == 2
+    assert run_states() == []
+
+
+def test_ctrl_c_in_the_first_round_leaves_no_run(kmark, monkeypatch):
+    from kernelmark.runners.ab import Experiment
+
+    def stopped(self):
+        yield Waiting(device="fake", holder="")
+        assert run_states() == [RunState.RUNNING] * 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Experiment, "events", stopped)
+    monkeypatch.setattr("kernelmark.api.ab._sifted", lambda events, names: events)
+    assert kmark(*FAKE, *AA).code == 130
+    assert run_states() == []
 
 
 def test_lint_configs(kmark, tmp_path):

@@ -288,7 +288,7 @@ def test_an_import_says_that_its_last_value_may_be_cut(kmark, tmp_path):
     assert "note" not in kmark("import", str(other)).err
     ended = kmark("compare", str(other), str(file), "--match", "problem", "--rule", "ratio")
     assert "note: head: the file ends without a line end" in ended.err
-    assert "environment: not recorded on either side" in ended.err
+    assert "environment: the environments were not recorded" in ended.err
 
 
 def test_an_import_says_which_times_it_left_out(kmark, tmp_path):

@@ -241,6 +241,12 @@ def test_environments_differ_by_what_differs():
     ]
 
 
+def test_an_environment_without_libraries_was_not_recorded_and_differs_by_the_rest():
+    base = Environment(host="a", libraries={"numpy": "2.0"}, variables={"OMP": "1"})
+    assert difference(base, Environment(host="a")) == []
+    assert difference(Environment(host="b"), base) == [("host", "b", "a")]
+
+
 def test_errors_survive_pickling_with_their_hints():
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)]
     assert len(kinds) > 8

@@ -11,6 +11,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.environment import Environment
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -26,6 +27,8 @@ from kernelmark.report.ab import (
     AbReport,
     audit,
     difference_table,
+    other_load,
+    remarks,
     restless,
     rows_table,
     summary,
@@ -149,6 +152,23 @@ def test_an_unsure_pair_whose_clock_moved_is_told_the_way_out(report, status, lo
     assert bool(line) is bool(told)
     if told:
         assert "1 unsure pair ran at a core clock that moved, between 1400 and 1640 MHz" in line
+
+
+def test_other_load_is_reported_with_its_pairs_and_worst_value(report):
+    assert other_load(report) == ""
+
+    def loaded(result: Result, load: float) -> Result:
+        warning = Reason("other-load", load=load, cores=2, threads=True)
+        measured = dataclasses.replace(result.measurement, warnings=(warning,))
+        return dataclasses.replace(result, measurement=measured)
+
+    first, second, *others = report.rows
+    first = dataclasses.replace(first, base=loaded(first.base, 1.2), head=loaded(first.head, 1.9))
+    second = dataclasses.replace(second, head=loaded(second.head, 0.4))
+    line = other_load(dataclasses.replace(report, rows=(first, second, *others)))
+    assert "2 pairs" in line
+    assert "1.9" in line
+    assert line in remarks(dataclasses.replace(report, rows=(first, second, *others)))
 
 
 def test_without_clocks_nothing_is_said_of_them(report):

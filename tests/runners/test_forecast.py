@@ -43,6 +43,25 @@ def test_before_anything_is_known_a_case_is_its_launches_and_what_is_around_them
     assert forecast.total_s([case]) > forecast.seconds(case), "its backend has to be loaded"
 
 
+@pytest.mark.parametrize("best_only", [False, True])
+def test_the_rate_of_small_problems_of_earlier_commands_is_not_that_of_large_ones(
+    tmp_path, best_only
+):
+    first = Forecast(CPU, Means(tmp_path / "seconds.json"))
+    first.learn(result(gemm(8), median_s=1e-5), 1.0)
+    first.means.save()
+    means = Means(tmp_path / "seconds.json")
+    later = Forecast(CPU, means.best_rates() if best_only else means)
+    new = Forecast(CPU)
+    # 8x8x8 in 10 us is mostly latency: at that rate, 2048 would take 3 minutes a launch.
+    assert later.seconds(gemm(2048)) < 2 * new.seconds(gemm(2048))
+    first.learn(result(gemm(1024), median_s=1.0), 1.0)
+    first.means.save()
+    means = Means(tmp_path / "seconds.json")
+    later = Forecast(CPU, means.best_rates() if best_only else means)
+    assert later.seconds(gemm(2048)) > 8.0
+
+
 def test_loading_is_learnt_from_the_first_case_of_a_backend_and_the_rest_from_others():
     forecast, case = Forecast(CPU), gemm(64)
     usual_s = forecast.seconds(case)

@@ -103,6 +103,29 @@ def test_a_worker_that_dies_before_it_tells_its_environment_holds_nothing_up():
     assert [r.status for r in results(events).values()] == [Status.OK]
 
 
+def test_the_environment_is_read_although_no_case_is_ok():
+    cases = [case(1, behaviour="crash"), case(2, behaviour="crash")]
+    events = list(LocalRunner(["fake"], jobs=0).run(cases))
+    assert {r.status for r in results(events).values()} == {Status.CRASHED}
+    (seen,) = of(EnvironmentRead, events)
+    assert "numpy" in seen.environment.libraries
+
+
+def test_the_environment_is_read_again_if_the_first_worker_dies():
+    killed, events = False, []
+    for event in LocalRunner(["fake"], jobs=0).run([case(1), case(2)]):
+        events.append(event)
+        if isinstance(event, CaseFinished) and not killed:
+            os.kill(child_pids()[0], signal.SIGKILL)
+            killed = True
+    assert len(results(events)) == 2
+    assert len(of(EnvironmentRead, events)) == 1
+
+
+def test_a_run_without_cases_starts_no_worker_to_read_the_environment():
+    assert list(LocalRunner(["fake"], jobs=0).run([])) == []
+
+
 def test_compiling_ahead_settles_what_it_can():
     cases = [case(i, behaviour="slow_compile", compile_s=0.4) for i in range(2)]
     cases += [case(2, behaviour="compile_error"), case(3, behaviour="crash")]

@@ -303,25 +303,47 @@ def test_a_failure_that_is_measured_again_on_another_device_is_gone(store, statu
     assert tuple(store.results("r1")) == got.results
 
 
-def test_resuming_in_a_changed_environment_says_so(store):
-    class Seeing(Scripted):
-        def run(self, cases: Iterable[Case]) -> Iterator[Event]:
-            yield EnvironmentRead(environment=Environment(libraries={"torch": "2"}))
-            yield from super().run(cases)
+class Seeing(Scripted):
+    """A runner whose workers have this version of torch."""
 
-    run_cases(run=new_run(), cases=[case(1)], runner=Scripted(), store=store)
-    told: list[Event] = []
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self._version = version
+
+    def run(self, cases: Iterable[Case]) -> Iterator[Event]:
+        yield EnvironmentRead(environment=Environment(libraries={"torch": self._version}))
+        yield from super().run(cases)
+
+
+def resumed_by(runner: Scripted, store, told: list[Event]) -> None:
     run_cases(
         run=store.run("r1"),
         cases=[case(1), case(2)],
-        runner=Seeing(),
+        runner=runner,
         store=store,
         resume=True,
         on_event=told.append,
     )
+
+
+def test_resuming_in_a_changed_environment_says_so(store):
+    run_cases(run=new_run(), cases=[case(1)], runner=Seeing("1"), store=store)
+    told: list[Event] = []
+    resumed_by(Seeing("2"), store, told)
     notes = [event.text for event in told if isinstance(event, Note)]
     assert any("library torch" in text for text in notes)
-    assert store.run("r1").environment.libraries == {}
+    assert store.run("r1").environment.libraries == {"torch": "1"}
+
+
+def test_an_environment_that_no_worker_reported_is_not_recorded(store):
+    guessed = Environment(host="here", libraries={"torch": "0"}, variables={"OMP_PLACES": "cores"})
+    run = dataclasses.replace(new_run(), environment=guessed)
+    got = run_cases(run=run, cases=[case(1)], runner=Scripted(Status.CRASHED), store=store)
+    assert got.run.environment == store.run("r1").environment == Environment(host="here")
+    told: list[Event] = []
+    resumed_by(Seeing("2"), store, told)
+    assert not [event for event in told if isinstance(event, Note)]
+    assert store.run("r1").environment.libraries == {"torch": "2"}
 
 
 @pytest.mark.usefixtures("default_signals")

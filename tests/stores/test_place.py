@@ -112,10 +112,26 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "empty").stat().st_size == 0
 
 
-def test_folders_are_made_and_odd_names_work(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "some #?%20 name.sqlite"
+def test_odd_names_work(tmp_path: Path) -> None:
+    path = tmp_path / "some #?%20 name.sqlite"
     open_store(path).close()
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_only_the_folder_of_the_default_store_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a" / "b"
+    with raises_code(StoreError, "file-without-folder", folder=str(folder)):
+        open_store(folder / "results.sqlite")
+    monkeypatch.setenv("KERNELMARK_STORE", str(folder / "results.sqlite"))
+    with raises_code(StoreError, "file-without-folder", folder=str(folder)):
+        open_store()
+    assert not (tmp_path / "a").exists()
+    monkeypatch.delenv("KERNELMARK_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    open_store().close()
+    assert (folder / "kernelmark" / "results.sqlite").exists()
 
 
 def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:

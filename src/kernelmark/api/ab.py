@@ -265,9 +265,15 @@ class _Runs:
                 self._store.add_results(run.id, [result])
 
     def finished(self, state: RunState) -> AbReport:
-        self.begin()
+        """Store the final state, and return the report. Interrupted runs without a result are
+        deleted."""
         ended = [dataclasses.replace(run, state=state, finished=time.time()) for run in self._runs]
-        if self._store is not None:
+        if state is RunState.INTERRUPTED and not self._rows:
+            if self._store is not None and self.begun:
+                for run in ended:
+                    self._store.delete_run(run.id)
+        elif self._store is not None:
+            self.begin()
             for run in ended:
                 self._store.update_run(run)
         return AbReport(

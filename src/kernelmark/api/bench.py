@@ -34,7 +34,13 @@ from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError, ProblemError, StoreError, UsageError
+from kernelmark.core.errors import (
+    KernelmarkError,
+    NothingToDo,
+    ProblemError,
+    StoreError,
+    UsageError,
+)
 from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
@@ -48,7 +54,7 @@ from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
-from kernelmark.runners.events import Waiting
+from kernelmark.runners.events import WAITS, Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
@@ -185,7 +191,7 @@ def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
     try:
         with open_store(readonly=True) as default:
             return known_roofs(default, [device])
-    except StoreError:
+    except (StoreError, NothingToDo):  # NothingToDo: the user's own store does not exist yet
         return ()
 
 
@@ -729,4 +735,5 @@ def _no_reference(*_: Any) -> Any:
 
 def _report_wait(device: str, holder: str) -> None:
     """Report which process has locked the device: the wait may take minutes."""
-    sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")
+    if WAITS.is_due(device):
+        sys.stderr.write(f"{Waiting(device=device, holder=holder)}\n")

@@ -19,7 +19,7 @@ from kernelmark.micro.roofs import SOURCES, measure
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
 from kernelmark.runners.possible import threads_of
-from kernelmark.stores import new_run_id
+from kernelmark.stores import new_run_id, open_store
 from kernelmark.stores.roofs import newest
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def roofs_for_plan(
     plan: Plan, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
     """Return the roofs of the plan's devices. Roofs that are missing, older than a week or
-    disturbed by other work are measured."""
+    disturbed by other work are measured. Without a store they are read from the default one."""
     if mode == "none":
         return ()
     roofs: list[Roof] = []
@@ -99,13 +99,22 @@ def _seconds_name(info: DeviceInfo) -> str:
 def _must_measure(
     info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
 ) -> tuple[bool, tuple[Roof, ...]]:
-    """Return whether roofs have to be measured, and those in the store."""
-    known: tuple[Roof, ...] = ()
+    """Return whether roofs have to be measured, and those in the store. Without a store, fresh
+    roofs of the default store are used, but nothing is written to it."""
+    host = platform.node()
     if store is not None:
-        host = platform.node()
         known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
         return mode == "fresh" or not _still_good(known), known
-    return mode == "fresh" or info.kind not in ("cuda", "hip"), known
+    if mode == "fresh":
+        return True, ()
+    try:
+        with open_store(readonly=True) as default:
+            known = default.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
+    except KernelmarkError:  # there is none yet, or it cannot be read
+        known = ()
+    if _still_good(known):
+        return False, known
+    return info.kind not in ("cuda", "hip"), ()
 
 
 def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:
@@ -133,7 +142,7 @@ def _roofs(
     if needed:
         when = ", once a week" if store is not None and mode != "fresh" else ""
         return measure_roofs(info, threads, store, tell, known, when)
-    if store is None:
+    if not known:
         tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them")
     return known
 

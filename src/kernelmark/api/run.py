@@ -22,7 +22,7 @@ from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
 from kernelmark.report.progress import ProgressLines
-from kernelmark.runners.events import Event, Waiting
+from kernelmark.runners.events import WAITS, Event, Waiting
 from kernelmark.runners.session import OnEvent
 from kernelmark.stores import open_store
 from kernelmark.workloads.suites import Suite
@@ -126,7 +126,7 @@ def _write_line(text: str) -> None:
 
 def _report_wait(event: Event) -> None:
     """Report a wait for a locked device, also without `progress`: it may take minutes."""
-    if isinstance(event, Waiting):
+    if isinstance(event, Waiting) and WAITS.is_due(event.device):
         _write_line(str(event))
 
 

@@ -105,7 +105,8 @@ Budget = Annotated[
     o.option(
         "--budget S",
         COMPARISON,
-        help="Limit the seconds of the whole command; undecided pairs are reported as unsure.",
+        help="Start no pair after this many seconds of the whole command; undecided pairs are "
+        "reported as unsure.",
     ),
 ]
 MinSamples = Annotated[

@@ -201,8 +201,8 @@ def _print_notes(
     if not quiet:
         for what, base, head in comparison.environment:
             say(f"environment: {what}: {base or '–'} → {head or '–'}")
-        if report.unrecorded(comparison):
-            say("environment: not recorded on either side")
+        if missing := report.unrecorded(comparison):
+            say(f"environment: {missing}")
         for text in report.notes(comparison, gone_fails=gone_fails):
             say(f"note: {text}")
         hidden = len(comparison.rows) - len(comparison.changed)

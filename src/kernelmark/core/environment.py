@@ -42,7 +42,8 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Host, devices, versions, commit and the variables that change results."""
+    """Host, devices, versions, commit and the variables that change results. `libraries` and
+    `variables` are those of the process that measured; both are empty if it reported none."""
 
     host: str = ""
     os: str = ""
@@ -61,6 +62,12 @@ class Environment:
         object.__setattr__(self, "variables", FrozenDict(self.variables))
 
     @property
+    def recorded(self) -> bool:
+        """Whether libraries and variables are known. A worker always reports a library (numpy);
+        imported files and runs whose workers all died have none."""
+        return bool(self.libraries)
+
+    @property
     def fingerprint(self) -> str:
         """A hash that is equal for environments that should give equal results."""
         return hashlib.sha256(
@@ -69,8 +76,11 @@ class Environment:
 
 
 def difference(base: Environment, head: Environment) -> list[tuple[str, str, str]]:
-    """Return (name, base value, head value) of every difference; "" if a side lacks it."""
-    flat_base, flat_head = _flatten(base), _flatten(head)
+    """Return (name, base value, head value) of every difference; "" if a side lacks it.
+
+    Libraries and variables are compared only if both sides have them recorded."""
+    recorded = base.recorded and head.recorded
+    flat_base, flat_head = (_flatten(side, versions=recorded) for side in (base, head))
     return [
         (name, flat_base.get(name, ""), flat_head.get(name, ""))
         for name in sorted(flat_base.keys() | flat_head.keys())
@@ -78,13 +88,14 @@ def difference(base: Environment, head: Environment) -> list[tuple[str, str, str
     ]
 
 
-def _flatten(environment: Environment) -> dict[str, str]:
+def _flatten(environment: Environment, *, versions: bool) -> dict[str, str]:
     flat = {
         name: str(getattr(environment, name))
         for name in ("host", "os", "python", "kernelmark_version", "commit", "dirty", "container")
     }
-    flat |= {f"library {name}": value for name, value in environment.libraries.items()}
-    flat |= {f"variable {name}": value for name, value in environment.variables.items()}
+    if versions:
+        flat |= {f"library {name}": value for name, value in environment.libraries.items()}
+        flat |= {f"variable {name}": value for name, value in environment.variables.items()}
     for device in environment.devices:
         flat[f"device {device.name}"] = f"{device.model} ({device.arch}), driver {device.driver}"
     return flat

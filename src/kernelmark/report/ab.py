@@ -156,7 +156,25 @@ def restless(report: AbReport) -> str:
 
 def remarks(report: AbReport) -> list[str]:
     """Return notes that apply to the comparison as a whole."""
-    return [text for text in (audit(report), two_numbers(report), restless(report)) if text]
+    found = (other_load(report), audit(report), two_numbers(report), restless(report))
+    return [text for text in found if text]
+
+
+def other_load(report: AbReport) -> str:
+    """Return a warning if other work took cores from timed launches, else ""."""
+    loads = []
+    for row in report.rows:
+        measured = (side.measurement for side in (row.base, row.head))
+        warnings = [one for found in measured if found for one in found.warnings]
+        if seen := [one for one in warnings if one.code == "other-load"]:
+            loads.append(max(seen, key=_load))
+    if not loads:
+        return ""
+    return f"warning: in {counted(len(loads), 'pair')}, {max(loads, key=_load)}"
+
+
+def _load(warning: Reason) -> float:
+    return float(warning.fields["load"])
 
 
 def two_numbers(report: AbReport) -> str:

@@ -159,9 +159,15 @@ def _micro_differences(comparison: Comparison) -> list[str]:
     return [f"{', '.join(names)}: taken {ways}" for ways, names in found.items()]
 
 
-def unrecorded(comparison: Comparison) -> bool:
-    """Return whether neither environment was recorded, as in imported files of bare times."""
-    return all(run.environment == _UNKNOWN for run in comparison.runs)
+def unrecorded(comparison: Comparison) -> str:
+    """Return a sentence about environments that were not recorded, as in imported files of bare
+    times and in runs whose workers all died; "" if there are none."""
+    if all(run.environment == _UNKNOWN for run in comparison.runs):
+        return "the environments were not recorded"
+    base, head = (run.environment.recorded for run in comparison.runs)
+    if base == head:
+        return ""
+    return f"libraries and variables of {'head' if base else 'base'} were not recorded"
 
 
 def environment(comparison: Comparison) -> Table:
@@ -211,13 +217,14 @@ def comment(
     asked = failed and not any(change.counts for change in changes)
     facts = ["It fails, as --fail-on asks"] if asked else []
     lines = notes(comparison, gone_fails=gone_fails)
-    if unrecorded(comparison):
-        lines.append("the environments were not recorded")
+    table = _untitled(environment(comparison))
+    if missing := unrecorded(comparison):
+        lines.append(missing)
     return changes_comment(
         changes,
         facts=[*facts, summary(comparison), _sides_text(comparison)],
         notes=lines,
-        environment=None if unrecorded(comparison) else _untitled(environment(comparison)),
+        environment=None if missing and not table.rows else table,
         command=command,
     )
 

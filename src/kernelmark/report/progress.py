@@ -50,6 +50,7 @@ def say_other(event: e.Event, say: Say) -> None:
     if isinstance(event, e.DeviceLost):
         say(f"warning: {event.device} is lost: {event.reason}")
     elif isinstance(event, e.Waiting):
-        say(str(event))
+        if e.WAITS.is_due(event.device):
+            say(str(event))
     elif isinstance(event, e.Note):
         say(f"note: {event.text}")

@@ -67,7 +67,8 @@ class Dispatch:
         self._events: deque[Event] = deque()
         self._active: dict[Slot, Task] = {}
         self._votes = SecondVotes(pool.devices)
-        self._environment_read = False
+        self._environment_read = self._environment_asked = self._environment_last = False
+        self._first = cases[0] if cases else None
         self._queued_s = self._queued_s_at = 0.0  # expected seconds of the queue, and when computed
         kernels = {task.kernel: task.case for task in self._queue if compiles(task.case.backend)}
         self._to_compile = iter(list(kernels.values()))
@@ -87,7 +88,8 @@ class Dispatch:
                     self._assign()
                 while self._events:
                     yield self._events.popleft()
-                if self.done == self.total and not self._pool.measuring:
+                ended = self.done == self.total and not self._pool.measuring
+                if ended and not self._read_environment_last():
                     return
                 self._assign()
                 if not self._events and (outcome := self._pool.poll()) is not None:
@@ -173,6 +175,7 @@ class Dispatch:
             if isinstance(outcome.value, Failure):
                 self._emit(Note(text=format_reason(outcome.value.error, BRIEF)))
             else:
+                self._environment_read = True
                 environment = slot.without_own_variables(outcome.value)
                 self._emit(EnvironmentRead(environment=environment))
 
@@ -228,11 +231,24 @@ class Dispatch:
             self._put_back(task)
         else:
             self._finish(task, join(task.parts))
-        if result.status is Status.OK and not self._environment_read:
+        if result.status is Status.OK and not self._environment_asked:
             # This worker has loaded the case's libraries, so reading their versions is quick.
-            self._environment_read = True
-            threads = threads_of(task.case, slot.info)
-            self._pool.submit(slot, ReadEnvironment(backends=self._backends, threads=threads))
+            self._environment_asked = True
+            self._read_environment(slot, task.case)
+
+    def _read_environment(self, slot: Slot, case: Case) -> None:
+        threads = threads_of(case, slot.info)
+        self._pool.submit(slot, ReadEnvironment(backends=self._backends, threads=threads))
+
+    def _read_environment_last(self) -> bool:
+        """Submit the job if no case was ok, or if the worker died; once. Return whether it was
+        submitted."""
+        slot = next((slot for slot in self._pool.devices if slot.idle), None)
+        if self._environment_read or self._environment_last or not (slot and self._first):
+            return False
+        self._environment_last = True
+        self._read_environment(slot, self._first)
+        return True
 
     def _settle(self, task: Task, second: Result | None) -> None:
         """Finish a case that failed on one device, after the second vote."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import Case, Result, Status
+
+_WAIT_REPORT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,26 @@ class Waiting:
 
     def __str__(self) -> str:
         return f"waiting for {self.device}: {self.holder or 'another process'} is timing on it"
+
+
+class WaitLimiter:
+    """Limits reports of waiting to one a minute and device: two processes that alternate on a
+    device wait for each other at every case."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, float] = {}
+
+    def is_due(self, device: str) -> bool:
+        """Return whether to report a wait now; if so, the next minute begins."""
+        now = time.monotonic()
+        if now - self._reported.get(device, -math.inf) < _WAIT_REPORT_S:
+            return False
+        self._reported[device] = now
+        return True
+
+
+# Of this process: a script may call km.run and km.bench in a loop.
+WAITS = WaitLimiter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ _MAX_EXTRAPOLATION = 10
 # A backend that refused this many cases and measured none is assumed to refuse the rest too.
 _MAX_REFUSED = 10
 _BEST = "best-rate"
+_LARGEST = "largest"  # the work of the largest problem that a rate was learnt from
 # A case that used more than this fraction of its budget was probably ended by the time cap.
 _CAPPED = 0.9
 # Untimed launches of a case: the first one, and those of checks.
@@ -73,13 +74,18 @@ class Means:
         """Return only the best rates of ops. They hardly change, while a backend's rates may drop
         to a hundredth on a busy machine."""
         rates = Means()
-        rates._observed = {n: v for n, v in self._observed.items() if n.endswith(f"/{_BEST}")}
+        ends = f"/{_BEST}", f"/{_BEST}/{_LARGEST}"
+        rates._observed = {n: v for n, v in self._observed.items() if n.endswith(ends)}
         return rates
 
     def get(self, *names: str) -> float | None:
         """Return the mean of the first of `names` that has observations."""
         known = (self._observed[name] for name in names if name in self._observed)
         return next((_trimmed_mean(values) for values in known), None)
+
+    def largest(self, name: str) -> float | None:
+        """Return the largest observation; None if there are none."""
+        return max(self._observed.get(name, ()), default=None)
 
     def learn(self, name: str, value: float) -> None:
         if math.isfinite(value) and value >= 0:
@@ -129,7 +135,6 @@ class Forecast:
         self._loaded: set[str] = set()  # backends loaded by a process of this run
         self._refused: dict[str, int] = {}
         self._ran: dict[str, int] = {}
-        self._largest: dict[str, float] = {}
         self._work = functools.cache(work)
 
     @classmethod
@@ -180,7 +185,8 @@ class Forecast:
             rate = size / result.measurement.median_s
             for key in self._rate_keys(case):
                 self.means.learn(key, max(rate, self.means.get(key) or 0.0))
-                self._largest[key] = max(size, self._largest.get(key, 0.0))
+                largest = f"{key}/{_LARGEST}"
+                self.means.learn(largest, max(size, self.means.largest(largest) or 0.0))
 
     def learn_compiled(self, case: Case, status: Status, seconds: float) -> None:
         """Update the means from compiling a case, which took `seconds` on one core."""
@@ -227,9 +233,11 @@ class Forecast:
     def _full_s(self, case: Case) -> float:
         timing = case.timing
         launches_s = self._launches_s(case)
-        size, keys = self._work(case), self._rate_keys(case)
-        if size and (rate := self.means.get(*keys)):
-            largest = self._largest.get(keys[0])
+        size = self._work(case)
+        known = (key for key in self._rate_keys(case) if self.means.get(key))
+        if size and (key := next(known, "")) and (rate := self.means.get(key)):
+            # Earlier versions saved rates without it.
+            largest = self.means.largest(f"{key}/{_LARGEST}")
             if largest is None or size <= _MAX_EXTRAPOLATION * largest:
                 launch_s = size / rate
                 # A block has min_samples launches, or as many as fit into its part of max_s.

@@ -66,12 +66,13 @@ def run_cases(
         retrying=resume and retry_failed,
         roofs=roofs,
         configured=len(configured) if refuse_config and not resume else 0,
+        keeps_environment=bool(kept) and run.environment.recorded,
     )
     with caught_stops():
         try:
             if store is not None:
                 (store.update_run if resume else store.add_run)(run)
-            run = session.finish(session.drive(events, keep_environment=bool(kept)))
+            run = session.finish(session.drive(events))
         except BaseException as error:
             if isinstance(error, UsageError) and error.message.code == UNKNOWN_NAME:
                 if store is not None:
@@ -124,7 +125,8 @@ def _refuse_unknown_config(events: Iterator[Event], configured: int) -> Iterator
 
 class _Session:
     """The state of a run in progress. `configured` is the number of cases of which at least one
-    must accept the names of its config; 0 disables the check."""
+    must accept the names of its config; 0 disables the check. `keeps_environment`: the run was
+    resumed with results of the environment that is stored."""
 
     def __init__(
         self,
@@ -135,17 +137,20 @@ class _Session:
         retrying: bool,
         roofs: Sequence[Roof],
         configured: int,
+        keeps_environment: bool,
     ) -> None:
         self.run = run
         self.results: list[Result] = []
         self.begun = False
+        self._environment_read = False
         self._store = store
         self._on_event = on_event
         self._retrying = retrying
         self._roofs = roofs
         self._configured = configured
+        self._keeps_environment = keeps_environment
 
-    def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
+    def drive(self, events: Iterator[Event]) -> RunState:
         self.begun = True
         try:
             with interruptible() as guard:
@@ -155,7 +160,7 @@ class _Session:
                             event = dataclasses.replace(event, result=self._checked(event.result))
                             self._store_result(event.result)
                         elif isinstance(event, EnvironmentRead):
-                            self._on_environment(event, keep=keep_environment)
+                            self._on_environment(event)
                     self._on_event(event)
         except KeyboardInterrupt:
             return RunState.INTERRUPTED
@@ -167,7 +172,13 @@ class _Session:
 
     def finish(self, state: RunState) -> Run:
         """Store the run's final state, and return the run."""
-        self.run = dataclasses.replace(self.run, state=state, finished=time.time())
+        environment = self.run.environment
+        if not (self._environment_read or self._keeps_environment):
+            # Versions and variables as this process sees them differ from those of a worker.
+            environment = dataclasses.replace(environment, libraries={}, variables={})
+        self.run = dataclasses.replace(
+            self.run, state=state, finished=time.time(), environment=environment
+        )
         if self._store is not None:
             self._store.update_run(self.run)
         return self.run
@@ -182,13 +193,14 @@ class _Session:
             self._store.add_results(self.run.id, [result], alone=self._retrying)
         self.results.append(result)
 
-    def _on_environment(self, event: EnvironmentRead, *, keep: bool) -> None:
+    def _on_environment(self, event: EnvironmentRead) -> None:
         environment = merge_worker_environment(self.run.environment, event.environment)
-        if keep:
+        if self._keeps_environment:
             for what, before, now in difference(self.run.environment, environment):
                 text = f"since this run began, {what} changed from {before!r} to {now!r}"
                 self._on_event(Note(text=text))
             return
+        self._environment_read = True
         self.run = dataclasses.replace(self.run, environment=environment)
         if self._store is not None:
             self._store.update_run(self.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def _locate_url(text: str) -> Place:
 
 def check_file(place: Place, path: Path, *, readonly: bool) -> None:
     """Raise StoreError for a path at which no SQLite store can be opened; for writing, create the
-    folder.
+    folder of the user's own store.
 
     Other users may be able to write to a store that was named, but not to the user's own."""
     if not place.given and (unsafe := find_unsafe(path)) is not None:
@@ -111,7 +112,13 @@ def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
             hint=Reason("fill-store", command="kmark run"),
         )
     try:
-        make_folder(path.parent)
+        if not place.given:
+            make_folder(path.parent)
+        elif not path.parent.exists():  # most likely a typing error
+            raise StoreError(
+                Reason("file-without-folder", file=place.shown, folder=str(path.parent)),
+                hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
+            )
     except OSError as error:
         raise _unusable(place, error) from None
     if not may_write(path.parent):

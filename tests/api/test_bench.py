@@ -374,6 +374,25 @@ def test_it_can_be_stored(tmp_path):
         assert [one.status for one in store.results(run.id)] == [Status.OK]
 
 
+@pytest.mark.parametrize("given", ["True", "a path", "text", "a URL"])
+def test_the_store_is_given_as_it_is_to_run(tmp_path, monkeypatch, given):
+    where = tmp_path / "s.sqlite"
+    monkeypatch.setenv("KERNELMARK_STORE", str(where))
+    store = {"True": True, "a path": where, "text": str(where), "a URL": f"sqlite:///{where}"}[
+        given
+    ]
+    run = km.bench(np.abs, X, timing=BRIEF, store=store).run
+    assert km.load(store=store).run.id == run.id
+
+
+@pytest.mark.parametrize("store", [None, False])
+def test_without_a_store_nothing_is_stored(tmp_path, monkeypatch, store):
+    where = tmp_path / "s.sqlite"
+    monkeypatch.setenv("KERNELMARK_STORE", str(where))
+    km.bench(np.abs, X, timing=BRIEF, store=store)
+    assert not where.exists()
+
+
 @pytest.mark.parametrize(
     ("fn", "inputs"),
     [

@@ -223,8 +223,39 @@ def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
     found = km.load(made.run.id, store=place)
     assert found.run.id == made.run.id
     assert [one.case.id for one in found] == [one.case.id for one in made]
+    with km.open_store(place) as store:
+        assert km.load(store=store).run.id == made.run.id
+        assert store.run().id == made.run.id, "it is still open"
     made.to_json(tmp_path / "r.json")
     assert km.load(str(tmp_path / "r.json")).run.id == made.run.id
+    assert km.load(tmp_path / "r.json").run.id == made.run.id
+
+
+def test_a_run_is_loaded_by_a_name_or_a_path():
+    with raises_code(UsageError, "argument-type", name="ref", given="3") as refused:
+        km.load(3)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: km.run("gemm", m=8, n=8, k=8, dtype="f32", store=store),
+        lambda store: km.bench(np.abs, np.ones(8, np.float32), store=store),
+        lambda store: km.load(store=store),
+        lambda store: km.plot("roofline", store=store),
+        lambda store: km.plot("history", store=store),
+    ],
+)
+def test_what_is_not_a_store_is_refused(call):
+    with raises_code(UsageError, "argument-type", name="store", given="5") as refused:
+        call(5)
+    assert refused.value.hint
+
+
+def test_a_stored_run_needs_a_store():
+    with raises_code(UsageError, "run-without-store", name="latest"):
+        km.load(store=False)
 
 
 @pytest.mark.parametrize(

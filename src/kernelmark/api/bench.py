@@ -52,10 +52,11 @@ from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
-from kernelmark.stores import new_run_id, open_store
+from kernelmark.stores import new_run_id, open_store, opened
 
 if TYPE_CHECKING:
     from kernelmark.core.roof import Roof
+    from kernelmark.stores import StoreArgument
     from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
@@ -103,7 +104,7 @@ def compare_kernels(
     timing: str | Timing | None = None,
     rotate: bool = True,
     op: str = "",
-    store: Store | None = None,
+    store: StoreArgument = None,
     label: str = "",
 ) -> Results:
     """Measure several functions on the same inputs, each checked against `ref`.
@@ -117,54 +118,56 @@ def compare_kernels(
     have a meaning. `timing` is by default up to one second, until the interval is within ±2 %; on a
     GPU a quarter of a second (more for kernels of many milliseconds), until it is within ±3 %;
     `timing="default"` is that of `run`. `op` names what is computed, by default `ref` or the first
-    kernel. With a `store` the run is saved in it.
+    kernel. With a `store` (True for the user's own, a path, a URL or an open store) the run is
+    saved in it.
     """
-    _check_types(kernels, inputs, ref, store)
+    _check_types(kernels, inputs, ref)
     check_name(label)
-    # git and the driver answer while the first call loads libraries and kernels.
-    form, place = _form_and_device(inputs)
-    wait_for_environment = _in_background(partial(_environment, place, form))
-    first, call = _first_call(kernels, inputs, rotate=rotate)
-    here = wait_for_environment()  # before anything is timed, which the thread would disturb
-    named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
-    how = call.timing(first) if timing is None else load_timing(timing)
-    definition = Definition(
-        inputs=_no_parameters,
-        reference=ref or _no_reference,
-        flops=lambda: flops,
-        nbytes=None if nbytes is None else lambda: nbytes,
-        rtol=rtol,
-        atol=atol,
-    )
-    made = _CallOp(named or "call", definition, call, checked=ref is not None)
-    kind, info = find(call.device)
-    run = Run(
-        id=new_run_id(),
-        started=time.time(),
-        environment=here,
-        label=label,
-        cases=len(kernels),
-        state=RunState.DONE,
-    )
-    results = []
-    on_wait = partial(_report_wait, info.name)
-    with hold_lock(info, on_wait), call.on_device(info.index), existing_objects_frozen():
-        device = kind.open(info.index, how.threads)
-        try:
-            call.share_stream(device)
-            for called, fn in kernels.items():
-                case = Case(problem=made.asked, backend=called, timing=how)
-                results.append(_measured(fn, case, made, device))
-        finally:
-            device.close()
-    run = dataclasses.replace(run, finished=time.time())
-    result_set = ResultSet(run=run, results=tuple(results))
-    if store is not None or flops or nbytes:
-        roofs = _roofs(store, info.name)
-        result_set = dataclasses.replace(result_set, roofs=roofs)
-    if store is not None:
-        store.add_result_set(result_set)
-    return Results(result_set, notes=call.notes)
+    with opened(store) as target:
+        # git and the driver answer while the first call loads libraries and kernels.
+        form, place = _form_and_device(inputs)
+        wait_for_environment = _in_background(partial(_environment, place, form))
+        first, call = _first_call(kernels, inputs, rotate=rotate)
+        here = wait_for_environment()  # before anything is timed, which the thread would disturb
+        named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
+        how = call.timing(first) if timing is None else load_timing(timing)
+        definition = Definition(
+            inputs=_no_parameters,
+            reference=ref or _no_reference,
+            flops=lambda: flops,
+            nbytes=None if nbytes is None else lambda: nbytes,
+            rtol=rtol,
+            atol=atol,
+        )
+        made = _CallOp(named or "call", definition, call, checked=ref is not None)
+        kind, info = find(call.device)
+        run = Run(
+            id=new_run_id(),
+            started=time.time(),
+            environment=here,
+            label=label,
+            cases=len(kernels),
+            state=RunState.DONE,
+        )
+        results = []
+        on_wait = partial(_report_wait, info.name)
+        with hold_lock(info, on_wait), call.on_device(info.index), existing_objects_frozen():
+            device = kind.open(info.index, how.threads)
+            try:
+                call.share_stream(device)
+                for called, fn in kernels.items():
+                    case = Case(problem=made.asked, backend=called, timing=how)
+                    results.append(_measured(fn, case, made, device))
+            finally:
+                device.close()
+        run = dataclasses.replace(run, finished=time.time())
+        result_set = ResultSet(run=run, results=tuple(results))
+        if target is not None or flops or nbytes:
+            roofs = _roofs(target, info.name)
+            result_set = dataclasses.replace(result_set, roofs=roofs)
+        if target is not None:
+            target.add_result_set(result_set)
+        return Results(result_set, notes=call.notes)
 
 
 def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
@@ -180,7 +183,7 @@ def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
         return ()
 
 
-def _check_types(kernels: object, inputs: object, ref: object, store: object) -> None:
+def _check_types(kernels: object, inputs: object, ref: object) -> None:
     """Raise UsageError for arguments of a wrong type, with a hint that Python's error lacks."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
@@ -202,11 +205,6 @@ def _check_types(kernels: object, inputs: object, ref: object, store: object) ->
         raise UsageError(
             f"ref is of type {kind}, not a function",
             hint="ref=lambda x: ...: it gets the same inputs in float64",
-        )
-    if store is not None and not hasattr(store, "roofs"):
-        kind = type(store).__name__
-        raise UsageError(
-            f"store is of type {kind}, not a store", hint="with km.open_store() as store: ..."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import os
@@ -24,12 +23,12 @@ from kernelmark.core.units import plain_number
 from kernelmark.report.progress import ProgressLines
 from kernelmark.runners.events import Event, Waiting
 from kernelmark.runners.session import OnEvent
-from kernelmark.stores import open_store
+from kernelmark.stores import opened
 from kernelmark.workloads.suites import Suite
 from kernelmark.workloads.suites import load as load_suite
 
 if TYPE_CHECKING:
-    from kernelmark.stores.store import Store
+    from kernelmark.stores import StoreArgument
 
 Words = str | Sequence[str] | None
 
@@ -44,7 +43,7 @@ def run(
     dtype: Words = None,
     config: Config | None = None,
     timing: str | Timing = "default",
-    store: bool | str | os.PathLike[str] | Store = False,
+    store: StoreArgument = False,
     label: str = "",
     limit: int | None = None,
     filter: str | None = None,
@@ -87,23 +86,12 @@ def run(
     how = load_timing(timing)
     made = plan(selection, how)
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s, refuse_config=True)
-    with contextlib.ExitStack() as stack:
-        opened: Store | None = None
-        if store is True:
-            opened = stack.enter_context(open_store(None))
-        elif isinstance(store, str | os.PathLike):
-            opened = stack.enter_context(open_store(store))
-        elif not isinstance(store, bool) and hasattr(store, "result_set"):
-            opened = store
-        elif store is not False:
-            raise UsageError(
-                f"store={store!r} is not a store", hint="give True, a path, a URL or an open store"
-            )
+    with opened(store) as target:
         if progress and on_event is None:
             on_event = ProgressLines(_write_line)
-        results = measure(made, conduct=conduct, store=opened, on_event=on_event or _report_wait)
+        results = measure(made, conduct=conduct, store=target, on_event=on_event or _report_wait)
     if results.run.state is RunState.INTERRUPTED:
-        kept = "" if opened is None else f"; run {results.run.id} is stored so far"
+        kept = "" if target is None else f"; run {results.run.id} is stored so far"
         raise KeyboardInterrupt(
             f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
         )
@@ -138,9 +126,9 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
         )
 
 
-def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
-    """A run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file. `store`
-    is a path or URL; by default the user's own."""
+def load(ref: str | os.PathLike[str] = "latest", *, store: StoreArgument = True) -> Results:
+    """Return a run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file.
+    `store` is a path, URL or open store; by default the user's own."""
     from kernelmark.api.loading import loaded
 
     with loaded(ref, store) as (results, _):

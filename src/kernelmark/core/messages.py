@@ -179,6 +179,7 @@ TEMPLATES = {
     "not-installed": "{needs} needs {name}, which is not installed",
     "variable-unset": "the variable {name} is not set",
     "nothing-to-merge": "there is no measurement to merge",
+    "argument-type": "{name}={given} is not {wanted}",
     "unknown-name": "unknown {what} {name!r}{of:if  of {of}}",
     "module-lacks": "{file} has no `{name}`",
     "plugin-not-loaded": "the plugin that offers {what} {name!r} cannot be loaded: {error}",

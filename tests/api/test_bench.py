@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import gc
 import importlib.util
+import math
 import platform
 import sys
 import threading
@@ -656,6 +657,23 @@ def test_a_wrong_type_is_a_usage_error_with_a_hint(call):
     with pytest.raises(UsageError) as caught:
         call(np.ones((8, 8), np.float32))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["flops", "nbytes"])
+@pytest.mark.parametrize("given", ["many", -3, math.nan, math.inf, True, lambda: 5, [2]])
+def test_work_that_is_not_a_count_is_refused_before_anything_runs(name, given):
+    def never(x):
+        raise AssertionError("it was called")
+
+    with raises_code(UsageError, "argument-type", name=name, given=repr(given)) as refused:
+        km.bench(never, X, **{name: given})
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("given", [4096, 4096.0, np.int64(4096)])
+def test_work_may_be_any_number(given):
+    (found,) = km.bench(np.abs, X, timing=BRIEF, flops=given, nbytes=given)
+    assert (found.flops, found.bytes) == (4096, 4096)
 
 
 def test_a_run_of_functions_says_how_long_it_took():

@@ -122,6 +122,8 @@ def compare_kernels(
     saved in it.
     """
     _check_types(kernels, inputs, ref)
+    _check_count("flops", flops, "floating-point operations of one call: flops=2 * m * n * k")
+    _check_count("nbytes", nbytes, "bytes that one call reads and writes: nbytes=2 * x.nbytes")
     check_name(label)
     with opened(store) as target:
         # git and the driver answer while the first call loads libraries and kernels.
@@ -205,6 +207,16 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
         raise UsageError(
             f"ref is of type {kind}, not a function",
             hint="ref=lambda x: ...: it gets the same inputs in float64",
+        )
+
+
+def _check_count(name: str, given: object, meaning: str) -> None:
+    number = plain_number(given)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if given is not None and not (is_number and math.isfinite(number) and number >= 0):
+        raise UsageError(
+            Reason("argument-type", name=name, given=repr(given), wanted="a number of at least 0"),
+            hint=f"give the {meaning}",
         )
 
 

@@ -210,11 +210,35 @@ def test_numpy_numbers_are_numbers():
     assert axis_words(given) == ("m=3", "n=[1,2]", "alpha=0.5", "bias=yes")
 
 
-@pytest.mark.parametrize(("given", "meant"), [("fp32", "f32"), ("bfloat16", "bf16"), ("f31", None)])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("fp32", "f32"),
+        ("FP32", "f32"),
+        ("BF16", "bf16"),
+        ("bfloat16", "bf16"),
+        ("f31", None),
+    ],
+)
 def test_a_dtype_by_another_name_is_suggested(given, meant):
     with pytest.raises(ProblemError) as refused:
         km.run("gemm", m=8, n=8, k=8, dtype=given)
     assert (f"did you mean {meant}? " in refused.value.hint) == (meant is not None)
+
+
+@pytest.mark.parametrize("name", ["canaries", "sentinels"])
+def test_canaries_are_asked_for_by_either_name(monkeypatch, name):
+    planned = []
+
+    def no_plan(selection, timing):
+        planned.append(selection)
+        raise UsageError(Reason("problem-empty"))
+
+    monkeypatch.setattr("kernelmark.api.run.plan", no_plan)
+    for given in ({}, {name: True}):
+        with pytest.raises(UsageError):
+            km.run(suite="smoke", **given)
+    assert [selection.sentinels for selection in planned] == [False, True]
 
 
 def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):

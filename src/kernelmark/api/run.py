@@ -47,11 +47,12 @@ def run(
     label: str = "",
     limit: int | None = None,
     filter: str | None = None,
-    sentinels: bool = False,
+    canaries: bool = False,
     roofs: RoofMode = "stored",
     timeout_s: float = 300.0,
     progress: bool = False,
     on_event: OnEvent | None = None,
+    sentinels: bool = False,  # the old name of `canaries`
     **axes: object,
 ) -> Results:
     """Measure `op` over `axes`, a suite, or problems written out, in worker processes.
@@ -64,7 +65,7 @@ def run(
 
     `store` is False, True for the user's own store, or a path, URL or opened store. `progress`
     writes a line for each case that ended to stderr, with the time left; waiting for a device that
-    another process times on is always reported there. `sentinels` adds three problems that should
+    another process times on is always reported there. `canaries` adds three problems that should
     never change to a suite, as `kmark run` does. An illegal request raises before anything runs; a
     case that fails is a result with its status. Ctrl-C raises KeyboardInterrupt once everything
     finished is stored.
@@ -81,7 +82,7 @@ def run(
         config=_mapping(config or {}),
         filter=filter,
         limit=_whole(limit, "limit"),
-        sentinels=sentinels,
+        sentinels=canaries or sentinels,
     )
     how = load_timing(timing)
     made = plan(selection, how)

@@ -15,7 +15,7 @@ import kernelmark as km
 from kernelmark.api.plan import axis_words
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
-from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.errors import ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
@@ -224,6 +224,38 @@ def test_a_dtype_by_another_name_is_suggested(given, meant):
     with pytest.raises(ProblemError) as refused:
         km.run("gemm", m=8, n=8, k=8, dtype=given)
     assert (f"did you mean {meant}? " in refused.value.hint) == (meant is not None)
+
+
+@pytest.mark.parametrize("stored", [0, 1])
+def test_a_full_disk_is_reported_with_the_command_that_resumes(tmp_path, monkeypatch, stored):
+    chosen = {"m": [8, 16], "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
+    full = StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
+    done = []
+
+    def add_results(self, run_id, results, **more):
+        if len(done) == stored:
+            raise full
+        done.append(run_id)
+        return whole(self, run_id, results, **more)
+
+    with km.open_store(tmp_path / "s.sqlite") as store:
+        whole = type(store).add_results
+        monkeypatch.setattr(type(store), "add_results", add_results)
+        with raises_code(StoreError, "store-disk-full") as refused:
+            km.run("gemm", store=store, **chosen)
+        hint = refused.value.hint
+        assert (hint.code, hint.fields["run"]) == ("free-space-and-resume", store.run().id)
+
+
+def test_a_full_disk_that_takes_no_run_has_none_to_resume(tmp_path, monkeypatch):
+    def add_run(self, run):
+        raise StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
+
+    with km.open_store(tmp_path / "s.sqlite") as store:
+        monkeypatch.setattr(type(store), "add_run", add_run)
+        with raises_code(StoreError, "store-disk-full") as refused:
+            km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", backend="fake", store=store)
+    assert refused.value.hint.code == "free-space"
 
 
 @pytest.mark.parametrize("name", ["canaries", "sentinels"])

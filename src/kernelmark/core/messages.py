@@ -261,6 +261,12 @@ TEMPLATES = {
         " runs{@store}' lists what is stored"
     ),
     "measure-micro": "measure it: kmark micro {names}{@store}",
+    "free-space": (
+        "free some space, or choose another path with --store; what was stored before is intact"
+    ),
+    "free-space-and-resume": (
+        "free some space, then: kmark run --resume {run}{@store}; what was stored before is intact"
+    ),
     "fill-store": "`{command}` adds results",
     "ask-for": "for example: {@example}",
     "choose-from-suite": "choose from it by {@op}, {@dtype}, {@filter} or {@limit}",

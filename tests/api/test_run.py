@@ -15,7 +15,7 @@ import kernelmark as km
 from kernelmark.api.plan import axis_words
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
-from kernelmark.core.errors import ProblemError, StoreError, UsageError
+from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
@@ -224,6 +224,35 @@ def test_a_dtype_by_another_name_is_suggested(given, meant):
     with pytest.raises(ProblemError) as refused:
         km.run("gemm", m=8, n=8, k=8, dtype=given)
     assert (f"did you mean {meant}? " in refused.value.hint) == (meant is not None)
+
+
+def test_a_changed_file_of_ours_is_not_taken_for_one_of_another_tool(tmp_path):
+    made = km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", backend="fake")
+    file = tmp_path / "r.json"
+    file.write_text(made.to_json().replace('"ok"', '"fine"'))
+    with pytest.raises(CodecError) as refused:
+        read_file(str(file))
+    assert refused.value.message.root.code == "field-not-one-of"
+    assert refused.value.hint.code == "document-changed"
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "hint"),
+    [
+        (b"", "document-empty", None),
+        (b" \n", "document-empty", None),
+        (b"\x93\xff\x00\xc3", "document-not-text", None),
+        (b"some words", "document-not-json", None),
+        (b'{"kernelmark": "results", "ver', "document-not-json", "document-cut"),
+        (b'{"other": 1}', "not-a-document", None),
+    ],
+)
+def test_what_is_not_json_is_reported_as_what_it_is(tmp_path, content, code, hint):
+    file = tmp_path / "r.json"
+    file.write_bytes(content)
+    with raises_code(CodecError, code) as refused:
+        read_file(str(file))
+    assert getattr(refused.value.hint, "code", None) == hint
 
 
 @pytest.mark.parametrize("stored", [0, 1])

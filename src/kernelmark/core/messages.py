@@ -355,7 +355,14 @@ TEMPLATES = {
     "file-signature": "{file}: {name}({parameters:list}) cannot be called with {arguments:list}",
     "file-returned": "{file}: {name} returned {type}, not {wanted}",
     # Documents in JSON
+    "document-empty": "it is empty",
+    "document-not-text": "it is not text",
     "document-not-json": "not JSON: {error}",
+    "document-cut": "is the file cut short?",
+    "document-changed": (
+        "it is a kernelmark file, but was changed, or written by another version; export the run"
+        " again: kmark export RUN --json FILE"
+    ),
     "not-a-document": "not a kernelmark {wanted} document: no 'kernelmark' field",
     "document-of-other-kind": "a kernelmark {found!r} document, not a {wanted!r} one",
     "document-version": ("{what}: version {version!r} is not known; this kernelmark reads {known}"),

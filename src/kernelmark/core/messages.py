@@ -462,7 +462,7 @@ TEMPLATES = {
     "multimodal": "multimodal: {problem} by {backend}: {modes}",
     "multimodal-more": "multimodal: {count} more; kmark show --samples has all values",
     "warnings-more": "{count:n more warning}; kmark show has all of them",
-    "worst-of": "{cause} (the worst of {count} like this)",
+    "worst-of": "{cause} (the worst of {count} results)",
     # Files of other tools
     "file-size": "{where}: {file} holds {size} bytes where {expected} belong",
     "number-missing": "{where}: a number is missing",

@@ -287,6 +287,13 @@ def test_a_full_disk_that_takes_no_run_has_none_to_resume(tmp_path, monkeypatch)
     assert refused.value.hint.code == "free-space"
 
 
+def test_a_type_of_numpy_as_dtype_is_refused_with_a_name_as_hint():
+    given = repr(np.float32)
+    with raises_code(UsageError, "argument-type", name="dtype", given=given) as refused:
+        km.run("gemm", m=8, n=8, k=8, dtype=np.float32)
+    assert '"f32"' in refused.value.hint
+
+
 @pytest.mark.parametrize("name", ["canaries", "sentinels"])
 def test_canaries_are_asked_for_by_either_name(monkeypatch, name):
     planned = []

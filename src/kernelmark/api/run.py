@@ -30,6 +30,14 @@ from kernelmark.workloads.suites import load as load_suite
 if TYPE_CHECKING:
     from kernelmark.stores import StoreArgument
 
+_EXAMPLES = {
+    "op": "gemm",
+    "problem": "gemm m=512 n=512 k=512 dtype=f32",
+    "suite": "demo",
+    "dtype": "f32",
+    "backend": "numpy",
+    "device": "cpu",
+}
 Words = str | Sequence[str] | None
 
 
@@ -157,8 +165,8 @@ def _words(given: Words, name: str) -> tuple[str, ...]:
     for word in words:
         if not isinstance(word, str):
             raise UsageError(
-                f"{name}={word!r} is {type(word).__name__}, not a word",
-                hint=f"give a word or a list of words; {name} is text",
+                Reason("argument-type", name=name, given=repr(word), wanted="text"),
+                hint=f'give text or a list of texts, such as {name}="{_EXAMPLES[name]}"',
             )
     return words
 

@@ -83,7 +83,7 @@ TEMPLATES = {
     "format-type": "its call has d_type={logged}, and the GEMM that was tuned {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
-    "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-unknown-name": "{backend} has no setting {name!r} (config {config}); {why}",
     "config-not-whole": "{backend}: {name}={value!r} in the config is no whole number from 0 on",
     "config-not-in-space": (
         "{backend}: {name} is one of {known:list}{more:if  or {more} more}, not {value}"

@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kernelmark.core.errors import StoreError, UsageError
 from kernelmark.core.reason import Reason
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
     # What an argument `store=` of the Python API may be.
-    StoreArgument = bool | str | os.PathLike[str] | Store | None
+    StoreArgument: TypeAlias = bool | str | os.PathLike[str] | Store | None
 
 __all__ = ["Imported", "SeriesPoint", "new_run_id", "open_store", "opened", "require_sql"]
 

@@ -294,6 +294,14 @@ def test_a_type_of_numpy_as_dtype_is_refused_with_a_name_as_hint():
     assert '"f32"' in refused.value.hint
 
 
+@pytest.mark.parametrize("given", ["yes", 1, None])
+def test_progress_is_true_or_false(given):
+    chosen = {"m": 8, "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
+    with raises_code(UsageError, "argument-type", name="progress", given=repr(given)) as refused:
+        km.run("gemm", progress=given, **chosen)
+    assert refused.value.hint
+
+
 @pytest.mark.parametrize("name", ["canaries", "sentinels"])
 def test_canaries_are_asked_for_by_either_name(monkeypatch, name):
     planned = []

@@ -78,6 +78,11 @@ def run(
     case that fails is a result with its status. Ctrl-C raises KeyboardInterrupt once everything
     finished is stored.
     """
+    if not isinstance(progress, bool):
+        raise UsageError(
+            Reason("argument-type", name="progress", given=repr(progress), wanted="True or False"),
+            hint="progress=True writes a line for each case; on_event=f gets the events",
+        )
     _check_axes(axes, timing)
     selection = Selection(
         ops=_words(op, "op"),

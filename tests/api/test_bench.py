@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import gc
 import importlib.util
+import math
 import platform
 import sys
 import threading
@@ -381,6 +382,25 @@ def test_it_can_be_stored(tmp_path):
         assert [one.status for one in store.results(run.id)] == [Status.OK]
 
 
+@pytest.mark.parametrize("given", ["True", "a path", "text", "a URL"])
+def test_the_store_is_given_as_it_is_to_run(tmp_path, monkeypatch, given):
+    where = tmp_path / "s.sqlite"
+    monkeypatch.setenv("KERNELMARK_STORE", str(where))
+    store = {"True": True, "a path": where, "text": str(where), "a URL": f"sqlite:///{where}"}[
+        given
+    ]
+    run = km.bench(np.abs, X, timing=BRIEF, store=store).run
+    assert km.load(store=store).run.id == run.id
+
+
+@pytest.mark.parametrize("store", [None, False])
+def test_without_a_store_nothing_is_stored(tmp_path, monkeypatch, store):
+    where = tmp_path / "s.sqlite"
+    monkeypatch.setenv("KERNELMARK_STORE", str(where))
+    km.bench(np.abs, X, timing=BRIEF, store=store)
+    assert not where.exists()
+
+
 @pytest.mark.parametrize(
     ("fn", "inputs"),
     [
@@ -644,6 +664,23 @@ def test_a_wrong_type_is_a_usage_error_with_a_hint(call):
     with pytest.raises(UsageError) as caught:
         call(np.ones((8, 8), np.float32))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["flops", "nbytes"])
+@pytest.mark.parametrize("given", ["many", -3, math.nan, math.inf, True, lambda: 5, [2]])
+def test_work_that_is_not_a_count_is_refused_before_anything_runs(name, given):
+    def never(x):
+        raise AssertionError("it was called")
+
+    with raises_code(UsageError, "argument-type", name=name, given=repr(given)) as refused:
+        km.bench(never, X, **{name: given})
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("given", [4096, 4096.0, np.int64(4096)])
+def test_work_may_be_any_number(given):
+    (found,) = km.bench(np.abs, X, timing=BRIEF, flops=given, nbytes=given)
+    assert (found.flops, found.bytes) == (4096, 4096)
 
 
 def test_a_run_of_functions_says_how_long_it_took():

@@ -128,6 +128,18 @@ def test_a_comparison_is_brief_at_a_prompt():
     assert len(text) < 200
 
 
+def test_a_comparison_in_python_names_no_options_of_the_command_line():
+    base, head = run("a", 1e-3), run("b", 1e-3)
+    case = dataclasses.replace(
+        base.results[0].case, problem=parse_key("gemm m=9 n=8 k=8 dtype=f32")
+    )
+    gone = dataclasses.replace(base.results[0], case=case)
+    found = Results(head).compare(dataclasses.replace(base, results=(*base.results, gone)))
+    assert found.counts[VerdictStatus.GONE] == 1
+    assert "--" not in str(found).partition("gone")[2]
+    assert type(found).__name__ == "Comparison"
+
+
 @pytest.mark.parametrize("base", [3, None, ["a"], "latest"])
 def test_what_is_no_run_is_refused_with_a_hint(base):
     with pytest.raises(UsageError) as caught:

@@ -15,7 +15,7 @@ import kernelmark as km
 from kernelmark.api.plan import axis_words
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
-from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
@@ -210,11 +210,111 @@ def test_numpy_numbers_are_numbers():
     assert axis_words(given) == ("m=3", "n=[1,2]", "alpha=0.5", "bias=yes")
 
 
-@pytest.mark.parametrize(("given", "meant"), [("fp32", "f32"), ("bfloat16", "bf16"), ("f31", None)])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("fp32", "f32"),
+        ("FP32", "f32"),
+        ("BF16", "bf16"),
+        ("bfloat16", "bf16"),
+        ("f31", None),
+    ],
+)
 def test_a_dtype_by_another_name_is_suggested(given, meant):
     with pytest.raises(ProblemError) as refused:
         km.run("gemm", m=8, n=8, k=8, dtype=given)
     assert (f"did you mean {meant}? " in refused.value.hint) == (meant is not None)
+
+
+def test_a_changed_file_of_ours_is_not_taken_for_one_of_another_tool(tmp_path):
+    made = km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", backend="fake")
+    file = tmp_path / "r.json"
+    file.write_text(made.to_json().replace('"ok"', '"fine"'))
+    with pytest.raises(CodecError) as refused:
+        read_file(str(file))
+    assert refused.value.message.root.code == "field-not-one-of"
+    assert refused.value.hint.code == "document-changed"
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "hint"),
+    [
+        (b"", "document-empty", None),
+        (b" \n", "document-empty", None),
+        (b"\x93\xff\x00\xc3", "document-not-text", None),
+        (b"some words", "document-not-json", None),
+        (b'{"kernelmark": "results", "ver', "document-not-json", "document-cut"),
+        (b'{"other": 1}', "not-a-document", None),
+    ],
+)
+def test_what_is_not_json_is_reported_as_what_it_is(tmp_path, content, code, hint):
+    file = tmp_path / "r.json"
+    file.write_bytes(content)
+    with raises_code(CodecError, code) as refused:
+        read_file(str(file))
+    assert getattr(refused.value.hint, "code", None) == hint
+
+
+@pytest.mark.parametrize("stored", [0, 1])
+def test_a_full_disk_is_reported_with_the_command_that_resumes(tmp_path, monkeypatch, stored):
+    chosen = {"m": [8, 16], "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
+    full = StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
+    done = []
+
+    def add_results(self, run_id, results, **more):
+        if len(done) == stored:
+            raise full
+        done.append(run_id)
+        return whole(self, run_id, results, **more)
+
+    with km.open_store(tmp_path / "s.sqlite") as store:
+        whole = type(store).add_results
+        monkeypatch.setattr(type(store), "add_results", add_results)
+        with raises_code(StoreError, "store-disk-full") as refused:
+            km.run("gemm", store=store, **chosen)
+        hint = refused.value.hint
+        assert (hint.code, hint.fields["run"]) == ("free-space-and-resume", store.run().id)
+
+
+def test_a_full_disk_that_takes_no_run_has_none_to_resume(tmp_path, monkeypatch):
+    def add_run(self, run):
+        raise StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
+
+    with km.open_store(tmp_path / "s.sqlite") as store:
+        monkeypatch.setattr(type(store), "add_run", add_run)
+        with raises_code(StoreError, "store-disk-full") as refused:
+            km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", backend="fake", store=store)
+    assert refused.value.hint.code == "free-space"
+
+
+def test_a_type_of_numpy_as_dtype_is_refused_with_a_name_as_hint():
+    given = repr(np.float32)
+    with raises_code(UsageError, "argument-type", name="dtype", given=given) as refused:
+        km.run("gemm", m=8, n=8, k=8, dtype=np.float32)
+    assert '"f32"' in refused.value.hint
+
+
+@pytest.mark.parametrize("given", ["yes", 1, None])
+def test_progress_is_true_or_false(given):
+    chosen = {"m": 8, "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
+    with raises_code(UsageError, "argument-type", name="progress", given=repr(given)) as refused:
+        km.run("gemm", progress=given, **chosen)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["canaries", "sentinels"])
+def test_canaries_are_asked_for_by_either_name(monkeypatch, name):
+    planned = []
+
+    def no_plan(selection, timing):
+        planned.append(selection)
+        raise UsageError(Reason("problem-empty"))
+
+    monkeypatch.setattr("kernelmark.api.run.plan", no_plan)
+    for given in ({}, {name: True}):
+        with pytest.raises(UsageError):
+            km.run(suite="smoke", **given)
+    assert [selection.sentinels for selection in planned] == [False, True]
 
 
 def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
@@ -223,8 +323,39 @@ def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
     found = km.load(made.run.id, store=place)
     assert found.run.id == made.run.id
     assert [one.case.id for one in found] == [one.case.id for one in made]
+    with km.open_store(place) as store:
+        assert km.load(store=store).run.id == made.run.id
+        assert store.run().id == made.run.id, "it is still open"
     made.to_json(tmp_path / "r.json")
     assert km.load(str(tmp_path / "r.json")).run.id == made.run.id
+    assert km.load(tmp_path / "r.json").run.id == made.run.id
+
+
+def test_a_run_is_loaded_by_a_name_or_a_path():
+    with raises_code(UsageError, "argument-type", name="ref", given="3") as refused:
+        km.load(3)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: km.run("gemm", m=8, n=8, k=8, dtype="f32", store=store),
+        lambda store: km.bench(np.abs, np.ones(8, np.float32), store=store),
+        lambda store: km.load(store=store),
+        lambda store: km.plot("roofline", store=store),
+        lambda store: km.plot("history", store=store),
+    ],
+)
+def test_what_is_not_a_store_is_refused(call):
+    with raises_code(UsageError, "argument-type", name="store", given="5") as refused:
+        call(5)
+    assert refused.value.hint
+
+
+def test_a_stored_run_needs_a_store():
+    with raises_code(UsageError, "run-without-store", name="latest"):
+        km.load(store=False)
 
 
 @pytest.mark.parametrize(

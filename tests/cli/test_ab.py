@@ -112,8 +112,8 @@ def test_sides_that_do_not_differ_are_refused_before_anything_starts(kmark, word
 def test_a_budget_that_ends_before_the_first_look_is_told_before_it_starts(kmark):
     ended = kmark(*FAKE, *AA, "--budget", "0.1", "--dry-run")
     assert ended.code == 0
-    assert "first look after 4 rounds" in ended.err
-    assert "first look" not in kmark(*FAKE, *AA, "--budget", "1e6", "--dry-run").err
+    assert "first test after 4 rounds" in ended.err
+    assert "first test" not in kmark(*FAKE, *AA, "--budget", "1e6", "--dry-run").err
 
 
 def test_a_budget_that_ended_before_the_first_look_has_judged_nothing(kmark):

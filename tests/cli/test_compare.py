@@ -156,7 +156,7 @@ def test_rows_that_head_lacks_are_told(kmark, tmp_path):
         store.add_result_set(run("head", 10.0, started=2.0))
     ended = kmark("compare", "base", "head")
     assert ended.code == 0
-    assert "note: 2 rows of base are not in head; --fail-on gone makes that fail" in ended.err
+    assert "note: 2 rows of base are not in head; to fail on that too: --fail-on" in ended.err
     strict = kmark("compare", "base", "head", "--fail-on", "slower:3%,broken,gone", "--md", "-")
     assert strict.code == 1
     assert "note: 2 rows of base are not in head\n" in strict.err

@@ -130,6 +130,12 @@ def test_tables_that_take_no_row_are_told(written, make_result, make_set):
 def test_no_such_rule(tmp_path):
     with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.toml")):
         load(str(tmp_path / "none.toml"))
-    with pytest.raises(UsageError) as refused:
-        load("robst")
-    assert "robust" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("robst", "robust"), ("golden_to", "golden-tot"), ("fastest", None)]
+)
+def test_a_rule_close_to_a_known_one_is_suggested(given, meant):
+    with raises_code(UsageError, "unknown-name", name=given) as refused:
+        load(given)
+    assert (f"did you mean {meant}? " in str(refused.value.hint)) == (meant is not None)

@@ -191,7 +191,7 @@ def test_notes(make_result, found):
     gone = "1 row of base is not in head"
     assert report.notes(found) == [
         audit,
-        f"{gone}; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual",
+        f"{gone}; to fail on that too: --fail-on slower,broken,gone",
     ]
     assert report.notes(found, gone_fails=True) == [audit, gone]
     sides = [run(name, make_result(KEYS[0])) for name in ("a", "b")]

@@ -173,9 +173,11 @@ def test_a_multimodal_point_that_is_not_its_median_is_noted():
     two = story([Point(2.0, run_id="a"), Point(4.0, run_id="b", modes=modes)])
     near = story([Point(2.0, run_id="a"), Point(2.001, run_id="b", modes=modes)])
 
-    def notes(*stories):
+    def notes(*stories, shown=None):
         run = Run(id="b", started=1.0, environment=Environment())
-        return report.notes(dataclasses.replace(history(), stories=stories, runs=(run,)))
+        return report.notes(dataclasses.replace(history(), stories=stories, runs=(run,)), shown)
 
     assert len(notes(two)) == len(notes(near)) + 1
     assert not notes(story([Point(2.0), Point(4.0)]))
+    assert notes(two, near, shown=[two]) == notes(two)
+    assert notes(two, near, shown=[near]) == notes(near)

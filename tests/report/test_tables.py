@@ -129,6 +129,21 @@ def test_warnings_of_one_kind_are_told_once(make_result, make_set):
     assert (told.code, told.fields["count"], told.root.fields["load"]) == ("worst-of", 3, 3.5)
 
 
+def test_warnings_of_the_processes_of_one_result_are_one(make_result, make_set):
+    some = tuple(Reason("other-load", load=load, cores=2, threads=True) for load in (1.5, 3.5, 2.5))
+    (told,) = tables.warnings(tables.rows(make_set(make_result(warnings=some))))
+    assert (told.code, told.fields["load"]) == ("other-load", 3.5)
+    (told,) = tables.warnings(
+        tables.rows(
+            make_set(
+                make_result(warnings=some),
+                make_result("gemm m=9 n=8 k=8 dtype=f32", warnings=some[:1]),
+            )
+        )
+    )
+    assert (told.code, told.fields["count"], told.root.fields["load"]) == ("worst-of", 2, 3.5)
+
+
 def test_of_many_warnings_without_a_code_some_are_told(make_result, make_set):
     results = [
         make_result(f"gemm m={m} n=8 k=8 dtype=f32", warnings=(f"load {m}",)) for m in range(1, 9)

@@ -58,10 +58,11 @@ from kernelmark.runners.events import WAITS, Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
-from kernelmark.stores import new_run_id, open_store
+from kernelmark.stores import new_run_id, open_store, opened
 
 if TYPE_CHECKING:
     from kernelmark.core.roof import Roof
+    from kernelmark.stores import StoreArgument
     from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
@@ -114,7 +115,7 @@ def compare_kernels(
     timing: str | Timing | None = None,
     rotate: bool = True,
     op: str = "",
-    store: Store | None = None,
+    store: StoreArgument = None,
     label: str = "",
 ) -> Results:
     """Measure several functions on the same inputs, and check each against `ref`.
@@ -131,55 +132,59 @@ def compare_kernels(
         milliseconds) and ±3 %.
     rotate: False keeps float elements in position, for inputs such as masks.
     op: name of the op (default: the name of `ref`, or of the first kernel).
-    store: open store that the run is saved in (default: not saved).
+    store: where the run is saved: True for the user's store, a path, a URL or an open store
+        (default: not saved).
     label: label of the run.
     """
-    _check_types(kernels, inputs, ref, store)
+    _check_types(kernels, inputs, ref)
+    _check_count("flops", flops, "floating-point operations of one call: flops=2 * m * n * k")
+    _check_count("nbytes", nbytes, "bytes that one call reads and writes: nbytes=2 * x.nbytes")
     check_name(label)
-    # git and the driver are queried while the first call loads libraries and kernels.
-    form, place = _form_and_device(inputs)
-    wait_for_environment = _in_background(partial(_environment, place, form))
-    first, call = _first_call(kernels, inputs, rotate=rotate)
-    here = wait_for_environment()  # before timing, which the thread would disturb
-    named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
-    how = call.timing(first) if timing is None else load_timing(timing)
-    definition = Definition(
-        inputs=_no_parameters,
-        reference=ref or _no_reference,
-        flops=lambda: flops,
-        nbytes=None if nbytes is None else lambda: nbytes,
-        rtol=rtol,
-        atol=atol,
-    )
-    made = _CallOp(named or "call", definition, call, checked=ref is not None)
-    kind, info = find(call.device)
-    run = Run(
-        id=new_run_id(),
-        started=time.time(),
-        environment=here,
-        label=label,
-        cases=len(kernels),
-        state=RunState.DONE,
-    )
-    results = []
-    on_wait = partial(_report_wait, info.name)
-    with hold_lock(info, on_wait), call.on_device(info.index), existing_objects_frozen():
-        device = kind.open(info.index, how.threads)
-        try:
-            call.share_stream(device)
-            for called, fn in kernels.items():
-                case = Case(problem=made.asked, backend=called, timing=how)
-                results.append(_measured(fn, case, made, device))
-        finally:
-            device.close()
-    run = dataclasses.replace(run, finished=time.time())
-    result_set = ResultSet(run=run, results=tuple(results))
-    if store is not None or flops or nbytes:
-        roofs = _roofs(store, info.name)
-        result_set = dataclasses.replace(result_set, roofs=roofs)
-    if store is not None:
-        store.add_result_set(result_set)
-    return Results(result_set, notes=call.notes)
+    with opened(store) as target:
+        # git and the driver are queried while the first call loads libraries and kernels.
+        form, place = _form_and_device(inputs)
+        wait_for_environment = _in_background(partial(_environment, place, form))
+        first, call = _first_call(kernels, inputs, rotate=rotate)
+        here = wait_for_environment()  # before timing, which the thread would disturb
+        named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
+        how = call.timing(first) if timing is None else load_timing(timing)
+        definition = Definition(
+            inputs=_no_parameters,
+            reference=ref or _no_reference,
+            flops=lambda: flops,
+            nbytes=None if nbytes is None else lambda: nbytes,
+            rtol=rtol,
+            atol=atol,
+        )
+        made = _CallOp(named or "call", definition, call, checked=ref is not None)
+        kind, info = find(call.device)
+        run = Run(
+            id=new_run_id(),
+            started=time.time(),
+            environment=here,
+            label=label,
+            cases=len(kernels),
+            state=RunState.DONE,
+        )
+        results = []
+        on_wait = partial(_report_wait, info.name)
+        with hold_lock(info, on_wait), call.on_device(info.index), existing_objects_frozen():
+            device = kind.open(info.index, how.threads)
+            try:
+                call.share_stream(device)
+                for called, fn in kernels.items():
+                    case = Case(problem=made.asked, backend=called, timing=how)
+                    results.append(_measured(fn, case, made, device))
+            finally:
+                device.close()
+        run = dataclasses.replace(run, finished=time.time())
+        result_set = ResultSet(run=run, results=tuple(results))
+        if target is not None or flops or nbytes:
+            roofs = _roofs(target, info.name)
+            result_set = dataclasses.replace(result_set, roofs=roofs)
+        if target is not None:
+            target.add_result_set(result_set)
+        return Results(result_set, notes=call.notes)
 
 
 def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
@@ -195,7 +200,7 @@ def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
         return ()
 
 
-def _check_types(kernels: object, inputs: object, ref: object, store: object) -> None:
+def _check_types(kernels: object, inputs: object, ref: object) -> None:
     """Raise UsageError, with a hint, for arguments of a wrong type."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
@@ -218,10 +223,15 @@ def _check_types(kernels: object, inputs: object, ref: object, store: object) ->
             f"ref is of type {kind}, not a function",
             hint="ref=lambda x: ...: it gets the same inputs in float64",
         )
-    if store is not None and not hasattr(store, "roofs"):
-        kind = type(store).__name__
+
+
+def _check_count(name: str, given: object, meaning: str) -> None:
+    number = plain_number(given)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if given is not None and not (is_number and math.isfinite(number) and number >= 0):
         raise UsageError(
-            f"store is of type {kind}, not a store", hint="with km.open_store() as store: ..."
+            Reason("argument-type", name=name, given=repr(given), wanted="a number of at least 0"),
+            hint=f"give the {meaning}",
         )
 
 

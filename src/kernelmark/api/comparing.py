@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import read_run
 from kernelmark.api.sentinels import SENTINELS, sentinel_keys
-from kernelmark.compare import rulefile
+from kernelmark.compare import rulefile, verdicts
 from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, judged_s, marked, stories
 from kernelmark.compare.match import By
 from kernelmark.compare.rules.base import Rule
-from kernelmark.compare.verdicts import Audit, Comparison
+from kernelmark.compare.verdicts import Audit
 from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
@@ -37,13 +37,15 @@ _NOT_AUDITED = Audit(compared=0, alarms=0)
 _PAIRED = {"ab", "gate", "bisect"}  # commands that measure two sides
 
 
-class Shown(Comparison):
+class Comparison(verdicts.Comparison):
     """A comparison that prints as a table, also in notebooks."""
 
     __slots__ = ()
 
     def _parts(self) -> tuple[Table, list[str]]:
-        return report.table(self.rows), [report.summary(self), *report.notes(self)]
+        # Python has no --fail-on, which the note on gone rows would explain.
+        notes = report.notes(self, gone_fails=True)
+        return report.table(self.rows), [report.summary(self), *notes]
 
     def __str__(self) -> str:
         table, lines = self._parts()
@@ -66,7 +68,7 @@ def compare(
     match: By = "case",
     store: Store | None = None,
     sentinels: str = SENTINELS,
-) -> Shown:
+) -> Comparison:
     """Compare two runs, and give a verdict for every case they share.
 
     base, head: id, label or pinned name of a run in `store`, a file, or a `ResultSet`.
@@ -80,7 +82,7 @@ def compare(
         sides[0], sides[1], rule=judged_by, by=match, sentinels=sentinel_keys(sentinels)
     )
     fields = dataclasses.fields(found)
-    return Shown(**{field.name: getattr(found, field.name) for field in fields})
+    return Comparison(**{field.name: getattr(found, field.name) for field in fields})
 
 
 def history(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernelmark.compare.history import Story
     from kernelmark.core.roof import Roof
     from kernelmark.report.tables import Row
+    from kernelmark.stores import StoreArgument
 
 HISTORY, TUNING = "history", "tuning"
 KINDS = (*figures.RESULT_KINDS, HISTORY, TUNING)
@@ -40,7 +41,7 @@ class Figure:
 def plot(
     kind: str,
     *what: Results | str | os.PathLike[str],
-    store: str | os.PathLike[str] | None = None,
+    store: StoreArgument = True,
     x: str = "",
     y: str = "",
     base: str = "",
@@ -138,22 +139,24 @@ def _names(found: Sequence[Results]) -> list[str]:
 
 
 def _loaded(
-    one: Results | str | os.PathLike[str], store: str | os.PathLike[str] | None
+    one: Results | str | os.PathLike[str], store: StoreArgument
 ) -> tuple[Results, Sequence[Roof]]:
     if isinstance(one, Results):
         return one, ()
     from kernelmark.api.loading import loaded
     from kernelmark.api.roofs import memory_roofs
 
-    with loaded(os.fspath(one), store) as (results, opened):
-        return results, memory_roofs(opened, results.result_set)
+    with loaded(one, store) as (results, target):
+        return results, memory_roofs(target, results.result_set)
 
 
-def _stored_history(store: str | os.PathLike[str] | None, *, dark: bool) -> Figure:
+def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
     from kernelmark.api.comparing import history
     from kernelmark.report.history import by_worry
-    from kernelmark.stores import open_store
+    from kernelmark.stores import opened
 
-    with open_store(store, readonly=True) as opened:
-        found = history(opened)
+    with opened(True if store is None else store, readonly=True) as target:
+        if target is None:
+            raise UsageError("history needs a store", hint="leave out store=False")
+        found = history(target)
     return of_history(by_worry(found.stories), len(found.runs), dark=dark)

@@ -86,8 +86,10 @@ def _ours(data: bytes, place: str) -> ResultSet:
     from kernelmark.core.micro import is_old, read_old
     from kernelmark.core.plausible import check_results
 
+    ours = False
     try:
         document = codec.parse(data)
+        ours = isinstance(document, dict) and "kernelmark" in document
         if document == []:
             raise NothingToDo(f"{place}: holds no results")
         old = is_old(document)
@@ -95,7 +97,8 @@ def _ours(data: bytes, place: str) -> ResultSet:
         check_id("run", check_results(found).run.id)
     except (CodecError, UsageError) as error:
         reason = Reason("in-file", file=place, cause=error.message)
-        raise CodecError(reason, hint=error.hint) from None
+        hint = error.hint or (Reason("document-changed") if ours else None)
+        raise CodecError(reason, hint=hint) from None
     return found
 
 

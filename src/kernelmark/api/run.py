@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import os
@@ -24,13 +23,21 @@ from kernelmark.core.units import plain_number
 from kernelmark.report.progress import ProgressLines
 from kernelmark.runners.events import WAITS, Event, Waiting
 from kernelmark.runners.session import OnEvent
-from kernelmark.stores import open_store
+from kernelmark.stores import opened
 from kernelmark.workloads.suites import Suite
 from kernelmark.workloads.suites import load as load_suite
 
 if TYPE_CHECKING:
-    from kernelmark.stores.store import Store
+    from kernelmark.stores import StoreArgument
 
+_EXAMPLES = {
+    "op": "gemm",
+    "problem": "gemm m=512 n=512 k=512 dtype=f32",
+    "suite": "demo",
+    "dtype": "f32",
+    "backend": "numpy",
+    "device": "cpu",
+}
 Words = str | Sequence[str] | None
 
 
@@ -44,15 +51,16 @@ def run(
     dtype: Words = None,
     config: Config | None = None,
     timing: str | Timing = "default",
-    store: bool | str | os.PathLike[str] | Store = False,
+    store: StoreArgument = False,
     label: str = "",
     limit: int | None = None,
     filter: str | None = None,
-    sentinels: bool = False,
+    canaries: bool = False,
     roofs: RoofMode = "stored",
     timeout_s: float = 300.0,
     progress: bool = False,
     on_event: OnEvent | None = None,
+    sentinels: bool = False,  # the old name of `canaries`
     **axes: object,
 ) -> Results:
     """Measure an op over axes, a suite, or single problems, in worker processes.
@@ -71,15 +79,21 @@ def run(
     label: label of the run.
     filter: keep the problems whose key matches a regular expression.
     limit: keep at most this many problems, a sample over ops, dtypes and sizes.
-    sentinels: add the canaries, three problems that should never change, to a suite.
+    canaries: add the canaries, three problems that should never change, to a suite.
     roofs: "stored" reuses roofs of the last week, "fresh" measures them, "none" does without.
     timeout_s: limit for one case.
-    progress: write a line to stderr after each case; a wait for a locked device is always reported.
+    progress: write a line to stderr after each case, with the time left. A wait for a locked
+        device is always reported.
     on_event: callback for progress events.
 
     An illegal request raises UsageError before anything runs; a case that fails is a result with
     its status. Ctrl-C raises KeyboardInterrupt after the finished results are stored.
     """
+    if not isinstance(progress, bool):
+        raise UsageError(
+            Reason("argument-type", name="progress", given=repr(progress), wanted="True or False"),
+            hint="progress=True writes a line for each case; on_event=f gets the events",
+        )
     _check_axes(axes, timing)
     selection = Selection(
         ops=_words(op, "op"),
@@ -92,28 +106,17 @@ def run(
         config=_mapping(config or {}),
         filter=filter,
         limit=_whole(limit, "limit"),
-        sentinels=sentinels,
+        sentinels=canaries or sentinels,
     )
     how = load_timing(timing)
     made = plan(selection, how)
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s, refuse_config=True)
-    with contextlib.ExitStack() as stack:
-        opened: Store | None = None
-        if store is True:
-            opened = stack.enter_context(open_store(None))
-        elif isinstance(store, str | os.PathLike):
-            opened = stack.enter_context(open_store(store))
-        elif not isinstance(store, bool) and hasattr(store, "result_set"):
-            opened = store
-        elif store is not False:
-            raise UsageError(
-                f"store={store!r} is not a store", hint="give True, a path, a URL or an open store"
-            )
+    with opened(store) as target:
         if progress and on_event is None:
             on_event = ProgressLines(_write_line)
-        results = measure(made, conduct=conduct, store=opened, on_event=on_event or _report_wait)
+        results = measure(made, conduct=conduct, store=target, on_event=on_event or _report_wait)
     if results.run.state is RunState.INTERRUPTED:
-        kept = "" if opened is None else f"; run {results.run.id} is stored so far"
+        kept = "" if target is None else f"; run {results.run.id} is stored so far"
         raise KeyboardInterrupt(
             f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
         )
@@ -149,11 +152,11 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
         )
 
 
-def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
+def load(ref: str | os.PathLike[str] = "latest", *, store: StoreArgument = True) -> Results:
     """Return a stored run as `Results`.
 
     ref: id, label or pinned name of a run, "latest", "latest~1", …, or a file.
-    store: path or URL (default: $KERNELMARK_STORE, or the user's store).
+    store: path, URL or open store (default: $KERNELMARK_STORE, or the user's store).
     """
     from kernelmark.api.loading import loaded
 
@@ -182,8 +185,8 @@ def _words(given: Words, name: str) -> tuple[str, ...]:
     for word in words:
         if not isinstance(word, str):
             raise UsageError(
-                f"{name}={word!r} is {type(word).__name__}, not a word",
-                hint=f"give a word or a list of words; {name} is text",
+                Reason("argument-type", name=name, given=repr(word), wanted="text"),
+                hint=f'give text or a list of texts, such as {name}="{_EXAMPLES[name]}"',
             )
     return words
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from kernelmark.api.reading import check_name
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
 from kernelmark.backends._lineage import remember
+from kernelmark.core.errors import KernelmarkError, StoreError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run
 from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.capture import environment, overridden_variables
@@ -87,7 +90,8 @@ def measure(
             remember_folder(run.id)
     else:
         run = resumed
-    with hold_run_locks([run.id] if store is not None else []):
+    locked = [run.id] if store is not None else []
+    with hold_run_locks(locked), _resume_hint(run.id, store):
         result_set = run_cases(
             run=run,
             cases=plan.cases,
@@ -102,3 +106,16 @@ def measure(
     if resumed is not None and store is not None:
         roofs = stored_roofs(store, result_set)  # a resumed run keeps the roofs of its start
     return Results(result_set, roofs=roofs, notes=plan.notes)
+
+
+@contextlib.contextmanager
+def _resume_hint(run_id: str, store: Store | None) -> Iterator[None]:
+    """If the disk gets full, add the command that resumes the run, if that is stored."""
+    try:
+        yield
+    except StoreError as error:
+        if store is not None and error.message.code == "store-disk-full":
+            with contextlib.suppress(KernelmarkError):
+                store.run(run_id)
+                error.hint = Reason("free-space-and-resume", run=run_id)
+        raise

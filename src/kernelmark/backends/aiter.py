@@ -232,7 +232,7 @@ class Aiter(Backend):
         folders = list(spec.submodule_search_locations or []) if spec else []
         # Another package has the same name.
         if not any((Path(folder) / "ops").is_dir() for folder in folders):
-            return "aiter is not installed: github.com/ROCm/aiter, beside a torch built for ROCm"
+            return "aiter is not installed: github.com/ROCm/aiter; it needs a torch built for ROCm"
         if importlib.util.find_spec("torch") is None:
             return "torch is not installed: aiter needs one built for ROCm"
         return None

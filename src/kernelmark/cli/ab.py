@@ -350,8 +350,8 @@ def _rule(asked: ComparedOptions) -> Rule:
     need = least_rounds(looks.alpha_at(first))
     if first < need:
         raise UsageError(
-            f"a look after {first} rounds cannot show anything at alpha {looks.alpha:g}",
-            hint=f"the first look needs about {need + need % 2} rounds, or a larger --alpha",
+            f"a test after {first} rounds cannot show anything at alpha {looks.alpha:g}",
+            hint=f"the first test needs about {need + need % 2} rounds, or a larger --alpha",
         )
     return Rule(looks=looks, delta=asked.delta, seed=asked.seed or 1)
 

@@ -68,7 +68,7 @@ def expected(plan: AbPlan) -> str:
         text += f", at most {duration_text(plan.budget_s)} (--budget)"
         if plan.budget_s < first:
             text += (
-                f", about {duration_text(first - plan.budget_s)} less than the first look after "
+                f", about {duration_text(first - plan.budget_s)} less than the first test after "
                 f"{rounds[0]} rounds takes (about {duration_text(first)}): pairs would stay unsure"
             )
         return text
@@ -76,7 +76,7 @@ def expected(plan: AbPlan) -> str:
         return f"{text}, {rounds[0]} rounds: about {duration_text(last)}"
     return (
         f"{text}, {rounds[0]} to {rounds[-1]} rounds: about {duration_text(first)} if all is "
-        f"decided at the first look, at most about {duration_text(last)}"
+        f"decided at the first test, at most about {duration_text(last)}"
     )
 
 
@@ -92,7 +92,7 @@ def refuse_short(plan: AbPlan) -> None:
         raise NothingToDo(
             f"--budget {budget_s:g} ends before the first round: starting both sides takes about "
             f"{duration_text(start_s)}",
-            hint=f"the first look needs about {duration_text(rounds.whole_s[0])}",
+            hint=f"the first test needs about {duration_text(rounds.whole_s[0])}",
         )
 
 
@@ -131,7 +131,7 @@ def left(rounds: Rounds) -> str:
     near, far = rounds.left_s
     if rounds.looks.after(rounds.done) in (None, rounds.looks.last) or near == far:
         return f"about {duration_text(far)} left"
-    return f"next look in about {duration_text(near)}, at most {duration_text(far)} left"
+    return f"next test in about {duration_text(near)}, at most {duration_text(far)} left"
 
 
 class Drawn:
@@ -227,7 +227,7 @@ def put_report(
         # No rows: the time ended before the first round.
         ran = not report.rows or any(row.base_s for row in report.rows)
         say(
-            "nothing was judged: the time ended before the first look"
+            "nothing was judged: the time ended before the first test"
             if ran
             else "nothing was compared: no pair ran on both sides"
         )

@@ -371,7 +371,7 @@ def _print_notes(
     from kernelmark.report import history as report
 
     if not quiet:
-        for text in report.notes(found):
+        for text in report.notes(found, shown):
             say(f"note: {text}")
     for text in report.alarm_lines(found, alarms, shown):
         say(text)

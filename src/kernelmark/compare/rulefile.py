@@ -13,6 +13,7 @@ fail = 1.3
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,8 +110,10 @@ def load(name_or_path: str) -> Rule:
         try:
             return rules.preset(name_or_path)
         except UsageError as error:
+            close = difflib.get_close_matches(name_or_path, rules.names(), n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                error.message, hint=f"known: {', '.join(rules.names())}, or a .toml file"
+                error.message, hint=f"{meant}known: {', '.join(rules.names())}, or a .toml file"
             ) from None
     path = Path(name_or_path).expanduser()
     missing = f"a rule is a TOML file, or one of {', '.join(rules.names())}"

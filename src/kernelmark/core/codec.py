@@ -66,10 +66,18 @@ def loads(text: str | bytes, kind: type[T]) -> T:
 def parse(text: str | bytes) -> Json:
     """Return the values of a JSON text; raise CodecError if it is not JSON."""
     try:
-        return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
+        text = text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError:
+        raise CodecError(Reason("document-not-text")) from None
+    if not text.strip():
+        raise CodecError(Reason("document-empty"))
+    try:
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
+        begun = text.lstrip().startswith(("{", "["))
         raise CodecError(
-            Reason("document-not-json", error=str(error)), hint="is the file cut short?"
+            Reason("document-not-json", error=str(error)),
+            hint=Reason("document-cut") if begun else None,
         ) from None
 
 

@@ -96,7 +96,9 @@ def dtype(name: str) -> DType:
     try:
         return DTYPES[name]
     except KeyError:
-        meant = f"did you mean {_OTHERWISE[name]}? " if name in _OTHERWISE else ""
+        lower = str(name).lower()
+        close = lower if lower in DTYPES else _OTHERWISE.get(lower)
+        meant = f"did you mean {close}? " if close else ""
         raise ProblemError(
             Reason("unknown-name", what="dtype", name=name),
             hint=f"{meant}known dtypes: {', '.join(DTYPES)}",

@@ -83,7 +83,7 @@ TEMPLATES = {
     "format-type": "its call has d_type={logged}, but the tuned GEMM has {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
-    "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-unknown-name": "{backend} has no setting {name!r} (config {config}); {why}",
     "config-not-whole": "{backend}: {name}={value!r} in the config is not a whole number ≥ 0",
     "config-not-in-space": (
         "{backend}: {name} is one of {known:list}{more:if  or {more} more}, not {value}"
@@ -179,6 +179,7 @@ TEMPLATES = {
     "not-installed": "{needs} needs {name}, which is not installed",
     "variable-unset": "the variable {name} is not set",
     "nothing-to-merge": "there is no measurement to merge",
+    "argument-type": "{name}={given} is not {wanted}",
     "unknown-name": "unknown {what} {name!r}{of:if  of {of}}",
     "module-lacks": "{file} has no `{name}`",
     "plugin-not-loaded": "the plugin that offers {what} {name!r} cannot be loaded: {error}",
@@ -260,6 +261,12 @@ TEMPLATES = {
         " runs{@store}' lists what is stored"
     ),
     "measure-micro": "measure it: kmark micro {names}{@store}",
+    "free-space": (
+        "free some space, or choose another path with --store; what was stored before is intact"
+    ),
+    "free-space-and-resume": (
+        "free some space, then: kmark run --resume {run}{@store}; what was stored before is intact"
+    ),
     "fill-store": "`{command}` adds results",
     "ask-for": "for example: {@example}",
     "choose-from-suite": "choose from it by {@op}, {@dtype}, {@filter} or {@limit}",
@@ -348,7 +355,14 @@ TEMPLATES = {
     "file-signature": "{file}: {name}({parameters:list}) cannot be called with {arguments:list}",
     "file-returned": "{file}: {name} returned {type}, not {wanted}",
     # Documents in JSON
+    "document-empty": "it is empty",
+    "document-not-text": "it is not text",
     "document-not-json": "not JSON: {error}",
+    "document-cut": "is the file cut short?",
+    "document-changed": (
+        "it is a kernelmark file, but was changed, or written by another version; export the run"
+        " again: kmark export RUN --json FILE"
+    ),
     "not-a-document": "not a kernelmark {wanted} document: no 'kernelmark' field",
     "document-of-other-kind": "a kernelmark {found!r} document, not a {wanted!r} one",
     "document-version": ("{what}: version {version!r} is not known; this kernelmark reads {known}"),
@@ -448,7 +462,7 @@ TEMPLATES = {
     "multimodal": "multimodal: {problem} by {backend}: {modes}",
     "multimodal-more": "multimodal: {count} more; kmark show --samples has all values",
     "warnings-more": "{count:n more warning}; kmark show has all of them",
-    "worst-of": "{cause} (the worst of {count} like this)",
+    "worst-of": "{cause} (the worst of {count} results)",
     # Files of other tools
     "file-size": "{where}: {file} holds {size} bytes where {expected} belong",
     "number-missing": "{where}: a number is missing",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,11 @@ class OwnOp(Op):
         if function is None:
             return default
         found = plain_number(self._call(function, what, _parameters(problem)))
-        if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+        if (
+            isinstance(found, bool)
+            or not isinstance(found, int | float)
+            or not 0 <= found < math.inf
+        ):
             raise ProblemError(f"{self.name}: {what} returned {found!r}, not a count")
         return int(found)
 

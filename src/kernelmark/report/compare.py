@@ -28,7 +28,7 @@ from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.workloads.importers import notes as file_notes
 
 _UNKNOWN = Environment()
-_GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual"
+_GONE_HINT = "; to fail on that too: --fail-on slower,broken,gone"
 
 
 def table(rows: Sequence[Row], title: str = "") -> Table:

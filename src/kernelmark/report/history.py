@@ -111,8 +111,9 @@ def by_worry(shown: Sequence[Story]) -> list[Story]:
     )
 
 
-def notes(history: History) -> list[str]:
-    """Return notes on canaries that moved and on the rate of false alarms."""
+def notes(history: History, shown: Sequence[Story] | None = None) -> list[str]:
+    """Return notes on canaries that moved, on multimodal points of the `shown` series (default:
+    all), and on the rate of false alarms."""
     lines = [
         f"canary moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are suppressed"
         for text in history.moved
@@ -127,7 +128,7 @@ def notes(history: History) -> list[str]:
             f"run {history.runs[-1].id} has no canaries, so a change of the machine cannot be "
             "distinguished from one of the code: kmark run -s SUITE measures them with the suite"
         )
-    lines += two_numbers(history.stories)
+    lines += two_numbers(history.stories if shown is None else shown)
     rate = history.audit.rate
     if rate is not None:
         lines.append(
@@ -199,7 +200,7 @@ def markdown_page(
         made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
     if others := unconfirmed(alarms):
         made += ["", f"{others}."]
-    if lines := notes(history):
+    if lines := notes(history, shown):
         made += ["", *(f"- {line}" for line in lines)]
     return "\n".join(made).rstrip() + "\n"
 

@@ -256,14 +256,18 @@ def _multimodal(made: Sequence[Row]) -> list[Reason]:
 def warnings(made: Sequence[Row]) -> list[Reason]:
     """Return the warnings of the measurements, once per kind (code, or text without a code)."""
     groups: dict[object, list[Reason]] = {}
-    for row in made:
+    rows_of: dict[object, set[int]] = {}  # each process of a result may have the same warning
+    for number, row in enumerate(made):
         for one in row.result.measurement.warnings if row.result.measurement else ():
             words = [v for v in one.fields.values() if not isinstance(v, int | float)]
             kind = (one.code, *words, *([str(one)] if one.code == TEXT else ()))
             groups.setdefault(kind, []).append(one)
+            rows_of.setdefault(kind, set()).add(number)
     found = [
-        ones[0] if len(ones) == 1 else Reason("worst-of", cause=_worst(ones), count=len(ones))
-        for ones in groups.values()
+        _worst(ones)
+        if len(rows_of[kind]) == 1
+        else Reason("worst-of", cause=_worst(ones), count=len(rows_of[kind]))
+        for kind, ones in groups.items()
     ]
     texts = [one for one in found if one.root.code == TEXT]
     if len(texts) > _MOST_TEXTS:

@@ -5,11 +5,13 @@ Importing this package is cheap; SQLAlchemy is loaded when a store is opened.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
-from kernelmark.core.errors import StoreError
+from kernelmark.core.errors import StoreError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.stores.ids import new_run_id
 from kernelmark.stores.values import Imported, SeriesPoint
@@ -17,7 +19,10 @@ from kernelmark.stores.values import Imported, SeriesPoint
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
-__all__ = ["Imported", "SeriesPoint", "new_run_id", "open_store", "require_sql"]
+    # What an argument `store=` of the Python API may be.
+    StoreArgument: TypeAlias = bool | str | os.PathLike[str] | Store | None
+
+__all__ = ["Imported", "SeriesPoint", "new_run_id", "open_store", "opened", "require_sql"]
 
 
 def require_sql() -> None:
@@ -42,3 +47,21 @@ def open_store(where: str | os.PathLike[str] | None = None, *, readonly: bool = 
     from kernelmark.stores.store import Store
 
     return Store.open(where, readonly=readonly)
+
+
+@contextlib.contextmanager
+def opened(store: StoreArgument, *, readonly: bool = False) -> Iterator[Store | None]:
+    """Yield the store that an argument `store=` names: True is the user's own; None and False are
+    no store. A store that was open already is left open."""
+    if store is None or store is False:
+        yield None
+    elif store is True or isinstance(store, str | os.PathLike):
+        with open_store(None if store is True else store, readonly=readonly) as found:
+            yield found
+    elif hasattr(store, "result_set"):
+        yield store
+    else:
+        raise UsageError(
+            Reason("argument-type", name="store", given=repr(store), wanted="a store"),
+            hint="give True for your own store, a path, a URL or an open store",
+        )

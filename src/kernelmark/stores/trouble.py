@@ -11,7 +11,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from kernelmark.core.errors import StoreError
 from kernelmark.core.reason import Reason
 
-_INTACT = "what was stored before is intact"
 _CHECK_URL = "check the host, user, password and database in the store's URL"
 
 # (prefix of SQLite's error name, code of the Reason, hint)
@@ -19,7 +18,7 @@ SQLITE = (
     (
         "SQLITE_FULL",
         "store-disk-full",
-        f"free some space and resume; {_INTACT}",
+        Reason("free-space"),
     ),
     (
         "SQLITE_BUSY",
@@ -51,7 +50,7 @@ SQLITE = (
 
 # (prefix of PostgreSQL's SQLSTATE, code of the Reason, hint)
 POSTGRES = (
-    ("53100", "store-disk-full", f"free some space and resume; {_INTACT}"),
+    ("53100", "store-disk-full", Reason("free-space")),
     ("53300", "store-connections", "close some, or raise max_connections"),
     ("42501", "store-refuses-user", "grant the user rights on the schema"),
     ("25006", "store-replica", "write to the primary server, or choose another --store"),

@@ -139,8 +139,9 @@ class Results(Sequence[Result]):
 
     def to_csv(self, path: str | Path | None = None) -> str:
         from kernelmark.core.files import csv_text
+        from kernelmark.report import render
 
-        return _kept(csv_text(self.records()), path)
+        return _kept(csv_text(self.records(), render.columns(self.rows)), path)
 
     def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
         from kernelmark.report import render, tables

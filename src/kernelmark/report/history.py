@@ -31,6 +31,11 @@ _SHOWN_POINTS = 20
 _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
+# The names in `records`: the header of a CSV without series.
+COLUMNS = (
+    *("series", "run", "started", "status", "median_s", "metric", "value", "unit", "modes"),
+    *("fingerprint", "step_ratio"),
+)
 _VARIABLE = "variable "  # prefix of environment variables in the keys of `difference`
 
 

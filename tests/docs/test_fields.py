@@ -258,7 +258,7 @@ def timed(time_s: float, night: int) -> Measurement:
 def sides(kmark, tmp_path_factory) -> tuple[str, str]:
     """JSON and CSV of `kmark ab`."""
     files = [tmp_path_factory.mktemp("ab") / name for name in ("ab.json", "ab.csv")]
-    words = ("--env", "a", "--env", "b", "--rounds", "2", "--alpha", "0.2", "--no-store")
+    words = ("--env", "a", "--env", "b", "--rounds", "4", "--alpha", "0.2", "--no-store")
     outputs = ("--json", str(files[0]), "--csv", str(files[1]))
     kmark("ab", *SMALL, "-a", "m=8", *FAST, *words, *outputs)
     return files[0].read_text(encoding="utf-8"), files[1].read_text(encoding="utf-8")

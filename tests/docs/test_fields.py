@@ -162,6 +162,7 @@ FULL = ResultSet(
             measurement=MEASURED,
             check=CHECK,
             kernel=KernelInfo(configs={"main": "x"}),
+            cost={"compile_ahead": 1.0},  # of GPUs
             error=codec.read_reason({"code": "of-another-version", "fields": {}, "text": "x"}),
         ),
         MICRO,
@@ -269,22 +270,23 @@ def header(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def documents(kmark, nights, sides) -> list[tuple[str, Any]]:
+def documents(kmark, nights, sides, tmp_path_factory) -> list[tuple[str, Any]]:
     """JSON values and the section that describes them."""
     found: list[tuple[str, Any]] = [
         ("ResultSet", json.loads(kmark("export", name))) for name in ("one", "wrong", "full")
     ]
     found += [("ResultSet", codec.to_document(FULL))]
     found.append(("JSON of kmark ab", json.loads(sides[0])))
-    found.append(
-        ("JSON of kmark compare", json.loads(kmark("compare", "one", "wrong", "--json", "-")))
-    )
     found.append(("JSON of kmark history", json.loads(kmark("history", "--json", "-"))))
     found.append(("JSON of kmark history", json.loads(kmark("history", *nights, "--json", "-"))))
     for base, head in (("14", "15"), ("23", "24")):
         text = kmark("compare", f"night-{base}", f"night-{head}", *nights, "--json", "-")
         found.append(("JSON of kmark compare", json.loads(text)))
     found.append(("JSON of kmark doctor", json.loads(kmark("doctor", "--json", "-"))))
+    broken = tmp_path_factory.mktemp("broken") / "store.sqlite"
+    broken.write_text("no database, but words that are long enough")
+    unusable = json.loads(kmark("doctor", "--json", "-", "--store", str(broken)))
+    found.append(("JSON of kmark doctor", unusable))
     for what in LISTS:
         rows = json.loads(kmark("list", what, "--json", "-"))
         assert len(rows) >= 1, what

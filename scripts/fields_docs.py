@@ -29,8 +29,8 @@ HEAD = """\
 
 Written with `--json` and `--csv` by `kmark run`, `show`, `export`, `micro`, `compare`, `history`,
 `ab`, `roofs`, `doctor` and `list`. A date is seconds since 1970, UTC; fractions are between 0 and
-1. A field marked *optional* is omitted if it has its default; null and an empty cell are a value that is
-not there. `nan`, `inf` and `-inf` are text in JSON. A type that is a link is an object.
+1. A field marked *optional* is omitted if it has its default; null and an empty cell are a value
+that is not there. `nan`, `inf` and `-inf` are text in JSON. A type that is a link is an object.
 
 A JSON document begins with `kernelmark`, the kind of document (`results`, `compare`, `history`,
 `ab`, `roof`, `doctor`), and `version`, which changes if a field is removed or changes its meaning;

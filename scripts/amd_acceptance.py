@@ -226,17 +226,13 @@ def check(session: Session, skipped: Sequence[str]) -> None:
 
 
 def available(listed: Path, device: str) -> list[str]:
-    """Return the backends that `kmark list backends --json` lists as available for a device."""
+    """Return the backends that `kmark list backends --json` lists as ready for a device."""
     kind = device.partition(":")[0]
     try:
         rows = json.loads(listed.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # the step that writes it has failed, and is recorded
         return []
-    return [
-        row["backend"]
-        for row in rows
-        if row["available"] == "yes" and kind in row["devices"].split(", ")
-    ]
+    return [row["backend"] for row in rows if row["state"] == "ready" and kind in row["devices"]]
 
 
 def measure(session: Session, device: str, backends: str) -> None:

@@ -73,7 +73,9 @@ def _section(name: str, command: Any) -> list[str]:
     words = " ".join(p.metavar for p in arguments)
     parts = [f"## {name}\n", f"`{name} [OPTIONS] {words}".rstrip() + "`\n"]
     # A paragraph that ends in a command is an example: "For example: kmark run -s demo".
-    parts.append(re.sub(r": (kmark .*)$", r": `\1`", command.help, flags=re.MULTILINE) + "\n")
+    about = re.sub(r": (kmark .*)$", r": `\1`", command.help, flags=re.MULTILINE)
+    # The help names pages from the root of the repository; this page is in docs.
+    parts.append(re.sub(r"docs/(\w+\.md)", r"[\1](\1)", about) + "\n")
     if arguments:
         rows = [f"| `{p.metavar}` | {_help(p)} |" for p in arguments]
         parts.append("\n".join(["| argument | |", "| --- | --- |", *rows]) + "\n")

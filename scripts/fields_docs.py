@@ -1,109 +1,108 @@
-"""docs/fields.md: every field of the JSON documents, and every column of the CSV files."""
+"""docs/fields.md: every field of the JSON documents, and every column of the CSV files.
+
+Value types and their fields come from the code; units, meanings and the objects that are not value
+types from fields.toml. tests/docs/test_fields.py compares the page with what commands write.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import inspect
+import sys
+import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from kernelmark.core.environment import Environment
-from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Result, ResultSet, Run, Status
-from kernelmark.report import render, tables
+from kernelmark.core.result import ResultSet
 
+TEXTS = Path(__file__).with_name("fields.toml")
 HEAD = """\
 # Fields of JSON and CSV
 
-<!-- Written by scripts/write-docs from the code. Do not edit. -->
+<!-- Written by scripts/write-docs from the code and scripts/fields.toml. Do not edit. -->
 
-Times are in seconds, sizes in bytes, clocks in MHz; dates are seconds since 1970, UTC. A JSON
-document also has `kernelmark` (the kind of document) and `version`. Where a field is a sentence,
-`reasons` next to it has the code and the values of that sentence. A field marked *optional* is
-omitted if it has its default.
+Written with `--json` and `--csv` by `kmark run`, `show`, `export`, `micro`, `compare`, `history`,
+`ab`, `roofs`, `doctor` and `list`. A date is seconds since 1970, UTC; fractions are between 0 and
+1. A field marked *optional* is omitted if it has its default; null and an empty cell are a value
+that is not there. `nan`, `inf` and `-inf` are text in JSON. A type that is a link is an object.
 
-## CSV of a run
-
-`kmark run`, `show` and `export` write one row per result; for microbenchmarks, one row per metric.
-Each parameter of the problems is an additional column.
-
+A JSON document begins with `kernelmark`, the kind of document (`results`, `compare`, `history`,
+`ab`, `roof`, `doctor`), and `version`, which changes if a field is removed or changes its meaning;
+new fields may be added. Where a field is a sentence, `reasons` next to it has the [code and
+values](#reason) of that sentence.
 """
-COLUMNS = {
-    "run": "id of the run",
-    "label": "label of the run",
-    "case": "id of the case: a hash of its series",
-    "started": "when the case began",
-    "op": "op",
-    "problem": "problem, with every parameter",
-    "backend": "backend, or path of a kernel file",
-    "config": "config as JSON; `{}` is the default",
-    "device": "device: cpu, cuda:0, …",
-    "arch": "architecture of the device",
-    "cache": "state of the caches: cold, flush or hot",
-    "timer": "requested timer",
-    "strain": "background load",
-    "duty": "sustained or burst",
-    "threads": "requested CPU threads; 0 is every core",
-    "status": "status of the result",
-    "median_s": "time of a launch: median over blocks of the block medians",
-    "low_s": "lower end of the 95 % confidence interval of the median",
-    "high_s": "upper end of the interval",
-    "modes": "[seconds, fraction] of each mode as JSON, if there are several",
-    "host_s": "time of an eager launch, with launch overhead of the host",
-    "hot_s": "time of a launch with hot caches",
-    "profiler_s": "time measured by ncu or rocprofv3",
-    "profiler_at_clock_s": "profiler_s at the clock of median_s",
-    "clock_mhz": "median core clock during timing",
-    "blocks": "blocks (allocations × processes) that were timed",
-    "samples": "samples in all blocks",
-    "stop": "why measuring stopped: precise, time, blocks or fixed",
-    "method": "timer that was used: loop, cpu, graph, gate, …",
-    "flops": "floating-point operations of the problem",
-    "bytes": "bytes of the inputs and outputs, each once",
-    "flops_per_s": "flops / median_s",
-    "bytes_per_s": "bytes / median_s",
-    "roof_share": "shortest time that the roofs allow / median_s",
-    "roof_bound": "bottleneck: compute, or the memory level",
-    "roof_per_s": "value of that roof",
-    "error_worst": "largest error found, relative to the tolerance",
-    "kernel": "name of the kernel",
-    "compile_s": "compile time",
-    "warnings": "warnings as a JSON list",
-    "error": "why the case failed",
-}
+RESULTS = """
+## JSON of a run
+
+`kmark run`, `show`, `export`, `micro` and `micro show` write one [ResultSet](#resultset), which
+`kmark import` reads; `kernelmark` is `results`.
+"""
+Row = tuple[str, str, str, str]
 
 
 def fields() -> str:
     """The page."""
-    return HEAD + _columns() + "\n## JSON of a run\n" + "".join(_documents())
+    texts = tomllib.loads(TEXTS.read_text(encoding="utf-8"))
+    sections = texts["section"]
+    parts = [HEAD]
+    parts += [_section(one, sections) for one in sections if one["group"] == "csv"]
+    parts += [RESULTS, *_values(texts["values"])]
+    parts += [_section({"level": 3, **one}, sections) for one in sections if one["group"] == "run"]
+    parts += [_section(one, sections) for one in sections if one["group"] == "json"]
+    return "".join(parts)
 
 
-def _columns() -> str:
-    problem = parse_key("gemm m=1 n=1 k=1 a=f32 b=f32 c=f32")
-    result = Result(case=Case(problem=problem, backend="x"), device="cpu", status=Status.OK)
-    run = Run(id="x", started=0.0, environment=Environment())
-    whole = ResultSet(run=run, results=(result,))
-    (record,) = render.records(whole, tables.rows(whole, ()))
-    own = {*problem.dims, *problem.dtypes, *problem.options}
-    names = [name for name in record if name not in own]
-    return _table("column", [(name, COLUMNS[name]) for name in names])
+def _section(section: Mapping[str, Any], every: list[Mapping[str, Any]]) -> str:
+    """A heading, a sentence and a table. `same`: with the fields of another section."""
+    found = section.get("fields", {})
+    if same := section.get("same"):
+        left_out = section.get("without", ["again", "reasons"])
+        other = next(one["fields"] for one in every if one["title"] == same)
+        found = {name: text for name, text in other.items() if name not in left_out}
+        found = {name: [_in_csv(text[0]), *text[1:]] for name, text in found.items()}
+    about = section.get("about", "").strip()
+    head = f"\n{'#' * section.get('level', 2)} {section['title']}\n"
+    rows = [(name, *text) for name, text in found.items()]
+    return head + (f"\n{about}\n" if about else "") + _table(rows)
 
 
-def _documents() -> Iterator[str]:
+def _in_csv(text: str) -> str:
+    """A cell has no null, which is an empty cell, and no true or false."""
+    return text.replace(" or null", "").replace("true or false", "True or False")
+
+
+def _values(texts: Mapping[str, Mapping[str, list[str]]]) -> Iterator[str]:
+    """The value types that a ResultSet consists of."""
     todo: list[type] = [ResultSet]
     for kind in todo:
-        hints = typing.get_type_hints(kind)
-        rows = []
+        hints, known = typing.get_type_hints(kind), dict(texts[kind.__name__])
+        rows: list[Row] = []
+        if kind is ResultSet:
+            rows += [("kernelmark", "text", "", "`results`")]
+            rows += [("version", "integer", "", "version of the format")]
         for field in dataclasses.fields(kind):
+            unit, meaning, *given = known.pop(field.name)
             optional = " (*optional*)" if field.metadata else ""
-            rows.append((field.name, f"{_text(hints[field.name])}{optional}"))
+            text = given[0] if given else _text(hints[field.name])
+            rows.append((field.name, f"{text}{optional}", unit, meaning))
             found = _classes(hints[field.name])
             todo += [one for one in found if one not in todo]
-        yield f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n" + _table("field", rows)
+        if coded := [name for name, hint in hints.items() if hint in (Reason, tuple[Reason, ...])]:
+            names = " and ".join(f"`{name}`" for name in coded)
+            linked = "object of [Reason](#reason)"
+            linked += " lists" if hints[coded[0]] is not Reason else ""
+            rows.append(("reasons", f"{linked} (*optional*)", "", f"codes of {names}"))
+        if known:
+            sys.exit(f"{TEXTS.name}: {kind.__name__} has no {next(iter(known))}")
+        yield f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n" + _table(rows)
+    if unused := texts.keys() - {kind.__name__ for kind in todo}:
+        sys.exit(f"{TEXTS.name}: {min(unused)} is not part of a ResultSet")
 
 
 def _classes(hint: Any) -> list[type]:
@@ -138,10 +137,9 @@ def _text(hint: Any) -> str:
     return plain.get(hint, "any value")
 
 
-def _table(what: str, rows: list[tuple[str, str]]) -> str:
-    head = (
-        f"| {what} | meaning |\n|---|---|\n"
-        if what == "column"
-        else "| field | type |\n|---|---|\n"
-    )
-    return head + "".join(f"| `{name}` | {text} |\n" for name, text in rows)
+def _table(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    head = "\n| field | type | unit | meaning |\n|---|---|---|---|\n"
+    lines = (f"| `{name}` | {kind} | {unit} | {text} |\n" for name, kind, unit, text in rows)
+    return head + "".join(lines)

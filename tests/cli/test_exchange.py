@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import subprocess
@@ -10,6 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import ResultSet, Run, RunState
+from kernelmark.report import render
+from kernelmark.stores import open_store
 
 
 def test_a_killed_run_is_listed_as_interrupted(kmark):
@@ -29,6 +36,32 @@ def test_a_killed_run_is_listed_as_interrupted(kmark):
     started.kill()
     started.communicate()
     assert state() == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "hint"),
+    [
+        ("interrupted", "run", "kmark run --resume nothing"),
+        ("interrupted", "ab", "kmark list runs"),
+        ("running", "run", ""),
+        ("done", "run", "kmark list runs"),
+    ],
+)
+def test_a_run_without_results(kmark, refused, tmp_path, state, command, hint):
+    with open_store(tmp_path / "store.sqlite") as store:
+        run = Run(
+            id="nothing",
+            started=1.0,
+            environment=Environment(),
+            argv=(command, "-s", "demo"),
+            state=RunState(state),
+        )
+        store.add_result_set(ResultSet(run=run, results=()))
+    rows = list(csv.reader(io.StringIO(kmark("export", "--csv", "-").out)))
+    assert rows == [list(render.COLUMNS)]
+    told = refused("show", code=4).err
+    assert hint in told
+    assert "kmark show" not in told
 
 
 @pytest.mark.slow

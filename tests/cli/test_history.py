@@ -86,6 +86,13 @@ def nights(tmp_path):
     return add
 
 
+def test_csv_without_series_has_a_header(kmark, nights):
+    nights([(1.0, 1.0), (1.0, 1.0)])
+    whole = kmark("history", "--csv", "-").out.splitlines()
+    assert len(whole) > 1
+    assert kmark("history", "--changed", "--csv", "-").out.splitlines() == whole[:1]
+
+
 def test_a_step_and_what_changed_there(kmark, nights):
     nights(
         [(1.0 if n < 15 else 1.05, 1.0) for n in range(25)],

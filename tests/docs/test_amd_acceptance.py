@@ -94,11 +94,11 @@ def test_those_that_depend_on_an_installation_are_taken_if_there(
     script: ModuleType, tmp_path: Path
 ) -> None:
     rows = [
-        {"backend": "aiter", "available": "yes", "devices": "hip"},
-        {"backend": "iree", "available": "yes", "devices": "cpu, cuda, hip"},
-        {"backend": "numpy", "available": "yes", "devices": "cpu"},
-        {"backend": "torch", "available": "no", "devices": "cpu, cuda, hip"},
-        {"backend": "triton", "available": "no device", "devices": "cuda, hip"},
+        {"backend": "aiter", "state": "ready", "devices": ["hip"]},
+        {"backend": "iree", "state": "ready", "devices": ["cpu", "cuda", "hip"]},
+        {"backend": "numpy", "state": "ready", "devices": ["cpu"]},
+        {"backend": "torch", "state": "missing", "devices": ["cpu", "cuda", "hip"]},
+        {"backend": "triton", "state": "no device", "devices": ["cuda", "hip"]},
     ]
     (tmp_path / "backends.json").write_text(json.dumps(rows))
     recorder = Recorder(tmp_path)

@@ -272,6 +272,14 @@ def test_a_parameter_does_not_replace_a_column():
     )
     record = render.records(results, tables.rows(results))[0]
     assert (record["threads"], record["sizes"], record["metric"]) == (2, 4096, "l1_bytes_per_s")
+    assert record["param_threads"] == 64
+
+
+def test_a_csv_without_points_has_a_header():
+    run = Run(id="r", started=1.0, environment=Environment())
+    columns = micro.point_columns(ResultSet(run=run, results=(CACHE, FAILED)))
+    assert columns == [*micro.point_records(ResultSet(run=run, results=(CACHE,)))[0]]
+    assert "benchmark" in micro.point_columns(ResultSet(run=run, results=()))
 
 
 def test_roofs_beside_the_data_sheet():

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmark.api.results import Results
 from kernelmark.core.files import csv_text
+from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo, Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import render, tables
@@ -99,8 +101,32 @@ def test_what_no_phase_has_is_told_beside_them(make_result, make_set, cost, othe
     assert list(found)[-1] == "total"
 
 
-def test_empty_csv_is_empty(make_set):
-    assert csv_text(render.records(make_set(), [])) == ""
+def test_csv_without_results_has_the_header_of_every_run(make_result, make_set):
+    full = make_set(make_result())
+    record = render.records(full, tables.rows(full))[0]
+    names = render.columns([])
+    assert list(record)[: len(names)] == names
+    assert Results(make_set()).to_csv() == ",".join(names) + "\n"
+
+
+def test_a_parameter_that_is_called_like_a_column_has_one_too(make_result, make_set):
+    problem = Problem(
+        op="own",
+        dims={"samples": 64, "rows": 8},
+        dtypes={"bytes": "f32"},
+        options={"status": 3.0, "param_samples": 5.0, "unit": True},
+    )
+    found = make_result()
+    results = make_set(
+        dataclasses.replace(found, case=dataclasses.replace(found.case, problem=problem)), found
+    )
+    own, gemm = render.records(results, tables.rows(results))
+    assert (own["samples"], own["status"], own["rows"]) == (9, "ok", 8)
+    assert own["param_param_samples"] == 64
+    assert own["param_samples"] == 5
+    assert (own["param_bytes"], own["param_status"], own["param_unit"]) == ("f32", 3, "yes")
+    assert gemm["param_status"] is None
+    assert list(own) == list(gemm) == render.columns(tables.rows(results))
 
 
 def test_detail_shows_what_a_compiler_chose(make_result, make_set):

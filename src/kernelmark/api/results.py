@@ -149,8 +149,9 @@ class Results(Sequence[Result]):
     def to_csv(self, path: str | Path | None = None) -> str:
         """Return `records` as CSV. Also write it to `path` if given."""
         from kernelmark.core.files import csv_text
+        from kernelmark.report import render
 
-        return _kept(csv_text(self.records()), path)
+        return _kept(csv_text(self.records(), render.columns(self.rows)), path)
 
     def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
         """Return the tables and warnings as Markdown. Also write it to `path` if given."""

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelmark.cli import folders, listing
+from kernelmark.cli import folders, listing, listing_json
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
@@ -54,7 +54,7 @@ def document(place: str | None) -> dict[str, Any]:
         "kernelmark": "doctor",
         "version": 1,
         "here": {row[0]: row[1] for row in _here()} | {"container": container() or None},
-        "devices": _devices(),
+        "devices": listing_json.devices(),
         "cpu": {
             "cores_used": info.units,
             "logical_cpus": _number(info.attributes.get("logical_cpus")),
@@ -89,32 +89,6 @@ def document(place: str | None) -> dict[str, Any]:
         "bundles": _bundles(),
         "roofs": [codec.plain(roof) for roof in roofs],
     }
-
-
-def _devices() -> list[dict[str, Any]]:
-    from kernelmark.devices import registry
-
-    found: list[dict[str, Any]] = []
-    for name in registry.names():
-        reason = registry.get(name).available()
-        if reason is not None:
-            found.append({"device": name, "available": False, "reason": reason})
-            continue
-        found += [
-            {
-                "device": info.name,
-                "available": not info.unusable,
-                "reason": info.unusable or None,
-                "arch": info.arch,
-                "model": info.model,
-                "units": info.units,
-                "memory_bytes": info.memory_bytes,
-                "cache_bytes": info.cache_bytes,
-                "driver": info.driver,
-            }
-            for info in registry.get(name).infos()
-        ]
-    return found
 
 
 def _cache_document() -> dict[str, Any]:

@@ -343,7 +343,7 @@ def _put(
             )
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
-        csv=lambda: csv_text(report.records(shown)),
+        csv=lambda: csv_text(report.records(shown), report.COLUMNS),
         md=lambda: report.markdown_page(
             found, worst_first, alarms, _tables(found, worst_first), more
         ),

@@ -62,13 +62,16 @@ def list_things(
         check_writable(json)
     if op is not None and what != "ops":
         raise UsageError(f"-o does not go with 'list {what}'", hint="use: kmark list ops -o OP")
-    if what == "runs":
-        table = runs(store, limit, brief=json is None)
+    if json is not None:
+        from kernelmark.core.files import json_text
+
+        write(json, json_text(_document(what, op, limit, store)))
+    elif what == "runs":
+        put_table(runs(store, limit))
     elif what == "micro":
-        table = micro_runs(store, limit)
+        put_table(micro_runs(store, limit))
     elif op is not None:
-        _put_op(op, json)
-        return 0
+        _put_op(op)
     else:
         table = {
             "ops": ops,
@@ -80,15 +83,23 @@ def list_things(
             "strategies": strategies,
             "emitters": emitters,
         }[what]()
-    if json is None:
         put_table(table)
-    else:
-        write(json, as_json(table))
     return 0
 
 
-def _put_op(name: str, json: str | None) -> None:
-    """Print or write the parameters of an op and the tensors derived from them."""
+def _document(what: str, op: str | None, limit: int, store: str | None) -> object:
+    """Return the JSON values of `kmark list`."""
+    from kernelmark.cli import listing_json as made
+
+    if what == "runs":
+        return made.runs(store, limit)
+    if what == "micro":
+        return made.micro_runs(store, limit)
+    return getattr(made, what)() if op is None else made.op(op)
+
+
+def _put_op(name: str) -> None:
+    """Print the parameters of an op and the tensors derived from them."""
     from kernelmark.ops import registry
 
     op = registry.get(name)
@@ -97,26 +108,7 @@ def _put_op(name: str, json: str | None) -> None:
         names = ("tensor", "role", "shape", "dtype", "when")
         rows = [(t.name, t.role, t.shape, t.dtype, t.when) for t in op.tensor_help]
         tables.append(_table(names, rows, title="tensors"))
-    if json is None:
-        put_tables(tables)
-    else:
-        write(json, all_as_json(tables))
-
-
-def all_as_json(tables: Sequence[Table]) -> str:
-    """Return a JSON object with a list per table, by its title."""
-    from json import dumps
-
-    body = ",\n".join(f"{dumps(table.title)}: {as_json(table).strip()}" for table in tables)
-    return f"{{{body}}}\n"
-
-
-def as_json(table: Table) -> str:
-    """Return a JSON list with one object per row."""
-    from kernelmark.core.files import json_text
-
-    names = [column.name for column in table.columns]
-    return json_text([dict(zip(names, row, strict=True)) for row in table.rows])
+    put_tables(tables)
 
 
 def ops() -> Table:
@@ -203,8 +195,8 @@ def suites() -> Table:
     return _table(("suite", "problems", "ops", "why it exists"), rows, right=("problems",))
 
 
-def runs(place: str | None, limit: int, *, brief: bool = True) -> Table:
-    """Return a table of the newest runs; if `brief`, results that are all ok are not counted."""
+def runs(place: str | None, limit: int) -> Table:
+    """Return a table of the newest runs; results that are all ok are not counted."""
     from kernelmark.core.result import RunState, Status
     from kernelmark.core.units import duration_text
     from kernelmark.runners import alive
@@ -215,7 +207,7 @@ def runs(place: str | None, limit: int, *, brief: bool = True) -> Table:
         for run in store.runs(limit=limit):
             counts = store.counts(run.id)
             outcome = ", ".join(f"{count} {status.value}" for status, count in counts.items())
-            if brief and counts == {Status.OK: run.cases}:
+            if counts == {Status.OK: run.cases}:
                 outcome = _ALL_OK
             rows.append(
                 (

@@ -380,7 +380,9 @@ def _show(
     with kept:
         outputs.put(
             json=results.to_json,
-            csv=lambda: csv_text(report.point_records(results.result_set)),
+            csv=lambda: csv_text(
+                report.point_records(results.result_set), report.point_columns(results.result_set)
+            ),
             md=lambda: "\n".join(map(markdown, tables)),
         )
     if figure is not None:

@@ -113,9 +113,24 @@ def chosen(
         and (not statuses or result.status.value in statuses)
         and (case is None or result.case.id.startswith(case))
     )
+    if not every.results:
+        raise NothingToDo(f"run {every.run.id} has no results", hint=_without_results(every, place))
     if not kept:
         raise NothingToDo(
             f"run {every.run.id} has no result that matches",
             hint=f"it has {len(every.results)}: {extended(f'kmark show {every.run.id}', place)}",
         )
     return Results(ResultSet(run=every.run, results=kept), results.roofs, results.notes)
+
+
+def _without_results(found: ResultSet, place: tuple[str, ...]) -> str:
+    from kernelmark.core.result import RunState
+    from kernelmark.runners import alive
+
+    state = alive.current_state(found.run)
+    if state is RunState.INTERRUPTED and found.run.argv[:1] == ("run",):
+        again = extended(f"kmark run --resume {found.run.id}", place)
+        return f"it was interrupted before its first case ended; resume it: {again}"
+    if state is RunState.RUNNING:
+        return "its first case is still being measured"
+    return f"other runs: {extended('kmark list runs', place)}"

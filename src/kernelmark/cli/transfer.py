@@ -154,7 +154,7 @@ def export(
     """Write a run as JSON, CSV or Markdown; or tuned configs.
 
     The default is JSON to stdout. JSON is lossless and can be imported; CSV has one row
-    per result, in seconds and bytes.
+    per result, in seconds and bytes. docs/fields.md explains every field.
 
     For example: kmark export latest --csv results.csv
 

@@ -238,6 +238,8 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
     """Return the comparison as plain JSON values; `more` arguments end each rerun command."""
     found = comparison.audit
     return {
+        "kernelmark": "compare",
+        "version": codec.VERSION,
         "base": _run_document(comparison.base),
         "head": _run_document(comparison.head),
         "rule": {"name": comparison.rule, **comparison.settings},

@@ -11,6 +11,7 @@ from typing import Any
 
 from kernelmark import backends, ops
 from kernelmark.compare.history import History, Point, SeriesStep, Story, is_reliable, judged_s
+from kernelmark.core import codec
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
@@ -31,6 +32,11 @@ _SHOWN_POINTS = 20
 _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
+# The names in `records`: the header of a CSV without series.
+COLUMNS = (
+    *("series", "run", "started", "status", "median_s", "metric", "value", "unit", "modes"),
+    *("fingerprint", "step_ratio"),
+)
 _VARIABLE = "variable "  # prefix of environment variables in the keys of `difference`
 
 
@@ -264,6 +270,8 @@ def records(shown: Sequence[Story]) -> list[dict[str, Cell]]:
 def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
     """Return the history as plain JSON values."""
     return {
+        "kernelmark": "history",
+        "version": codec.VERSION,
         "runs": [
             {"id": run.id, "label": run.label, "started": run.started} for run in history.runs
         ],

@@ -19,6 +19,9 @@ from kernelmark.micro.roofs import sheet_value
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Row, Table, results_table, width_text
 
+# Columns of every CSV of points, before those of the microbenchmarks.
+POINT_COLUMNS = ("benchmark", "device", "model", "arch", "mode", "started", "status")
+
 
 def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
     """Return a table with one row per metric: value, half the spread over launches, and percentage
@@ -120,7 +123,7 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
 def point_records(results: ResultSet) -> list[dict[str, Cell]]:
     """Return one flat record per point, in SI units, for CSV."""
     models = {info.name: info.model for info in results.run.environment.devices}
-    names = dict.fromkeys(c.name for result in results.results for c in result.columns)
+    names = _point_names(results)
     return [
         {
             "benchmark": benchmark_name(result.case.problem),
@@ -135,6 +138,15 @@ def point_records(results: ResultSet) -> list[dict[str, Cell]]:
         for result in results.results
         for row in result.rows
     ]
+
+
+def point_columns(results: ResultSet) -> list[str]:
+    """Return the names in `point_records`, which results without points have too."""
+    return [*POINT_COLUMNS, *_point_names(results)]
+
+
+def _point_names(results: ResultSet) -> list[str]:
+    return list(dict.fromkeys(c.name for result in results.results for c in result.columns))
 
 
 def _share(metric: Metric, result: Result) -> str:

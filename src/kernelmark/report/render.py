@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelmark.core.files import Cell
 from kernelmark.core.micro import is_micro
@@ -16,6 +16,17 @@ from kernelmark.core.problem import Option
 from kernelmark.core.result import Measurement, Result, ResultSet, config_key
 from kernelmark.report.draw import draw
 from kernelmark.report.tables import BESIDE, Row, Table
+
+# Columns of every CSV of results, before those of the parameters.
+COLUMNS = (
+    *("run", "label", "case", "started", "op", "problem", "backend", "config", "device", "arch"),
+    *("cache", "timer", "strain", "duty", "threads", "status", "median_s", "low_s", "high_s"),
+    *("modes", *BESIDE, "clock_mhz", "blocks", "samples", "stop", "method", "flops", "bytes"),
+    *("flops_per_s", "bytes_per_s", "roof_share", "roof_bound", "roof_per_s", "error_worst"),
+    *("kernel", "compile_s", "warnings", "error"),
+)
+METRIC_COLUMNS = ("metric", "value", "unit")  # last, if any result has metrics
+_TAKEN = frozenset((*COLUMNS, *METRIC_COLUMNS))
 
 
 def text(table: Table) -> str:
@@ -64,15 +75,33 @@ def records(results: ResultSet, rows: Sequence[Row]) -> list[dict[str, Cell]]:
     """Return one flat record per result, in seconds and bytes, with the union of all problems'
     parameters after the common columns. If any result has metrics: one record per metric, time
     included."""
-    parameters: dict[str, None] = {}
-    for row in rows:
-        problem = row.result.case.problem
-        parameters |= dict.fromkeys((*problem.dims, *problem.dtypes, *problem.options))
-    every = [_record(results, row, list(parameters)) for row in rows]
+    parameters = _parameter_columns(rows)
+    every = [_record(results, row, parameters) for row in rows]
     if not any(row.result.metrics for row in rows):
         return every
     pairs = zip(every, rows, strict=True)
     return [record | value for record, row in pairs for value in _metrics(row.result)]
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Return the names in `records`, which a run without results has too."""
+    metrics = METRIC_COLUMNS if any(row.result.metrics for row in rows) else ()
+    return [*COLUMNS, *_parameter_columns(rows).values(), *metrics]
+
+
+def _parameter_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the column of each parameter: its name, or `param_NAME` if NAME is another column."""
+    names: dict[str, None] = {}
+    for row in rows:
+        problem = row.result.case.problem
+        names |= dict.fromkeys((*problem.dims, *problem.dtypes, *problem.options))
+    found = {}
+    for name in names:
+        column = name
+        while column in _TAKEN or (column != name and column in names):
+            column = f"param_{column}"
+        found[name] = column
+    return found
 
 
 def _metrics(result: Result) -> list[dict[str, Cell]]:
@@ -88,7 +117,7 @@ def _pipes(cells: Sequence[str]) -> str:
     return f"| {' | '.join(map(markdown_cell, cells))} |"
 
 
-def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str, Cell]:
+def _record(results: ResultSet, row: Row, parameters: Mapping[str, str]) -> dict[str, Cell]:
     result, case = row.result, row.result.case
     measured, problem = result.measurement, result.case.problem
     values: dict[str, Cell] = {**problem.dims, **problem.dtypes}
@@ -133,8 +162,7 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "warnings": json.dumps(measured.warnings, ensure_ascii=False) if measured else None,
         "error": result.error,
     }
-    # A microbenchmark's parameter may be named `threads` or `samples`; `problem` holds its value.
-    return record | {name: values.get(name) for name in parameters if name not in record}
+    return record | {column: values.get(name) for name, column in parameters.items()}
 
 
 def _modes(measured: Measurement) -> str:

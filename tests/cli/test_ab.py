@@ -207,7 +207,7 @@ def test_ctrl_c_in_the_first_round_leaves_no_run(kmark, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Experiment, "events", stopped)
-    monkeypatch.setattr("kernelmark.api.ab._sifted", lambda events, names: events)
+    monkeypatch.setattr("kernelmark.api.ab._check_configs", lambda events, names: events)
     assert kmark(*FAKE, *AA).code == 130
     assert run_states() == []
 
@@ -299,7 +299,8 @@ def test_a_config_name_that_a_side_does_not_know_is_a_slip_not_a_regression(kmar
     short = ("--rounds", "8", "--max-s", "0.01", "--warmup-s", "0.01", "--cache", "hot")
     ended = kmark("ab", *AA, "-b", "numpy", "--config", word, *problems, *short, "--label", "typo")
     assert ended.code == 2
-    assert f"{side} refuses its config for every problem: numpy does not know 'zzz'" in ended.err
+    assert f"{side} refuses its config for every problem: " in ended.err
+    assert "'zzz'" in ended.err
     assert "--config" in ended.err
     assert "broken" not in ended.out + ended.err
     assert "typo" not in kmark("list", "runs").out

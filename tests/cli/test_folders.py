@@ -51,8 +51,10 @@ def test_default_store_that_others_can_write_to_is_refused(kmark, tmp_path, monk
 
 
 def test_new_store_is_for_this_user_alone(kmark, tmp_path, monkeypatch):
-    place = tmp_path / "new" / "results.sqlite"
-    assert kmark(*FAKE, "--store", str(place)).code == 0
+    monkeypatch.delenv("KERNELMARK_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "new"))
+    place = tmp_path / "new" / "kernelmark" / "results.sqlite"
+    assert kmark(*FAKE).code == 0
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     # One that a team shares stays as it is.

@@ -84,7 +84,9 @@ def test_without_roofs_nothing_is_judged(kmark, dram, tmp_path):
     assert [one.status for one in stored(tmp_path).results] == [Status.OK]
     # A run of before is shown as it was.
     assert kmark("show").code == 0
-    assert kmark(*WORDS, *FAST, "--no-store").code == 0
+    assert kmark(*WORDS, *FAST, "--no-store", "--roofs", "none").code == 0
+    # Those of the default store are read without storing anything.
+    assert kmark(*WORDS, *FAST, "--no-store").code == 3
 
 
 def test_compare_and_history_treat_it_as_broken(kmark, dram, tmp_path):

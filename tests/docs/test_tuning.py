@@ -45,7 +45,7 @@ def test_defaults_are_those_of_a_plan():
 def test_limits_are_those_of_the_code():
     assert f"at least {GoldenTot().ignore_below_us:g} µs" in FLAT
     assert f"({100 * (1 - ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
-    assert f"no better than ± {100 * report._WIDE:.0f} %" in FLAT
+    assert f"no better than ± {100 * report._MAX_HALF_WIDTH:.0f} %" in FLAT
     assert f"less than {planfile.LEAST_ROUNDS} cannot be significant" in FLAT
 
 

@@ -36,9 +36,7 @@ from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import (
     KernelmarkError,
-    NothingToDo,
     ProblemError,
-    StoreError,
     UsageError,
 )
 from kernelmark.core.garbage import existing_objects_frozen
@@ -58,7 +56,7 @@ from kernelmark.runners.events import WAITS, Waiting
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
-from kernelmark.stores import new_run_id, open_store, opened
+from kernelmark.stores import new_run_id, opened
 
 if TYPE_CHECKING:
     from kernelmark.core.roof import Roof
@@ -189,15 +187,9 @@ def compare_kernels(
 
 def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
     """Return a device's roofs from `store`, or from the default store if it can be read."""
-    from kernelmark.api.roofs import known_roofs
+    from kernelmark.api.roofs import default_store_roofs, known_roofs
 
-    if store is not None:
-        return known_roofs(store, [device])
-    try:
-        with open_store(readonly=True) as default:
-            return known_roofs(default, [device])
-    except (StoreError, NothingToDo):  # NothingToDo: the user's own store does not exist yet
-        return ()
+    return default_store_roofs(device=device) if store is None else known_roofs(store, [device])
 
 
 def _check_types(kernels: object, inputs: object, ref: object) -> None:

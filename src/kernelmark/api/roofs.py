@@ -19,7 +19,7 @@ from kernelmark.micro.roofs import SOURCES, measure
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
 from kernelmark.runners.possible import threads_of
-from kernelmark.stores import new_run_id, open_store
+from kernelmark.stores import may_exist, new_run_id, open_store
 from kernelmark.stores.roofs import newest
 
 if TYPE_CHECKING:
@@ -107,14 +107,24 @@ def _must_measure(
         return mode == "fresh" or not _still_good(known), known
     if mode == "fresh":
         return True, ()
-    try:
-        with open_store(readonly=True) as default:
-            known = default.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
-    except KernelmarkError:  # there is none yet, or it cannot be read
-        known = ()
+    known = default_store_roofs(device=info.name, arch=info.arch, threads=threads)
     if _still_good(known):
         return False, known
     return info.kind not in ("cuda", "hip"), ()
+
+
+def default_store_roofs(
+    *, device: str, arch: str | None = None, threads: int | None = None
+) -> tuple[Roof, ...]:
+    """Return the newest roofs of a device of this machine in the default store; () if there is no
+    such store or it cannot be read."""
+    if not may_exist():
+        return ()
+    try:
+        with open_store(readonly=True) as store:
+            return store.roofs(host=platform.node(), device=device, arch=arch, threads=threads)
+    except KernelmarkError:
+        return ()
 
 
 def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:

@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from kernelmark.core.errors import StoreError, UsageError
@@ -32,6 +33,20 @@ def require_sql() -> None:
             Reason("not-installed", name="SQLAlchemy", needs="the store"),
             hint="pip install SQLAlchemy, or run with --no-store --json FILE",
         )
+
+
+def default_path() -> Path:
+    """Return the path of the user's store: kernelmark/results.sqlite in $XDG_DATA_HOME or
+    ~/.local/share."""
+    root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(root).expanduser() / "kernelmark" / "results.sqlite"
+
+
+def may_exist() -> bool:
+    """Return whether the default store may exist, without loading SQLAlchemy: False only for a
+    file that is not there."""
+    given = os.environ.get("KERNELMARK_STORE") or default_path()
+    return "://" in str(given) or Path(given).expanduser().exists()
 
 
 def open_store(where: str | os.PathLike[str] | None = None, *, readonly: bool = False) -> Store:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError
 from kernelmark.core.errors import NothingToDo, StoreError
 from kernelmark.core.private import find_unsafe, make_folder
 from kernelmark.core.reason import Reason
+from kernelmark.stores import default_path
 
 _SQLITE_HEADER = b"SQLite format 3\0"
 _ELSEWHERE = "choose another path with --store or KERNELMARK_STORE"
@@ -29,13 +30,6 @@ class Place:
     url: URL | None = None
     schema: str = ""
     given: bool = True
-
-
-def default_path() -> Path:
-    """Return the path of the user's store: kernelmark/results.sqlite in $XDG_DATA_HOME or
-    ~/.local/share."""
-    root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(root).expanduser() / "kernelmark" / "results.sqlite"
 
 
 def locate(where: str | os.PathLike[str] | None) -> Place:

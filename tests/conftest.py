@@ -102,6 +102,13 @@ def default_signals() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+@pytest.fixture(autouse=True)
+def no_reported_waits() -> None:
+    """Forget which waits were reported: that is limited to one a minute for the process."""
+    if (events := sys.modules.get("kernelmark.runners.events")) is not None:
+        events.WAITS.forget()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def earlier_objects_frozen() -> None:
     """Exclude what exists before a file's tests from garbage collections.

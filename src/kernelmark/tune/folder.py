@@ -22,6 +22,7 @@ from pathlib import Path
 
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unreadable, file_unwritable
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 
@@ -157,14 +158,14 @@ def check_writable(path: Path) -> None:
 def unwritable(path: Path, error: OSError) -> UsageError:
     """Return a UsageError that names the file: the OSError of a full disk does not."""
     return UsageError(
-        Reason("file-unwritable", file=str(path), error=error.strerror or str(error)),
+        file_unwritable(path, error),
         hint="make room or allow writing there, then give the same command again",
     )
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
-        Reason("file-unreadable", file=str(path), error=error.strerror or str(error)),
+        file_unreadable(path, error),
         hint="allow reading it, then give the same command again",
     )
 

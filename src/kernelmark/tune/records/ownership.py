@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.files import file_unreadable
 from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
@@ -86,9 +87,7 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes
         except FileNotFoundError:
             continue
         except OSError as error:
-            found.unreadable[plan.name] = Reason(
-                "file-unreadable", file=str(path), error=error.strerror or str(error)
-            )
+            found.unreadable[plan.name] = file_unreadable(path, error)
             continue
         except KernelmarkError as error:
             found.unreadable[plan.name] = error.message

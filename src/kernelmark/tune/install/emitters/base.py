@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import read_whole
+from kernelmark.core.files import file_unreadable, read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
@@ -277,9 +277,7 @@ def text_at(path: Path) -> str | None:
     except UnicodeDecodeError:
         raise UsageError(Reason("file-not-utf8", file=str(path))) from None
     except OSError as error:
-        raise UsageError(
-            Reason("file-unreadable", file=str(path), error=error.strerror or str(error))
-        ) from None
+        raise UsageError(file_unreadable(path, error)) from None
 
 
 def required_text(path: Path) -> str:

@@ -3,6 +3,7 @@
     python benchmarks/gpu/replication.py [-d cuda:0] [-o results.json] [--processes 12]
     python benchmarks/gpu/replication.py --part 1/3 --budget-s 500 -o part1.json.gz
     python benchmarks/gpu/replication.py --merge part1.json.gz part2.json.gz part3.json.gz
+    python benchmarks/gpu/replication.py --gpus one.json.gz other.json.gz -o gpu_gpus.json
 
 Every process is a fresh worker, started by the runner that `kmark run` uses, and measures all cases
 once, in an order of its own. Asked: how often the 95 % interval of a run contains the mean over the
@@ -142,6 +143,10 @@ class Measured:
     sources: tuple[str, ...] = (evidence.SOURCES,)
 
 
+Keep = Callable[[list[Process]], object]
+PARTS_SUFFIX = ".gz"
+
+
 # -- measuring
 
 
@@ -256,7 +261,7 @@ def run_spun(info: DeviceInfo, known: Sequence[Result], number: int) -> Process:
 
 
 def within(
-    budget_s: float, begun: float, numbers: Sequence[int], one: Callable[[int], Process]
+    budget_s: float, begun: float, numbers: Sequence[int], one: Callable[[int], Process], keep: Keep
 ) -> list[Process]:
     """Processes one after the other, as long as another one of their duration fits."""
     made: list[Process] = []
@@ -269,11 +274,13 @@ def within(
         made.append(one(number))
         statuses = collections.Counter(str(result.status) for result in made[-1].results)
         print(f"process {number}: {made[-1].seconds:.1f} s, {dict(statuses)}", flush=True)
+        keep(made)
     return made
 
 
 def measure(given: argparse.Namespace, info: DeviceInfo) -> Measured:
-    """Run the processes of this part."""
+    """Run the processes of this part. A file of parts is written after each process, so that a call
+    that is cut short leaves those before."""
     begun = time.monotonic()
     cases = make_cases(info, Timing.preset(given.timing), given.cases)
     cases = [case for case in cases if re.search(given.only, case.problem.key)]
@@ -283,16 +290,33 @@ def measure(given: argparse.Namespace, info: DeviceInfo) -> Measured:
     if info.kind != "fake":
         compile_ahead(Side(name="here"), cases, info.name, len(os.sched_getaffinity(0)))
     print(f"{len(cases)} cases compiled in {time.monotonic() - begun:.0f} s", flush=True)
+    libraries = {} if info.kind == "fake" else evidence.libraries(*LIBRARIES)
+
+    def measured(plain: Sequence[Process], spun: Sequence[Process]) -> Measured:
+        found = Measured(plain=tuple(plain), spun=tuple(spun), info=info, libraries=libraries)
+        if given.output.suffix == PARTS_SUFFIX:
+            save(given.output, found)
+        return found
+
     reserve_s = len(spun_numbers) * (10.0 + SPUN_CASES * CASE_S)
     plain = within(
-        given.budget_s - reserve_s, begun, numbers, functools.partial(run_process, info, cases)
+        given.budget_s - reserve_s,
+        begun,
+        numbers,
+        functools.partial(run_process, info, cases),
+        lambda made: measured(made, ()),
     )
     first = plain[0].by_case if plain else {}
     good = [first[c.id] for c in cases if c.id in first and first[c.id].status is Status.OK]
     known = spread_over([r for r in good if r.measurement is not None], SPUN_CASES)
-    spun = within(given.budget_s, begun, spun_numbers, functools.partial(run_spun, info, known))
-    libraries = {} if info.kind == "fake" else evidence.libraries(*LIBRARIES)
-    return Measured(plain=tuple(plain), spun=tuple(spun), info=info, libraries=libraries)
+    spun = within(
+        given.budget_s,
+        begun,
+        spun_numbers,
+        functools.partial(run_spun, info, known),
+        lambda made: measured(plain, made),
+    )
+    return measured(plain, spun)
 
 
 # -- files of parts
@@ -309,9 +333,17 @@ def save(path: Path, measured: Measured) -> None:
     path.write_bytes(gzip.compress(json.dumps(document, separators=(",", ":")).encode()))
 
 
+def read(path: Path) -> Any:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
 def load(paths: Sequence[Path]) -> Measured:
-    """The processes of all files, in order; the same process twice is refused."""
-    documents = [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
+    """The processes of all files, in order. Refused: the same process twice, and plain processes on
+    several GPUs, which are not equally fast (`judge_gpus`)."""
+    documents = [read(path) for path in paths]
+    gpus = sorted({document["info"]["uuid"] for document in documents if document["plain"]})
+    if len(gpus) > 1:
+        raise SystemExit(f"the files were measured on several GPUs: {', '.join(gpus)}")
     sources = sorted({digest for document in documents for digest in document["sources"]})
     if len(sources) > 1:
         print(f"warning: the files were measured by different code: {', '.join(sources)}")
@@ -444,6 +476,36 @@ def judge_spun(processes: Sequence[Process]) -> dict[str, Any]:
     }
 
 
+def judge_gpus(paths: Sequence[Path]) -> dict[str, Any]:
+    """How the mean over processes of each case differs between GPUs of one model."""
+    medians: dict[str, dict[str, list[float]]] = {}
+    for document in map(read, paths):
+        of_gpu = medians.setdefault(document["info"]["uuid"][:8], {})
+        for process in map(Process.of, document["plain"]):
+            for result in process.results:
+                if result.measurement is not None:
+                    name = f"{result.case.backend} {result.case.problem.key}"
+                    of_gpu.setdefault(name, []).append(result.measurement.median_s)
+    pairs = []
+    for one, other in itertools.combinations(sorted(medians), 2):
+        ratios = {
+            name: statistics.fmean(medians[one][name]) / statistics.fmean(medians[other][name])
+            for name in medians[one].keys() & medians[other].keys()
+        }
+        widest = max(ratios, key=lambda name: abs(math.log(ratios[name])))
+        pairs.append(
+            {
+                "gpus": [one, other],
+                "cases": len(ratios),
+                "median_ratio": round(statistics.median(ratios.values()), 4),
+                "widest_ratio": round(ratios[widest], 4),
+                "widest_case": widest,
+            }
+        )
+    processes = {gpu: max(map(len, cases.values())) for gpu, cases in medians.items()}
+    return {"processes": processes, "pairs": pairs}
+
+
 def case_row(first: Result, found: Sequence[Measurement]) -> dict[str, Any]:
     """What the runs of one case gave; times in µs."""
     medians = [one.median_s for one in found]
@@ -571,6 +633,20 @@ def report(given: argparse.Namespace, measured: Measured) -> None:
     print(evidence.told(bars))
 
 
+def report_gpus(given: argparse.Namespace) -> None:
+    figures = judge_gpus(given.gpus)
+    info = codec.read(read(given.gpus[0])["info"], DeviceInfo, "info")
+    evidence.write(
+        given.output,
+        title="GPUs of one model against each other, means over fresh processes",
+        bars=[],
+        figures=figures,
+        device=info,
+        libraries=read(given.gpus[0])["libraries"],
+    )
+    print(json.dumps(figures, indent=1))
+
+
 def part_of(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
@@ -591,7 +667,11 @@ def main() -> None:
     parser.add_argument("--part", type=part_of, default=(1, 1), help="1/3: every third process")
     parser.add_argument("--merge", type=Path, nargs="+", help="judge the files of parts")
     parser.add_argument("--spun", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--gpus", type=Path, nargs="+", help="compare the GPUs of files of parts")
     given = parser.parse_args()
+    if given.gpus:
+        report_gpus(given)
+        return
     if given.merge:
         report(given, load(given.merge))
         return
@@ -600,10 +680,8 @@ def main() -> None:
         serve_spun(given.device)
         return
     measured = measure(given, info)
-    if given.part != (1, 1):
-        save(given.output, measured)
-        return
-    report(given, measured)
+    if given.output.suffix != PARTS_SUFFIX:
+        report(given, measured)
 
 
 if __name__ == "__main__":

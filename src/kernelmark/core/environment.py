@@ -61,6 +61,10 @@ class Environment:
         object.__setattr__(self, "libraries", FrozenDict(self.libraries))
         object.__setattr__(self, "variables", FrozenDict(self.variables))
 
+    def uuid(self, device: str) -> str:
+        """Return the UUID of the device with this name; "" if it has none or is unknown."""
+        return next((one.uuid for one in self.devices if one.name == device), "")
+
     @property
     def recorded(self) -> bool:
         """Whether libraries and variables are known. A worker always reports a library (numpy);
@@ -97,5 +101,8 @@ def _flatten(environment: Environment, *, versions: bool) -> dict[str, str]:
         flat |= {f"library {name}": value for name, value in environment.libraries.items()}
         flat |= {f"variable {name}": value for name, value in environment.variables.items()}
     for device in environment.devices:
-        flat[f"device {device.name}"] = f"{device.model} ({device.arch}), driver {device.driver}"
+        uuid = f", uuid {device.uuid[:8]}" if device.uuid else ""
+        flat[f"device {device.name}"] = (
+            f"{device.model} ({device.arch}), driver {device.driver}{uuid}"
+        )
     return flat

@@ -91,8 +91,8 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     single = [row for row in comparison.rows if _one_process(row)]
     if comparison.rule == "robust" and single:
         lines.append(
-            f"{_rows(len(single))} measured in one process: what differs between "
-            "processes and days is not in the interval; kmark ab measures it"
+            f"{_rows(len(single))} measured in one process: the intervals leave out how processes "
+            "and days differ; kmark ab measures both sides in many processes"
         )
     bare = sum(_is_bare(row) for row in comparison.rows)
     if bare:
@@ -108,6 +108,11 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     if archs != others:
         lines.append(
             f"the devices differ: {', '.join(sorted(archs))} and {', '.join(sorted(others))}"
+        )
+    if moved := sum(_on_another_gpu(row, comparison) for row in comparison.rows):
+        lines.append(
+            f"{_rows(moved)} measured on another GPU in head: two GPUs, even of one model, may "
+            "differ by several percent"
         )
     found = comparison.audit
     if found.compared:
@@ -195,7 +200,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
         *([("suppressed", row.held)] if row.held else []),
         *([("clock", clocks.change_text(row))] if row.pair.clocks_mhz else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
-        *([("again", command)] if (command := rerun(shown, more)) else []),
+        *([("run again", command)] if (command := rerun(shown, more)) else []),
     ]
     made = [facts(f"row {row.number}", what)]
     if row.judgement.facts:
@@ -403,6 +408,16 @@ def _one_process(row: Row) -> bool:
         and len({block.process for block in side.measurement.blocks}) == 1
         for side in (row.pair.base, row.pair.head)
     )
+
+
+def _on_another_gpu(row: Row, comparison: Comparison) -> bool:
+    """Return whether the two sides of a row were measured on two GPUs of one architecture."""
+    base, head = row.pair.base, row.pair.head
+    if base is None or head is None or base.arch != head.arch:
+        return False
+    sides = zip(comparison.runs, (base, head), strict=True)
+    one, other = (run.environment.uuid(result.device) for run, result in sides)
+    return bool(one and other) and one != other
 
 
 def _is_bare(row: Row) -> bool:

@@ -479,6 +479,39 @@ TEMPLATES = {
         " --cuda-graph-trace=node names their kernels"
     ),
     "doubtful": "{cause}; {doubt}",
+    # Importers
+    "format-unknown": "{file}: is in no format that can be read",
+    "results-compressed": "{file}: is compressed, and this format is read only uncompressed",
+    "file-not-whole": "{file}: is not a whole {format} file ({error})",
+    "file-without-results": "{file}: there are no results in it",
+    "file-without-kernels": "{file}: there are no GPU kernels in it",
+    "no-kernel-table": "{file}: there is no table of kernels in it",
+    "statistics-not-of-kernels": "{file}: has statistics of something other than kernels",
+    "devices-several": "{file}: has results of {count} devices, and {device} is one device",
+    "hosts-several": "{file}: has launches of {count} hosts",
+    "table-damaged": "{file}: the table is damaged ({error})",
+    "table-cut": "{file}: ends in line {line} without a row",
+    "table-twice": "{file}: line {line} begins a second table with the same columns",
+    "line-refused": "{where} {cause}",
+    "row-without-problem": "{where}: is neither a GEMM, an attention nor a convolution",
+    "call-types-unknown": "{where}: a call without types occurs twice, and its types may differ",
+    "choices-mixed": "{where}: is a choice of another block than the line before it",
+    "launch-times-differ": "{where}: {name} differs from that in an earlier row of the launch",
+    "decimal-comma": "{where}: {given!r} has or seems to have a decimal comma",
+    "size-impossible": "{op}: a size of {given} is not possible",
+    "time-impossible": "{problem}: a time of {seconds:g} s is not possible",
+    "failure-unexplained": "no reason was recorded in the file",
+    "not-timed": "{tool} could not time it",
+    "queries-as-keys": (
+        "measured with as many queries as keys ({keys} instead of {queries}), which is another"
+        " problem"
+    ),
+    "times-dropped": (
+        "{count:n time} of 0 or less left out: {cases:each}"
+        "{more:if ; and those of {more:n more result}}"
+    ),
+    "times-dropped-of": "{count} of {problem} by {backend}",
+    "doubt-of": "{cause} ({problem} by {backend})",
     # Wrong outputs; several of them are joined in `check-failed`
     "check-failed": "{findings:each}{more:if ; and {more:n more failed check}}",
     "late-write": "the output was written after the launch had ended",

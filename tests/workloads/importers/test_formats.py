@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import struct
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.problem import parse_key
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given, iso_time, legal_word, name_words, problem_of
@@ -325,63 +327,76 @@ def test_the_same_file_is_the_same_run(read):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "where", "found"),
     [
-        ("x.csv", "a,b\n1,2\n", "in no format that can be read"),
-        ("a-gemm.csv", GEMM_CSV.replace("13.5", "fast"), "line 2: 'fast' is not a number"),
-        ("a-gemm.csv", GEMM_CSV.replace("13.5", "nan"), "not a finite number"),
-        ("a-gemm.csv", GEMM_CSV.replace("13.5", '"13,5"'), "line 2: '13,5' is not a number"),
-        ("a-gemm.csv", GEMM_CSV.replace("fp16", "f33"), "line 2: unknown dtype 'f33'"),
-        ("a-gemm.csv", GEMM_CSV.replace("2048", "20.5"), "K=20.5 is not an integer"),
-        ("a-gemm.csv", GEMM_CSV.splitlines()[0], "no results"),
-        ("a.csv", "x,mean_microseconds\n1,2\n", "neither a GEMM"),
-        ("x_kernel_trace.csv", TRACE[:-40], "line 4 has 3 values for 7 columns"),
-        ("x_kernel_stats.csv", STATS[:100], "line 2 has 3 values for 8 columns"),
-        ("a-gemm.csv", GEMM_CSV.replace("13.5", ""), "line 2: a number is missing"),
-        ("x.csv.gz", gzip.compress(TRACE.encode(), mtime=0), "is compressed"),
-        ("x.csv", "", "is empty"),
-        ("log.txt", HIPBLASLT.replace(",0,0,none,", ",0,none,"), "values for"),
-        ("gemm.csv", TRITONBENCH.replace(";10;0.010 (", ";0.010 ("), "line 2 has 4 values for 5"),
-        (
-            "gemm.csv",
-            TRITONBENCH[: TRITONBENCH.index("24;10;CUDA") + 4],
-            "line 3 has 3 values for 5",
-        ),
-        (
-            "a-gemm.csv",
-            GEMM_CSV[: GEMM_CSV.index("4.75") + 1],
-            "line 5 has 10 values for 13 columns",
-        ),
-        ("a-gemm.csv", GEMM_CSV[:-3], "line 5: ok=Tr is neither True nor False"),
-        ("log.txt", HIPBLASLT.replace(",1024,512,", ",x,512,"), "line 4, m: 'x' is not a number"),
-        ("log.txt", HIPBLASLT.replace(",256,1,0,", ",2.5,1,0,"), "line 4: k=2.5 is not an integer"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", "fast"), "line 2", "'fast'"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", "nan"), "line 2", "'nan'"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", '"13,5"'), "line 2", "'13,5'"),
+        ("a-gemm.csv", GEMM_CSV.replace("2048", "20.5"), "line 2, K", "'20.5'"),
+        ("a-gemm.csv", GEMM_CSV[:-3], "line 5, ok", "'Tr'"),
+        ("log.txt", HIPBLASLT.replace(",1024,512,", ",x,512,"), "line 4, m", "'x'"),
+        ("log.txt", HIPBLASLT.replace(",256,1,0,", ",2.5,1,0,"), "line 4, k", "'2.5'"),
+        ("r.json", with_summaries(3), "Copy Sweep Device=0 BlockSize=2^8, summaries", "'3'"),
+        ("r.json", with_summaries([7]), "Copy Sweep Device=0 BlockSize=2^8, summaries", "'7'"),
+        ("out.json", {"context": {"library_build_type": "x"}}, "benchmarks", "nothing"),
+        ("r.json", {"meta": {"nvbench": 1}, "benchmarks": 3}, "benchmarks", "'3'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(read, tmp_path, name, content, where, found):
+    place = f"{tmp_path / name}: {where}"
+    with raises_code(UsageError, "field-expected", where=place, found=found) as refused:
+        read(name, content)
+    assert refused.value.hint
+    assert "kmark run" not in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "cells", "columns"),
+    [
+        ("x_kernel_trace.csv", TRACE[:-40], 4, 3, 7),
+        ("x_kernel_stats.csv", STATS[:100], 2, 3, 8),
+        ("log.txt", HIPBLASLT.replace(",0,0,none,", ",0,none,"), 4, 22, 23),
+        ("log.txt", HIPBLASLT[: HIPBLASLT.index(",256,1,0,f16_r")], 4, 6, 23),
+        ("gemm.csv", TRITONBENCH.replace(";10;0.010 (", ";0.010 ("), 2, 4, 5),
+        ("gemm.csv", TRITONBENCH[: TRITONBENCH.index("24;10;CUDA") + 4], 3, 3, 5),
+        ("a-gemm.csv", GEMM_CSV[: GEMM_CSV.index("4.75") + 1], 5, 10, 13),
+    ],
+)
+def test_a_row_of_more_or_fewer_cells_is_refused(
+    read, tmp_path, name, content, line, cells, columns
+):
+    fields = {"where": f"{tmp_path / name}: line {line}", "cells": cells, "columns": columns}
+    with raises_code(UsageError, "row-cells", **fields) as refused:
+        read(name, content)
+    assert refused.value.hint
+    assert "kmark run" not in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "fields"),
+    [
+        ("x.csv", "a,b\n1,2\n", "format-unknown", {}),
+        ("a-gemm.csv", GEMM_CSV.replace("fp16", "f33"), "unknown-name", {"name": "f33"}),
+        ("a-gemm.csv", GEMM_CSV.splitlines()[0], "file-without-results", {}),
+        ("a.csv", "x,mean_microseconds\n1,2\n", "row-without-problem", {}),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", ""), "number-missing", {}),
+        ("x.csv.gz", gzip.compress(TRACE.encode(), mtime=0), "results-compressed", {}),
+        ("x.csv", "", "document-empty", {}),
         (
             "x_kernel_trace.csv",
             TRACE.replace("5000,8000", "8000,5000"),
-            "line 3: the launch ends 3000 ns before it starts",
+            "launch-ends-early",
+            {"early_ns": 3000},
         ),
-        ("gemm.csv", TRITONBENCH.replace("0.012", "1e999"), "samples_s has inf"),
-        (
-            "r.json",
-            with_summaries(3),
-            "Copy Sweep Device=0 BlockSize=2^8, summaries: expected a list, found '3'",
-        ),
-        (
-            "r.json",
-            with_summaries([7]),
-            "Copy Sweep Device=0 BlockSize=2^8, summaries: expected an object, found '7'",
-        ),
-        ("log.txt", HIPBLASLT[: HIPBLASLT.index(",256,1,0,f16_r")], "has 6 values for 23"),
-        ("log.txt", HIPBLASLT[: HIPBLASLT.index(",0,1,1024")], "ends in line 4 without a row"),
-        ("out.json", json.dumps(GOOGLE)[:-20], "not JSON"),
-        ("out.json", {"context": {"library_build_type": "x"}}, "no list of benchmarks"),
-        ("r.json", {"meta": {"nvbench": 1}, "benchmarks": 3}, "no list of benchmarks"),
+        ("gemm.csv", TRITONBENCH.replace("0.012", "1e999"), "block-no-time", {"value": math.inf}),
+        ("log.txt", HIPBLASLT[: HIPBLASLT.index(",0,1,1024")], "table-cut", {"line": 4}),
+        ("out.json", json.dumps(GOOGLE)[:-20], "document-not-json", {}),
     ],
 )
-def test_refused(read, name, content, sentence):
-    with pytest.raises(KernelmarkError) as refused:
+def test_refused(read, name, content, code, fields):
+    with raises_code(KernelmarkError, code, **fields) as refused:
         read(name, content)
-    assert sentence in refused.value.message
+    assert name in refused.value.message
     assert refused.value.hint
     assert "kmark run" not in refused.value.hint
 
@@ -406,17 +421,16 @@ def test_a_last_line_without_an_end_is_read_and_told(read, name, content, doubte
     assert told(content) == doubted
     assert not any(told(content + "\n"))
     assert not any(told(content + "\r\n"))
-    one = read(name, content)
-    assert "the file ends without a line end" in importers.doubt(one.results)
+    assert importers.doubt(read(name, content).results).root.code == "may-be-cut"
 
 
 def test_a_row_without_a_time_says_which_it_was(read):
     text = GEMM_CSV.replace("4.25,1.0,1.0,True", "0,1.0,1.0,True").replace("4.75", "0")
     first, zero, failed = read("golden_rocblas-gemm.csv", text).results
     assert first.status is Status.OK
-    told = "2 of 2 times in the file left out: 0 s is no time"
+    told = Reason("times-left-out", count=2, every=2, first=0.0)
     assert (zero.status, zero.error) == (Status.RUNTIME_ERROR, told)
-    assert failed.error == "the table says that it failed"
+    assert (failed.status, failed.error.code) == (Status.RUNTIME_ERROR, "failure-unexplained")
 
 
 def google_times(*times):
@@ -469,35 +483,47 @@ def test_a_time_that_is_none_is_left_out_and_told_alike_in_every_format(read, na
     (kept,) = read(name, made(5.0, bad, 6.0)).results
     assert kept.status is Status.OK
     assert times_us(kept) == [5.0, 6.0]
-    told = f"1 of 3 times in the file left out: {bad * 1e-6:g} s is no time"
-    assert told in kept.measurement.warnings
+    told = next(one for one in kept.measurement.warnings if one.code == "times-left-out")
+    assert (told.fields["count"], told.fields["every"]) == (1, 3)
+    assert told.fields["first"] == pytest.approx(bad * 1e-6)
     (lost,) = read(name, made(bad)).results
     assert (lost.status, lost.measurement) == (Status.RUNTIME_ERROR, None)
-    assert lost.error == told.replace("1 of 3", "1 of 1")
-    where = f"1 of {kept.case.problem.key} by {kept.case.backend}"
-    assert importers.notes([kept]) == [f"1 time of 0 or less left out: {where}"]
+    assert lost.error == told.having(every=1)
+    (note,) = importers.notes([kept])
+    (case,) = note.fields["cases"]
+    assert (note.code, note.fields["count"], note.fields["more"]) == ("times-dropped", 1, 0)
+    assert case.fields == {
+        "count": 1,
+        "problem": kept.case.problem.key,
+        "backend": kept.case.backend,
+    }
     assert importers.notes(read(name, made(5.0, 6.0)).results) == []
 
 
 def test_samples_that_are_none_are_counted_over_the_file(read, tmp_path):
     (tmp_path / "r.json-bin").mkdir()
     (tmp_path / "r.json-bin" / "0.bin").write_bytes(struct.pack("<3f", 0.0, 2e-5, -1.0))
-    assert importers.notes(read("r.json", NVBENCH).results)[0].startswith(
-        "2 times of 0 or less left out: 2 of copy_sweep blocksize=256 t=F32 by nvbench"
-    )
+    (case,) = importers.notes(read("r.json", NVBENCH).results)[0].fields["cases"]
+    assert case.fields == {
+        "count": 2,
+        "problem": "copy_sweep blocksize=256 t=F32",
+        "backend": "nvbench",
+    }
     trace = TRACE.replace("5000,8000", "5000,5000").replace("9000,9500", "9000,9000")
     found = read("1_kernel_trace.csv", trace).results
     assert [r.status for r in found] == [Status.OK, Status.RUNTIME_ERROR]
     (told,) = importers.notes(found)
-    assert told.startswith("2 times of 0 or less left out: 1 of kernel workgroup_size_x=64 ")
-    assert told.count(" by rocprof") == 2
+    assert told.fields["count"] == 2
+    assert [case.fields["count"] for case in told.fields["cases"]] == [1, 1]
 
 
 def test_many_rows_that_lost_times_are_not_all_named(read):
     rows = "".join(f"({m}, 8);0.0\n" for m in range(1, 7))
     (told,) = importers.notes(read("gemm.csv", f"x_val;aten-latency\n{rows}").results)
-    assert told.startswith("6 times of 0 or less left out: 1 of tritonbench_gemm x=1 ")
-    assert told.endswith(" and of 3 more")
+    assert (told.fields["count"], told.fields["more"]) == (6, 3)
+    assert [case.fields["problem"] for case in told.fields["cases"]] == [
+        f"tritonbench_gemm x={m} x_2=8" for m in (1, 2, 3)
+    ]
 
 
 def test_no_such_file_and_no_such_format(tmp_path):

@@ -19,7 +19,6 @@ from kernelmark.core.files import file_unreadable
 from kernelmark.core.plausible import check_results
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import Registry
-from kernelmark.core.units import counted
 from kernelmark.workloads import naming
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 registry: Registry[Importer] = naming.results
 _HEAD_BYTES = 16384
 _GZIP = b"\x1f\x8b"
-_MOST_PLACES = 3
+_MOST_CASES = 3
 _NOTED = ("may-be-cut", "graphs-untraced", "times-left-out")
 
 
@@ -75,31 +74,30 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
     except OSError as error:
         raise UsageError(file_unreadable(path, error)) from None
     raise UsageError(
-        f"{path}: is in no format that can be read",
+        Reason("format-unknown", file=str(path), known=tuple(names())),
         hint=f"kmark import --as FORMAT reads it as one of: {', '.join(names())}",
     )
 
 
-def notes(found: Iterable[Result]) -> list[str]:
+def notes(found: Iterable[Result]) -> list[Reason]:
     """Return notes on the file that these results come from."""
     results = [r for r in found if any(one.code in _NOTED for one in _reasons(r))]
     return [note for note in (doubt(results), unnamed(results), left_out(results)) if note]
 
 
-def left_out(results: Iterable[Result]) -> str:
-    """Summarise the non-positive times that were dropped; "" if there are none."""
-    counts = [
-        (int(one.fields["count"]), f"{result.case.problem.key} by {result.case.backend}")
+def left_out(results: Iterable[Result]) -> Reason:
+    """Summarise the non-positive times that were dropped, if there are any."""
+    cases = tuple(
+        Reason("times-dropped-of", count=int(one.fields["count"]), **_shown(result))
         for result in results
         for one in _reasons(result)
         if one.code == "times-left-out"
-    ]
-    if not counts:
-        return ""
-    some = [f"{count} of {where}" for count, where in counts[:_MOST_PLACES]]
-    rest = f", and of {len(counts) - len(some)} more" if len(counts) > len(some) else ""
-    total = counted(sum(count for count, _ in counts), "time")
-    return f"{total} of 0 or less left out: {', '.join(some)}{rest}"
+    )
+    if not cases:
+        return NO_REASON
+    count = sum(one.fields["count"] for one in cases)
+    more = max(0, len(cases) - _MOST_CASES)
+    return Reason("times-dropped", count=count, cases=cases[:_MOST_CASES], more=more)
 
 
 def unnamed(results: Iterable[Result]) -> Reason:
@@ -108,13 +106,17 @@ def unnamed(results: Iterable[Result]) -> Reason:
     return next((one for one in every if one.code == "graphs-untraced"), NO_REASON)
 
 
-def doubt(results: Iterable[Result]) -> str:
-    """Return a note if the file may be truncated, with the last result; else ""."""
+def doubt(results: Iterable[Result]) -> Reason:
+    """Return a note if the file may be truncated, with the last result."""
     for result in results:
         for one in _reasons(result):
             if one.code == "may-be-cut":
-                return f"{one} ({result.case.problem.key} by {result.case.backend})"
-    return ""
+                return Reason("doubt-of", cause=one, **_shown(result))
+    return NO_REASON
+
+
+def _shown(result: Result) -> dict[str, str]:
+    return {"problem": result.case.problem.key, "backend": result.case.backend}
 
 
 def _reasons(result: Result) -> list[Reason]:
@@ -131,8 +133,10 @@ def _read(importer: Importer, path: Path, given: Given) -> ResultSet:
         return check_results(importer.read(path, given))
     except UNEXPECTED as error:
         # No importer anticipates everything that can be wrong with a file.
-        why = f"{path}: is not a whole {importer.name} file"
-        raise UsageError(f"{why} ({type(error).__name__}: {str(error)[:80]})") from error
+        text = f"{type(error).__name__}: {str(error)[:80]}"
+        raise UsageError(
+            Reason("file-not-whole", file=str(path), format=importer.name, error=text)
+        ) from error
     except KernelmarkError as error:
         # Without a hint, callers would add one for kernelmark's own files.
         hint = f"it was read as {importer.name}: is it whole, and as that tool wrote it?"
@@ -142,9 +146,10 @@ def _read(importer: Importer, path: Path, given: Given) -> ResultSet:
 
 def _check(path: Path, head: bytes, *, packed: bool) -> None:
     if not head:
-        raise UsageError(f"{path}: is empty", hint="leave it out, or measure again")
+        reason = Reason("in-file", file=str(path), cause=Reason("document-empty"))
+        raise UsageError(reason, hint="leave it out, or measure again")
     if head == _GZIP and not packed:
         raise UsageError(
-            f"{path}: is compressed, and results are read only as they are",
+            Reason("results-compressed", file=str(path)),
             hint=f"unpack it: gunzip -k {shlex.quote(str(path))}",
         )

@@ -12,6 +12,7 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.workloads.importers.base import text_of
 
 CUT = "the file was cut: give it whole, or without that line"
+EACH = "import each table in a file of its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +70,15 @@ def printed_rows(
             cells = dict(zip(header, row, strict=False))
             yield Row(cells=cells, place=f"{path}: line {line}", doubt=lines.doubt(line))
     except csv.Error as error:
-        raise UsageError(f"{path}: the table is damaged ({error})", hint=CUT) from None
+        reason = Reason("table-damaged", file=str(path), error=str(error))
+        raise UsageError(reason, hint=CUT) from None
 
 
-def uneven_row(place: str, values: int, columns: int) -> UsageError:
-    """Return the error for a row with fewer or more values than columns."""
-    fewer = values < columns
+def uneven_row(place: str, cells: int, columns: int) -> UsageError:
+    """Return the error for a row with fewer or more cells than columns."""
     return UsageError(
-        f"{place} has {values} values for {columns} columns",
-        hint=CUT if fewer else "a value with the separator in it must be in quotes",
+        Reason("row-cells", where=place, cells=cells, columns=columns),
+        hint=CUT if cells < columns else "a value with the separator in it must be in quotes",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import math
 import re
 import time
@@ -120,7 +121,8 @@ def build_run(
         device = given.device or row.device or "unknown"
         devices.add(row.device)
         if absurd := _absurd(row):
-            raise UsageError(f"{path}: result {number}: {absurd}", hint="is the file damaged?")
+            reason = Reason("at", where=f"{path}: result {number}", cause=absurd)
+            raise UsageError(reason, hint="is the file damaged?")
         case = Case(
             problem=row.problem,
             backend=given.backend or row.backend,
@@ -130,12 +132,12 @@ def build_run(
         cases.setdefault((case.id, device), []).append(row)
     if not cases:
         raise NothingToDo(
-            f"{path}: there are no results in it",
+            Reason("file-without-results", file=str(path)),
             hint="is the file truncated, or in another format (--as)?",
         )
     if given.device and len(devices) > 1:
         raise UsageError(
-            f"{path}: has results of {len(devices)} devices, and {given.device} is one device",
+            Reason("devices-several", file=str(path), count=len(devices), device=given.device),
             hint="leave --device out: the results keep their own devices",
         )
     written = path.stat().st_mtime
@@ -155,18 +157,21 @@ def build_run(
         try:
             results.append(_result(found, device, given, method, when))
         except UsageError as error:
-            place = f"{path}: {found[0].problem.key}"
-            raise UsageError(f"{place}: {error.message}", hint=error.hint) from None
+            where = f"{path}: {found[0].problem.key}"
+            reason = Reason("at", where=where, cause=error.message)
+            raise UsageError(reason, hint=error.hint) from None
     return ResultSet(run=run, results=tuple(results))
 
 
-def _absurd(row: Found) -> str:
-    """Return a message on an impossible size or time of a row; else "". Times of 0 or less are left
-    to `_left_out`."""
+def _absurd(row: Found) -> Reason:
+    """Return the reason for an impossible size or time of a row, if there is one. Times of 0 or
+    less are left to `_left_out`."""
     if bad := bad_size(row.problem):
-        return f"{row.problem.op}: a size of {bad} is not possible"
+        return Reason("size-impossible", op=row.problem.op, given=bad)
     late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
-    return f"{row.problem.key}: a time of {late:g} s is not possible" if late else ""
+    if late is None:
+        return NO_REASON
+    return Reason("time-impossible", problem=row.problem.key, seconds=late)
 
 
 def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
@@ -219,10 +224,17 @@ def legal_word(text: str) -> str:
     return f"{word[:80]}.{mark}"
 
 
+def unexpected(place: str, expected: str, value: object, hint: str | None = None) -> CodecError:
+    """Return the error for a value that is not what is expected at this place in a file."""
+    found = "nothing" if value is None else repr(str(value)[:40])
+    reason = Reason("field-expected", where=place, expected=expected, found=found)
+    return CodecError(reason, hint=hint)
+
+
 def fields_of(value: object, place: str) -> Mapping[str, Any]:
     """Return a JSON object; raise CodecError with the place for anything else."""
     if not isinstance(value, dict):
-        raise CodecError(f"{place}: expected an object, found {str(value)[:40]!r}")
+        raise unexpected(place, "an object", value)
     return value
 
 
@@ -231,8 +243,18 @@ def json_object(path: Path) -> Mapping[str, Any]:
     try:
         document = codec.parse(text_of(path))
     except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+        reason = Reason("in-file", file=str(path), cause=error.message)
+        raise CodecError(reason, hint=error.hint) from None
     return fields_of(document, str(path))
+
+
+def json_with_infinity(path: Path) -> Any:
+    """Parse a JSON file of Python, which may have Infinity; the codec refuses that."""
+    try:
+        return json.loads(text_of(path))
+    except (ValueError, RecursionError) as error:
+        cause = Reason("not-json", error=str(error))
+        raise CodecError(Reason("in-file", file=str(path), cause=cause)) from None
 
 
 def items_of(value: object, place: str) -> Sequence[Any]:
@@ -241,15 +263,15 @@ def items_of(value: object, place: str) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise CodecError(f"{place}: expected a list, found {str(value)[:40]!r}")
+        raise unexpected(place, "a list", value)
     return value
 
 
 def whole(value: object, place: str) -> int:
-    """Parse an integer of at least 0; raise UsageError with the place for anything else."""
+    """Parse an integer of at least 0; raise CodecError with the place for anything else."""
     found = number(value, place)
     if found < 0 or not found.is_integer():
-        raise UsageError(f"{place}: {str(value)[:40]!r} is not a whole number")
+        raise unexpected(place, "a whole number", value)
     return int(found)
 
 
@@ -261,9 +283,9 @@ def number(text: object, place: str) -> float:
     try:
         value = float(str(text))
     except ValueError:
-        raise UsageError(f"{place}: {str(text)[:40]!r} is not a number") from None
+        raise unexpected(place, "a number", text) from None
     if not math.isfinite(value):
-        raise UsageError(f"{place}: {str(text)[:40]!r} is not a finite number")
+        raise unexpected(place, "a finite number", text)
     return value
 
 
@@ -284,7 +306,7 @@ def text_of(path: Path) -> str:
     try:
         text = read_whole(path).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text") from None
+        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

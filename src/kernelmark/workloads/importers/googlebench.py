@@ -16,6 +16,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers._launches import SECONDS
@@ -24,10 +25,12 @@ from kernelmark.workloads.importers.base import (
     Given,
     Importer,
     build_run,
+    fields_of,
     iso_time,
     json_object,
     number,
     problem_of,
+    unexpected,
 )
 
 # Any of these is enough: people shorten files.
@@ -59,7 +62,7 @@ class GoogleBench(Importer):
     def read(self, path: Path, given: Given) -> ResultSet:
         document = json_object(path)
         if not isinstance(document.get("benchmarks"), list):
-            raise CodecError(f"{path}: there is no list of benchmarks in it")
+            raise unexpected(f"{path}: benchmarks", "a list", document.get("benchmarks"))
         context = document.get("context")
         fields: Mapping[str, Any] = context if isinstance(context, dict) else {}
         executable = str(fields.get("executable", ""))
@@ -76,9 +79,11 @@ class GoogleBench(Importer):
 
 def _rows(path: Path, entries: list[Any], backend: str) -> Iterator[Found]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
-    for i, entry in enumerate(entries):
-        if not isinstance(entry, dict) or "name" not in entry:
-            raise CodecError(f"{path}: benchmark {i + 1} has no name")
+    for i, one in enumerate(entries, 1):
+        place = f"{path}: benchmark {i}"
+        entry = fields_of(one, place)
+        if "name" not in entry:
+            raise CodecError(Reason("field-missing", where=place, name="name"))
         groups.setdefault(str(entry.get("run_name", entry["name"])), []).append(entry)
     problems = _problems(groups)
     for name, group in groups.items():
@@ -113,13 +118,13 @@ def _found(place: str, problem: Problem, group: list[Mapping[str, Any]], backend
     broken = next((e for e in group if e.get("error_occurred") or e.get("skipped")), None)
     if broken is not None:
         skipped = bool(broken.get("skipped")) and not broken.get("error_occurred")
-        message = broken.get("error_message") or broken.get("skip_message") or "no reason was given"
+        message = broken.get("error_message") or broken.get("skip_message")
         return Found(
             problem=problem,
             backend=backend,
             timing=_TIMING,
             status=Status.SKIPPED if skipped else Status.RUNTIME_ERROR,
-            error=str(message),
+            error=str(message) if message else Reason("failure-unexplained"),
         )
     runs = [e for e in group if e.get("run_type", "iteration") == "iteration"]
     if not runs:
@@ -138,7 +143,7 @@ def _found(place: str, problem: Problem, group: list[Mapping[str, Any]], backend
 def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
     unit = str(entry.get("time_unit", "ns"))
     if unit not in SECONDS:
-        raise CodecError(f"{place}: unknown time unit {unit!r}")
+        raise unexpected(f"{place}, time_unit", "a unit of time", unit)
     return number(entry.get(key), place) * SECONDS[unit]
 
 

@@ -18,6 +18,7 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers._lines import CUT, Lines, lines_of, uneven_row
@@ -28,6 +29,7 @@ from kernelmark.workloads.importers.base import (
     build_run,
     number,
     problem_of,
+    unexpected,
 )
 from kernelmark.workloads.logs import blas
 
@@ -93,10 +95,7 @@ def _typed(rows: Iterator[tuple[Found, str]]) -> Iterator[Found]:
         problem = found.problem
         if problem.op.startswith("blas_") and "a_type" not in problem.options:
             if problem.key in seen:
-                raise UsageError(
-                    f"{place}: a call without types is there twice, perhaps of two types",
-                    hint=_NO_TYPES,
-                )
+                raise UsageError(Reason("call-types-unknown", where=place), hint=_NO_TYPES)
             seen.add(problem.key)
         yield found
 
@@ -155,7 +154,8 @@ def _check_end(path: Path, lines: Lines) -> None:
     """Raise UsageError if the file ends within the row of the last header: a truncated row may not
     look like one."""
     if not lines.ended:
-        raise UsageError(f"{path}: ends in line {len(lines.texts)} without a row", hint=CUT)
+        reason = Reason("table-cut", file=str(path), line=len(lines.texts))
+        raise UsageError(reason, hint=CUT)
 
 
 def _found(row: _Row, arch: str, doubt: str = "") -> Found:
@@ -184,10 +184,11 @@ def _found(row: _Row, arch: str, doubt: str = "") -> Found:
 
 
 def _check_sizes(cells: Cells, place: str) -> None:
-    """Raise UsageError for a size that is not an integer: it would become an option."""
+    """Raise CodecError for a size that is not an integer: it would become an option."""
     for name in _SIZES:
-        if name in cells and not number(cells[name], f"{place}, {name}").is_integer():
-            raise UsageError(f"{place}: {name}={cells[name]} is not an integer")
+        here = f"{place}, {name}"
+        if name in cells and not number(cells[name], here).is_integer():
+            raise unexpected(here, "a whole number", cells[name])
 
 
 def _problem(cells: Cells, arch: str) -> Problem:

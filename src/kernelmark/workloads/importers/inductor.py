@@ -9,7 +9,6 @@ neither dtypes nor strides, so that its problems differ from those of a log.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.importers._lines import CUT, lines_of
@@ -30,9 +30,11 @@ from kernelmark.workloads.importers.base import (
     build_run,
     fields_of,
     items_of,
+    json_with_infinity,
     number,
     problem_of,
     text_of,
+    unexpected,
 )
 from kernelmark.workloads.logs import base as logs
 from kernelmark.workloads.logs import continued
@@ -100,7 +102,7 @@ def _log(path: Path) -> Iterator[Found]:
                     blocks[prefix] = problem, float(choice[2])
                     yield _row(problem, choice, place)
                 if (cut and rest[:1].isspace()) or (not choice and _BROKEN.match(rest)):
-                    raise UsageError(f"{place} is a choice that cannot be read", hint=CUT)
+                    raise unexpected(place, "a choice with its time", rest.strip(), CUT)
 
 
 def _check_order(choice: re.Match[str], last_ms: float | None, place: str) -> None:
@@ -110,7 +112,7 @@ def _check_order(choice: re.Match[str], last_ms: float | None, place: str) -> No
     begins = not share[:1].isdigit() or float(share.rstrip("%")) == 100
     if not begins if last_ms is None else float(choice[2]) < last_ms:
         raise UsageError(
-            f"{place} is a choice of another block than the line before it",
+            Reason("choices-mixed", where=place),
             hint="several processes wrote to this log: give each a log of its own",
         )
 
@@ -125,7 +127,7 @@ def _row(problem: Problem, choice: re.Match[str], place: str) -> Found:
         config=_config(name, choice[4], place),
         samples_s=(ms * _MS,) if worked else (),
         status=Status.OK if worked else Status.RUNTIME_ERROR,
-        error="" if worked else "inductor could not time it",
+        error="" if worked else Reason("not-timed", tool="inductor"),
     )
 
 
@@ -138,7 +140,7 @@ def _config(name: str, description: str, place: str) -> Config:
     for pair in pieces.split(", ") if pieces else []:
         key, equals, value = pair.partition("=")
         if len(pair) > _LONGEST:
-            raise CodecError(f"{place}: {key[:40]} has a value that cannot be read")
+            raise unexpected(f"{place}, {key[:40]}", f"at most {_LONGEST} characters", pair)
         found[key if equals else "more"] = parse_value(value.strip("'")) if value else pair
     return FrozenDict(found)
 
@@ -153,11 +155,7 @@ def _problem(joined: str, block: re.Match[str]) -> Problem:
 
 
 def _file(path: Path) -> Iterator[Found]:
-    try:
-        entries = json.loads(text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise CodecError(f"{path}: is not JSON: {error}") from None
-    for index, entry in enumerate(items_of(entries, str(path)), 1):
+    for index, entry in enumerate(items_of(json_with_infinity(path), str(path)), 1):
         place = f"{path}: entry {index}"
         fields = fields_of(entry, place)
         kind = str(fields.get(_KIND, "mm"))
@@ -166,7 +164,7 @@ def _file(path: Path) -> Iterator[Found]:
                 continue
             shape = _SHAPE.match(key)
             if shape is None:
-                raise CodecError(f"{place}: {key[:40]!r} is no (M, K, N)")
+                raise unexpected(place, "(M, K, N)", key)
             m, k, n = map(int, shape.groups())
             problem = problem_of(f"inductor_{kind}", {"m": m, "n": n, "k": k})
             for choice in items_of(choices, place):
@@ -177,8 +175,10 @@ def _file(path: Path) -> Iterator[Found]:
 def _choice(problem: Problem, choice: Mapping[str, Any], place: str) -> Found:
     kind = str(choice.get("type", ""))
     config = {name: value for name, value in choice.items() if name not in ("type", "time")}
-    if any(not isinstance(value, str | int | float) for value in config.values()):
-        raise CodecError(f"{place}: a choice has settings that cannot be read")
+    for name, value in config.items():
+        if not isinstance(value, str | int | float):
+            cause = Reason("not-a-value", name=name, given=repr(value)[:40])
+            raise CodecError(Reason("at", where=place, cause=cause))
     ms = number(choice.get("time"), place) if choice.get("time") != math.inf else math.inf
     worked = math.isfinite(ms)
     return Found(
@@ -188,7 +188,7 @@ def _choice(problem: Problem, choice: Mapping[str, Any], place: str) -> Found:
         config=FrozenDict({"choice": kind, **config}),
         samples_s=(ms * _MS,) if worked else (),
         status=Status.OK if worked else Status.RUNTIME_ERROR,
-        error="" if worked else "inductor could not time it",
+        error="" if worked else Reason("not-timed", tool="inductor"),
     )
 
 

@@ -16,6 +16,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.workloads.importers._lines import CUT, lines_of
 from kernelmark.workloads.importers.base import (
@@ -25,6 +26,7 @@ from kernelmark.workloads.importers.base import (
     build_run,
     number,
     problem_of,
+    unexpected,
 )
 from kernelmark.workloads.logs.base import BadLine
 from kernelmark.workloads.logs.formats.miopen_find_db import Key, parse_key, reader
@@ -63,11 +65,12 @@ def _rows(path: Path) -> Iterator[Found]:
         place = f"{path}: line {number_}"
         key, equals, record = line.partition("=")
         if not equals or not record:
-            raise UsageError(f"{place} is no record of a find-db", hint=CUT)
+            raise unexpected(place, "KEY=SOLVER:TIME,…", line, CUT)
         try:
             problem = _problem(parse_key(key))
         except BadLine as error:
-            raise UsageError(f"{place} {error.message}", hint=CUT) from None
+            reason = Reason("line-refused", where=place, cause=error.message)
+            raise UsageError(reason, hint=CUT) from None
         for solver, ms in _times(record, place):
             yield Found(
                 problem=problem,
@@ -88,7 +91,7 @@ def _times(record: str, place: str) -> Iterator[tuple[str, float]]:
         if _OLD.match(name):
             name, *values = values
         if not name or len(values) < 3:
-            raise UsageError(f"{place}: {item[:40]!r} is no solver with its time", hint=CUT)
+            raise unexpected(place, "a solver with its time", item, CUT)
         if name not in seen:
             seen.add(name)
             yield name, number(values[0], place)

@@ -12,13 +12,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers._launches import SECONDS, Launch, found
 from kernelmark.workloads.importers._lines import Row, header_of, lines_of, printed_rows
-from kernelmark.workloads.importers.base import Found, Given, Importer, build_run, number, whole
+from kernelmark.workloads.importers.base import (
+    Found,
+    Given,
+    Importer,
+    build_run,
+    number,
+    unexpected,
+    whole,
+)
 
 _TIME = "gpu__time_duration.sum"
 _DURATION = "Duration"  # the same metric in the section of the details page
@@ -81,7 +90,8 @@ def _rows(path: Path) -> Iterator[Found]:
         groups.setdefault(launch, []).append(_seconds(time, row.place))
         doubts[launch] = row.doubt
     if len(hosts) > 1:
-        raise UsageError(f"{path}: has launches of {len(hosts)} hosts", hint="import each alone")
+        reason = Reason("hosts-several", file=str(path), count=len(hosts))
+        raise UsageError(reason, hint="import each alone")
     for launch, times in groups.items():
         yield found(launch, tuple(times), "ncu", timing=_TIMING, doubt=doubts[launch])
 
@@ -91,7 +101,7 @@ def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
     lines = lines_of(path)
     begin = next((i for i, line in enumerate(lines.texts) if _HEADER.match(line)), None)
     if begin is None:
-        raise NothingToDo(f"{path}: there is no table of kernels in it", hint=_HINT)
+        raise NothingToDo(Reason("no-kernel-table", file=str(path)), hint=_HINT)
     header = header_of(lines.texts[begin])
     # The row of a metric ends after its value: the remaining columns are for rules.
     last = next((name for name in (_VALUE, _MEAN) if name in header), "")
@@ -100,14 +110,15 @@ def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
     elif _METRIC not in header and _TIME in header:
         least = len(header)
     else:
-        raise UsageError(f"{path}: its table has no {_TIME}", hint=_HINT)
+        raise UsageError(Reason("column-missing", file=str(path), column=_TIME), hint=_HINT)
     return header, printed_rows(path, lines, range(begin + 1, len(lines.texts)), header, least)
 
 
 def _raw(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, _Time]]:
     units = next(rows, None)
     if units is None or units.cells.get("ID"):
-        raise UsageError(f"{path}: its table has no row of units", hint=_HINT)
+        first = ",".join(units.cells.values()) if units else None
+        raise unexpected(str(path), "a row of units after the header", first, _HINT)
     for row in rows:
         for name, value in row.cells.items():
             if units.cells[name]:
@@ -128,7 +139,8 @@ def _details(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, _Time]]:
         if name in (_TIME, _DURATION):
             time = (cells[_UNIT], cells[_VALUE])
             if times.setdefault(key, {}).setdefault(name, time) != time:
-                raise UsageError(f"{row.place}: the launch has another {name} before", hint=_HINT)
+                reason = Reason("launch-times-differ", where=row.place, name=name)
+                raise UsageError(reason, hint=_HINT)
         shape = next((one for one in _SIZES.values() if one[0] == name), None)
         if shape and name not in cells:  # before 2022 the launch shape was a metric only
             launch = dataclasses.replace(launch, cells={**launch.cells, shape[1]: cells[_VALUE]})
@@ -136,8 +148,8 @@ def _details(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, _Time]]:
     for key, row in launches.items():
         known = times.get(key, {})
         if not known:
-            kernel = row.cells.get("Kernel Name", "")[:60]
-            raise UsageError(f"{row.place}: launch {key[1]} of {kernel} has no time", hint=_HINT)
+            where = f"{row.place}, launch {key[1]} of {row.cells.get('Kernel Name', '')[:60]}"
+            raise CodecError(Reason("field-missing", where=where, name=_TIME), hint=_HINT)
         yield row, known.get(_TIME) or known[_DURATION]
 
 
@@ -161,7 +173,7 @@ def _launch(row: Row) -> Launch:
     cells = row.cells
     kernel = cells.get("Kernel Name")
     if not kernel:
-        raise UsageError(f"{row.place}: there is no kernel's name", hint=_HINT)
+        raise CodecError(Reason("field-missing", where=row.place, name="Kernel Name"), hint=_HINT)
     sizes: list[tuple[str, int]] = []
     for what, columns in _SIZES.items():
         text = next((cells[name] for name in columns if cells.get(name)), "")
@@ -172,8 +184,8 @@ def _launch(row: Row) -> Launch:
         elif text:
             sizes.append((f"{what}_size", _whole(text, f"{row.place}, {what} size")))
         else:
-            raise UsageError(
-                f"{row.place}: the {what} size of the launch is not in the table",
+            raise CodecError(
+                Reason("field-missing", where=row.place, name=columns[0]),
                 hint="add to ncu: --section LaunchStats, or print it with ncu 2023 or newer",
             )
     device = cells.get("Device")
@@ -194,7 +206,7 @@ def _check_locale(value: str, place: str) -> None:
 
 def _foreign(value: str, place: str) -> UsageError:
     return UsageError(
-        f"{place}: {value[:40]!r} is printed with a decimal comma or looks like it",
+        Reason("decimal-comma", where=place, given=value[:40]),
         hint="print the table again: LC_ALL=C ncu --import REPORT --csv --page raw",
     )
 
@@ -202,9 +214,9 @@ def _foreign(value: str, place: str) -> UsageError:
 def _seconds(time: _Time, place: str) -> float:
     unit, value = time
     if unit not in _UNITS:
-        raise UsageError(f"{place}: {unit[:20]!r} is no unit of time", hint=_HINT)
+        raise unexpected(place, "a unit of time", unit, _HINT)
     if not _PLAIN.match(value):
-        raise UsageError(f"{place}: {value[:40]!r} is no time", hint=_HINT)
+        raise unexpected(place, "a time", value, _HINT)
     # ncu prints whole nanoseconds: 4.256 ns is 4256 ns with a dot as thousands separator.
     if _UNITS[unit] == SECONDS["ns"] and _AMBIGUOUS.match(value):
         raise _foreign(value, place)

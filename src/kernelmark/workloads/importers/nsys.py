@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import ResultSet
@@ -27,13 +27,14 @@ from kernelmark.workloads.importers._launches import (
     elapsed_s,
     found,
 )
-from kernelmark.workloads.importers._lines import Row, header_of, lines_of, printed_rows
+from kernelmark.workloads.importers._lines import EACH, Row, header_of, lines_of, printed_rows
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
     build_run,
     number,
+    unexpected,
     whole,
 )
 
@@ -110,7 +111,8 @@ def _report(path: Path, devices: dict[int, DeviceInfo]) -> Iterator[Found]:
             launch = Launch(kernel=_name(row), sizes=_summed_sizes(row))
             yield found(launch, (_seconds(row, mean),), "nsys", also=also, doubt=row.doubt)
     else:
-        raise UsageError(f"{path}: its table has no times of kernels", hint=_HINT)
+        column = "Duration (ns)" if "GrdX" in header else "Avg (ns)"
+        raise UsageError(Reason("column-missing", file=str(path), column=column), hint=_HINT)
 
 
 def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
@@ -131,12 +133,12 @@ def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
     ]
     begin = next(iter(traces + sums), None)
     if begin is None:
-        raise NothingToDo(f"{path}: there is no table of kernels in it", hint=_HINT)
+        raise NothingToDo(Reason("no-kernel-table", file=str(path)), hint=_HINT)
     header = headers[begin]
-    if (tables := list(headers.values()).count(header)) > 1:
-        raise UsageError(
-            f"{path}: has {tables} tables of one report", hint="import each in a file of its own"
-        )
+    starts = [i for i, other in headers.items() if other == header]
+    if len(starts) > 1:
+        reason = Reason("table-twice", file=str(path), line=starts[1] + 1)
+        raise UsageError(reason, hint=EACH)
     following = range(begin + 1, len(lines.texts))
     end = next((i for i in following if _END.match(lines.texts[i])), following.stop)
     return header, printed_rows(path, lines, range(begin + 1, end), header, len(header))
@@ -155,7 +157,9 @@ def _trace(rows: Iterator[Row], duration: str, devices: dict[int, DeviceInfo]) -
         )
         match = _DEVICE.match(row.cells.get("Device", ""))
         if match is None:
-            raise UsageError(f"{row.place}: the device has no number", hint=_HINT)
+            raise unexpected(
+                f"{row.place}, Device", "NAME (NUMBER)", row.cells.get("Device"), _HINT
+            )
         device = DeviceInfo(
             name=f"cuda:{int(match[2])}",
             kind="cuda",
@@ -172,7 +176,7 @@ def _trace(rows: Iterator[Row], duration: str, devices: dict[int, DeviceInfo]) -
 
 def _name(row: Row) -> str:
     if not row.cells["Name"]:
-        raise UsageError(f"{row.place}: there is no kernel's name", hint=_HINT)
+        raise CodecError(Reason("field-missing", where=row.place, name="Name"), hint=_HINT)
     return row.cells["Name"]
 
 
@@ -180,7 +184,7 @@ def _seconds(row: Row, column: str) -> float:
     match = _TIME.match(column)
     unit = match[2] if match else "ns"
     if unit not in _UNITS:
-        raise UsageError(f"{row.place}: {unit[:20]!r} is no unit of time", hint=_HINT)
+        raise unexpected(f"{row.place}, {column}", "a unit of time", unit, _HINT)
     return number(row.cells[column], f"{row.place}, {column}") * _UNITS[unit]
 
 
@@ -188,11 +192,12 @@ def _summed_sizes(row: Row) -> tuple[tuple[str, int], ...]:
     sizes: list[tuple[str, int]] = []
     for what, column in _SUMMED.items():
         if column in row.cells:
+            here = f"{row.place}, {column}"
             words = row.cells[column].split()
             if len(words) != 3:
-                raise UsageError(f"{row.place}: {column} are not three sizes", hint=_HINT)
+                raise unexpected(here, "three sizes", row.cells[column], _HINT)
             named = zip("xyz", words, strict=True)
-            sizes += [(f"{what}_{axis}", whole(n, f"{row.place}, {column}")) for axis, n in named]
+            sizes += [(f"{what}_{axis}", whole(n, here)) for axis, n in named]
     return tuple(sizes)
 
 
@@ -209,7 +214,7 @@ def _export(path: Path, devices: dict[int, DeviceInfo]) -> tuple[list[Found], fl
         started = _started(connection)
     if not groups:
         raise NothingToDo(
-            f"{path}: has no CUDA kernels",
+            Reason("file-without-kernels", file=str(path)),
             hint=_NODES if note else "is it an export of: nsys profile --trace=cuda?",
         )
     rows = [found(launch, tuple(times), "nsys") for launch, times in groups.items()]
@@ -236,7 +241,10 @@ def _read_kernels(
     ):
         place = f"{path}: the kernel that started at {start}"
         if not isinstance(kernel, str) or not kernel:
-            raise UsageError(f"{place} has no name", hint="export it again, it may be damaged")
+            raise CodecError(
+                Reason("field-missing", where=place, name=name),
+                hint="export it again, it may be damaged",
+            )
         # Device numbers are per process: the same number may be another GPU in another process.
         pid = of >> 24 & 0xFFFFFF if isinstance(of, int) else 0
         index = gpus.get((pid, ordinal), ordinal)

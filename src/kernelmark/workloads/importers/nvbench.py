@@ -27,6 +27,7 @@ from kernelmark.workloads.importers.base import (
     json_object,
     number,
     problem_of,
+    unexpected,
     whole,
 )
 
@@ -53,7 +54,7 @@ class NvBench(Importer):
     def read(self, path: Path, given: Given) -> ResultSet:
         document = json_object(path)
         if not isinstance(document.get("benchmarks"), list):
-            raise CodecError(f"{path}: there is no list of benchmarks in it")
+            raise unexpected(f"{path}: benchmarks", "a list", document.get("benchmarks"))
         devices = {}
         for i, entry in enumerate(items_of(document.get("devices"), f"{path}: devices")):
             place = f"{path}: device {i + 1}"
@@ -92,13 +93,14 @@ def _rows(path: Path, benchmarks: list[Any], devices: Mapping[int, DeviceInfo]) 
             device = devices.get(whole(state.get("device") or 0, f"{place}, device"))
             axes = _axes(state, f"{place}, axis_values")
             skipped = bool(state.get("is_skipped"))
+            why = state.get("skip_reason")
             yield Found(
                 problem=problem_of(name, axes),
                 backend="nvbench",
                 timing=_TIMING,
                 samples_s=() if skipped else _times(path, state, place),
                 status=Status.SKIPPED if skipped else Status.OK,
-                error=str(state.get("skip_reason") or "no reason was given") if skipped else "",
+                error=(str(why) if why else Reason("failure-unexplained")) if skipped else "",
                 device=device.name if device else "cuda:0",
                 arch=device.arch if device else "",
             )
@@ -107,7 +109,7 @@ def _rows(path: Path, benchmarks: list[Any], devices: Mapping[int, DeviceInfo]) 
 def _axes(state: Mapping[str, Any], place: str) -> dict[str, str]:
     entries = [fields_of(one, place) for one in items_of(state.get("axis_values"), place)]
     if any("name" not in entry for entry in entries):
-        raise CodecError(f"{place}: one has no name")
+        raise CodecError(Reason("field-missing", where=place, name="name"))
     return {str(entry["name"]): str(entry.get("value")) for entry in entries}
 
 

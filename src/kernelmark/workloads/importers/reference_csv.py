@@ -13,6 +13,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.importers._lines import Row, table_of
@@ -23,6 +24,7 @@ from kernelmark.workloads.importers.base import (
     build_run,
     name_words,
     number,
+    unexpected,
 )
 
 _TIME = "mean_microseconds"
@@ -58,7 +60,8 @@ def _rows(path: Path, backend: str) -> Iterator[Found]:
         try:
             problem = _problem(row.cells, row.place)
         except ProblemError as error:
-            raise UsageError(f"{row.place}: {error.message}", hint=error.hint) from None
+            reason = Reason("at", where=row.place, cause=error.message)
+            raise UsageError(reason, hint=error.hint) from None
         mean_us = number(row.cells.get(_TIME), row.place)
         status, reason = _status(row, backend)
         yield Found(
@@ -74,18 +77,16 @@ def _rows(path: Path, backend: str) -> Iterator[Found]:
         )
 
 
-def _status(row: Row, backend: str) -> tuple[Status, str]:
+def _status(row: Row, backend: str) -> tuple[Status, Reason]:
     cells = row.cells
     word = cells.get("ok", "")
     if word.strip().lower() not in _OK:
-        raise UsageError(
-            f"{row.place}: ok={word} is neither True nor False", hint="is the file cut short?"
-        )
+        raise unexpected(f"{row.place}, ok", "True or False", word, Reason("document-cut"))
     if not _OK[word.strip().lower()]:
-        return Status.RUNTIME_ERROR, "the table says that it failed"
+        return Status.RUNTIME_ERROR, Reason("failure-unexplained")
     if backend == "torch" and cells.get("K2") and cells["M"] != cells["K2"]:
-        return Status.WRONG, "measured with as many queries as keys, which is another problem"
-    return Status.OK, ""
+        return Status.WRONG, Reason("queries-as-keys", queries=cells["M"], keys=cells["K2"])
+    return Status.OK, NO_REASON
 
 
 def _problem(row: Mapping[str, str], place: str) -> Problem:
@@ -112,7 +113,7 @@ def _problem(row: Mapping[str, str], place: str) -> Problem:
             tb=tb,
         )
     raise UsageError(
-        f"{place}: neither a GEMM, an attention nor a convolution",
+        Reason("row-without-problem", where=place),
         hint="columns: M,N,K · B,M,N,K1,K2 · B,H,W,C,P,Q,F,S",
     )
 
@@ -140,9 +141,10 @@ def _convolution(row: Mapping[str, str], place: str) -> Problem:
 
 
 def _int(row: Mapping[str, str], name: str, place: str) -> int:
-    value = number(row.get(name), f"{place}, {name}")
+    here = f"{place}, {name}"
+    value = number(row.get(name), here)
     if not value.is_integer():
-        raise UsageError(f"{place}: {name}={row.get(name)} is not an integer")
+        raise unexpected(here, "a whole number", row.get(name))
     return int(value)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.workloads.importers._launches import (
     SECONDS,
@@ -39,6 +40,7 @@ from kernelmark.workloads.importers.base import (
     items_of,
     json_object,
     number,
+    unexpected,
     whole,
 )
 
@@ -108,14 +110,14 @@ def _table(path: Path) -> Iterator[Found]:
             raise _no_kernels(path)
         return _statistics(path, rows)
     raise UsageError(
-        f"{path}: neither a kernel trace nor kernel statistics",
+        Reason("no-kernel-table", file=str(path)),
         hint="rocprofv3 --kernel-trace --stats --output-format csv",
     )
 
 
 def _no_kernels(path: Path) -> UsageError:
     return UsageError(
-        f"{path}: statistics of something else than kernels",
+        Reason("statistics-not-of-kernels", file=str(path)),
         hint="import *_kernel_stats.csv or *_kernel_trace.csv",
     )
 
@@ -192,7 +194,7 @@ def timeline(path: Path) -> list[tuple[str, float]]:
         ]
     names, rows = table_of(path)
     if not set(_NEW) <= set(names):
-        raise UsageError(f"{path}: is no kernel trace of rocprofv3")
+        raise UsageError(Reason("no-kernel-table", file=str(path)))
     found = []
     for row in rows:
         kernel, start, end = (row.cells[name] for name in _NEW)
@@ -244,8 +246,9 @@ def _launch(
     name = names.get(("external", renamed)) or names.get(("kernel", kernel))
     handle = _id(fields_of(info.get("agent_id"), f"{place}, agent_id").get("handle"), place)
     if name is None or handle not in agents:
-        missing = f"kernel {kernel}" if name is None else f"agent {handle}"
-        raise CodecError(f"{place}: the file does not say what {missing} is")
+        what, missing = ("kernel", kernel) if name is None else ("agent", handle)
+        cause = Reason("unknown-name", what=what, name=missing)
+        raise CodecError(Reason("at", where=place, cause=cause))
     sizes = []
     for size in _SIZES:
         what = size[:-2].lower()
@@ -288,7 +291,7 @@ def _id(value: object, place: str) -> int:
     """Return an id; raise CodecError unless it is an integer: 64-bit hashes and addresses exceed
     the precision of a float."""
     if type(value) is not int:
-        raise CodecError(f"{place}: {str(value)[:40]!r} is no id")
+        raise unexpected(place, "an integer id", value)
     return value
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.workloads.importers._launches import SECONDS, Launch, found
 from kernelmark.workloads.importers.base import Found, Given, Importer, build_run
@@ -50,15 +51,18 @@ def _rows(path: Path) -> Iterator[Found]:
             if isinstance(event, str) and source.complaint:
                 break  # the compressed file is damaged or truncated here
             if isinstance(event, str):
-                raise UsageError(f"{path}: line {line} {event}", hint="is the file cut short?")
+                where, cause = f"{path}: line {line}", Reason.of(event)
+                reason = Reason("line-refused", where=where, cause=cause)
+                raise UsageError(reason, hint=Reason("document-cut"))
             if str(event.get("cat")).lower() != "kernel":
                 continue
             groups.setdefault(_launch(event), []).append(duration_us(event) * SECONDS["us"])
         if source.complaint:
-            raise UsageError(f"{path}: {source.complaint}", hint="copy it again")
+            cause = Reason.of(source.complaint)
+            raise UsageError(Reason("in-file", file=str(path), cause=cause), hint="copy it again")
     if not groups:
         raise NothingToDo(
-            f"{path}: has no GPU kernels",
+            Reason("file-without-kernels", file=str(path)),
             hint=f"its ops are a workload: kmark import {shlex.quote(str(path))} --workload DIR",
         )
     for launch, times in groups.items():

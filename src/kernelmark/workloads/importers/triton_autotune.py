@@ -7,7 +7,6 @@ names: the file does not show which value is M. As a workload it needs --key.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from kernelmark.core.errors import CodecError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue, ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.importers.base import (
@@ -26,8 +26,9 @@ from kernelmark.workloads.importers.base import (
     build_run,
     fields_of,
     items_of,
+    json_with_infinity,
     problem_of,
-    text_of,
+    unexpected,
 )
 from kernelmark.workloads.logs import dtypes
 from kernelmark.workloads.logs.base import BadLine
@@ -53,11 +54,8 @@ class TritonAutotune(Importer):
         return name.endswith(".json") and f'"{_MARK}"'.encode() in head
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        try:
-            document = json.loads(text_of(path))  # accepts Infinity, which the codec refuses
-        except (ValueError, RecursionError) as error:
-            raise CodecError(f"{path}: is not JSON: {error}") from None
-        return build_run(path, given, _rows(path, document), method="Triton do_bench")
+        rows = _rows(path, json_with_infinity(path))
+        return build_run(path, given, rows, method="Triton do_bench")
 
 
 def _rows(path: Path, document: object) -> Iterator[Found]:
@@ -72,7 +70,7 @@ def _rows(path: Path, document: object) -> Iterator[Found]:
             config=FrozenDict(config),
             samples_s=(timing[0] * _MS,) if worked else (),
             status=Status.OK if worked else Status.RUNTIME_ERROR,
-            error="" if worked else "Triton could not time it",
+            error="" if worked else Reason("not-timed", tool="Triton"),
             also={name: ms * _MS for name, ms in quantiles if math.isfinite(ms)},
         )
 
@@ -86,7 +84,7 @@ def timed_configs(
         here = f"{place}: config {number}"
         pair = items_of(entry, here)
         if len(pair) != 2:
-            raise CodecError(f"{here}: is no config with its times")
+            raise unexpected(here, "a config with its times", entry)
         yield _config(fields_of(pair[0], here), here), _times(pair[1], here)
 
 
@@ -104,11 +102,11 @@ def _value(value: object) -> ConfigValue:
 def _times(value: object, place: str) -> tuple[float, ...]:
     times: list[Any] = value if isinstance(value, list) else [value]
     if not times or any(type(one) not in (int, float) for one in times):
-        raise CodecError(f"{place}: {str(value)[:40]!r} is no time")
+        raise unexpected(place, "a time", value)
     try:
         return tuple(float(one) for one in times)
     except OverflowError:
-        raise CodecError(f"{place}: a time is too large for a number") from None
+        raise CodecError(Reason("field-too-large", where=place)) from None
 
 
 def _problem(path: Path, key: object) -> Problem:
@@ -117,7 +115,7 @@ def _problem(path: Path, key: object) -> Problem:
     values: dict[str, str | int | float | bool] = {}
     parts = items_of(key, f"{path}: key")
     if not parts:  # Triton writes no file without a key
-        raise CodecError(f"{path}: has no key: which problem was tuned is unknown")
+        raise CodecError(Reason("field-missing", where=str(path), name="key"))
     for number, part in enumerate(parts, 1):
         values["key" if number == 1 else f"key_{number}"] = _part(part)
     return problem_of(f"triton_{path.name.removesuffix(_END).strip('_')}", values)

@@ -16,9 +16,10 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.workloads.importers._lines import lines_of, uneven_row
+from kernelmark.workloads.importers._lines import EACH, lines_of, uneven_row
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -30,6 +31,7 @@ from kernelmark.workloads.importers.base import (
     name_words,
     problem_of,
     text_of,
+    unexpected,
 )
 
 _LATENCY = "-latency"
@@ -42,7 +44,6 @@ _TIMING = Timing(cache=Cache.FLUSH)
 # The name of an implementation is split at a hyphen: `[x_8-triton]_tma-latency`.
 _KEY = re.compile(r"(tritonbench_[^\[]+)\[x_(.*)-([^\]-]*)\]_(.+)\Z", re.DOTALL)
 _KEY_BYTES = re.compile(rb'"tritonbench_[^"\[]+\[')
-_EACH = "import each table in a file of its own"
 # Rows of the table that are not inputs.
 _NO_INPUTS = ("average", "hashes")
 
@@ -74,18 +75,19 @@ def _table(path: Path) -> Iterator[Found]:
     reader = csv.reader(lines.texts, delimiter=";")
     header = next(reader, [])
     if not any(name.endswith(_LATENCY) for name in header[1:]):
-        raise UsageError(f"{path}: no column ends in {_LATENCY}")
+        raise UsageError(Reason("column-missing", file=str(path), column=f"*{_LATENCY}"))
     operator = legal_name("_".join(name_words(path)) or path.stem)
     for row in reader:
         if not row or row[0].strip().lower() in _NO_INPUTS:
             continue
+        line = reader.line_num
         if row == header:
-            raise UsageError(f"{path}: line {reader.line_num} begins another table", hint=_EACH)
+            raise UsageError(Reason("table-twice", file=str(path), line=line), hint=EACH)
         if len(row) != len(header):
-            raise uneven_row(f"{path}: line {reader.line_num}", len(row), len(header))
+            raise uneven_row(f"{path}: line {line}", len(row), len(header))
         problem = _problem(f"tritonbench_{operator}", row[0])
         cells = list(zip(header[1:], row[1:], strict=True))
-        yield from _found(problem, cells, lines.doubt(reader.line_num))
+        yield from _found(f"{path}: line {line}", problem, cells, lines.doubt(line))
 
 
 def _document(path: Path) -> Iterator[Found]:
@@ -102,14 +104,16 @@ def _document(path: Path) -> Iterator[Found]:
             cell = "" if value is None else str(value)
             rows.setdefault((match[1], match[2]), []).append((column, cell))
     if not any(name.endswith(_LATENCY) for cells in rows.values() for name, _ in cells):
-        raise UsageError(
-            f"{path}: no key ends in {_LATENCY[1:]}", hint="run it with: --metrics latency"
-        )
+        reason = Reason("key-missing", file=str(path), key=f"tritonbench_*_{_LATENCY[1:]}")
+        raise UsageError(reason, hint="run it with: --metrics latency")
     for (operator, x_value), cells in rows.items():
-        yield from _found(_problem(operator, x_value), cells, "")
+        problem = _problem(operator, x_value)
+        yield from _found(f"{path}: {problem.key}", problem, cells, "")
 
 
-def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> Iterator[Found]:
+def _found(
+    place: str, problem: Problem, cells: Iterable[tuple[str, str]], doubt: str
+) -> Iterator[Found]:
     """Yield a row per implementation of one input; `cells` are named
     `{implementation}-{metric}`."""
     row = {name: cell.strip() for name, cell in cells}
@@ -119,10 +123,8 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
         implementation = name.removesuffix(_LATENCY)
         match = _NUMBER.match(cell)
         if not match and _DAMAGED.match(cell):
-            raise UsageError(
-                f"{problem.key}: {cell[:40]!r} of {name} is no number of milliseconds",
-                hint="write the file again with tritonbench",
-            )
+            hint = "write the file again with tritonbench"
+            raise unexpected(f"{place}, {name}", "milliseconds", cell, hint)
         error = "" if match else cell or _failure(implementation, row)
         if match or error:
             yield Found(

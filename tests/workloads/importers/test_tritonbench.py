@@ -10,6 +10,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
+from kernelmark_dev.raising import raises_code
 
 # As its code writes them: the failure stands in the first metric, whichever that is.
 CSV = """\
@@ -97,14 +98,16 @@ def test_a_time_that_cannot_be_is_refused(read):
 
 @pytest.mark.parametrize("time", ["0,012", "12.0us", "1.2.3"])
 def test_a_number_that_cannot_be_read_is_no_failure(read, time):
-    with pytest.raises(UsageError):
-        read("gemm.csv", CSV.replace("0.012", time))
-    with pytest.raises(UsageError):
-        read("out.json", json.dumps(METRICS).replace("0.012", time))
+    for name, text in (("gemm.csv", CSV), ("out.json", json.dumps(METRICS))):
+        with raises_code(UsageError, "field-expected", found=repr(time)) as refused:
+            read(name, text.replace("0.012", time))
+        where = refused.value.message.fields["where"]
+        assert name in where
+        assert where.endswith("aten-latency")
 
 
 def test_two_tables_in_one_file_are_refused(read):
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "table-twice", line=1 + len(CSV.splitlines())):
         read("gemm.csv", CSV + CSV)
 
 

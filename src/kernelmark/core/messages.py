@@ -558,6 +558,12 @@ TEMPLATES = {
     "no-device-left": "no device is left: {cause}",
     "given-up": "{cause:brief}",
     "fails-alone": "it failed {count} cases in a row that pass on {device}: {cause:brief}",
+    # IREE modules, rules of comparison, figures and pages
+    "verdict-size": "{given!r} is not a verdict with a size",
+    "verdict-size-tiny": ("{given!r} means {percent:g} %, which is less than any rule can detect"),
+    "selector-missing": "it fits every row",
+    "warn-above-fail": "warn={warn:g} is above fail={fail:g}",
+    "runs-disjoint": "runs {base} and {head} have nothing in common",
     # Verdicts
     "only-in-base": "head has no such result",
     "only-in-head": "base has no such result",
@@ -795,6 +801,7 @@ TEMPLATES = {
     "value-unknown": "{file}: {key} = {given} is unknown",
     "value-refused": "{file}: {key}: {cause}",
     "value-not-table": "{file}: {key} is not a table",
+    "value-not-tables": "{file}: {key} is not a list of tables",
     "value-not-text": "{file}: {key} = {given} is not text",
     "value-not-whole": "{file}: {key} = {given} is not a whole number of at least {least}",
     "value-not-number": "{file}: {key} = {given} is not a number of at least {least}",

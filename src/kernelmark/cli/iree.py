@@ -172,7 +172,7 @@ def dispatches(
         module,
         target=target,
         function=function,
-        flags=split_words(flags, "--flags"),
+        flags=split_words(flags),
         inputs=inputs or (),
         rounds=rounds,
         timeout_s=timeout,

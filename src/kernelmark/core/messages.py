@@ -559,6 +559,22 @@ TEMPLATES = {
     "given-up": "{cause:brief}",
     "fails-alone": "it failed {count} cases in a row that pass on {device}: {cause:brief}",
     # IREE modules, rules of comparison, figures and pages
+    "variant-twice": "variant {name!r} is given twice",
+    "variant-file": "{file} is neither a spec nor a kernel object",
+    "quote-open": "a quote in {given!r} is not closed",
+    "not-of-form": "{given!r} is not {form}",
+    "input-count": (
+        "--input was given {given:n time}, but the function has {wanted:n argument}: {types:list}"
+    ),
+    "input-type": "{given!r} does not fit the type {type}",
+    "input-shape": "{file} has the shape {shape}, not {wanted}",
+    "input-dynamic": "the type {type} has a dynamic dim",
+    "input-unreadable": "{given!r} cannot be read: {error}",
+    "scalar-without-value": "a scalar {dtype} needs a value",
+    "tensor-dtype": "kernelmark cannot read or write tensors of {dtype}",
+    "function-types": "the types of {function} cannot be read: {declaration}",
+    "module-not-mlir": "the module cannot be parsed: {error}",
+    "dispatches-untimed": "iree reports no times of dispatches on {target}",
     "verdict-size": "{given!r} is not a verdict with a size",
     "verdict-size-tiny": ("{given!r} means {percent:g} %, which is less than any rule can detect"),
     "selector-missing": "it fits every row",

@@ -18,7 +18,14 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.iree.execute import benchmark_module, check_timeout, make_inputs
+from kernelmark.core.reason import Reason
+from kernelmark.iree.execute import (
+    benchmark_module,
+    check_least,
+    check_module,
+    check_timeout,
+    make_inputs,
+)
 from kernelmark.iree.modules import Variant, build_variant, read_signature, resolve_target
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write
@@ -64,15 +71,13 @@ def rank_dispatches(
     on_step: Callable[[str], None] = lambda step: None,
 ) -> tuple[DispatchCost, ...]:
     """Measure each dispatch inside the model and return them, most expensive first."""
-    if not module.is_file():
-        raise UsageError(f"there is no module {module}")
-    if rounds < 1:
-        raise UsageError("--rounds must be at least 1")
+    check_module(module)
+    check_least("--rounds", rounds, 1)
     check_timeout(timeout_s)
     goal = resolve_target(target)
     if goal.gpu and (reason := absent(goal.driver)):
         raise UsageError(
-            f"dispatches are ranked by their time on {goal.name}: {reason}",
+            Reason("device-unusable", device=goal.name, cause=reason),
             hint="rank them on the CPU with --target cpu, or compile them with "
             "kmark iree ab MODULE --variant base: --target …",
         )
@@ -98,7 +103,7 @@ def rank_dispatches(
                 )
             )
     if not timed[0].dispatches:
-        raise UsageError(f"iree attributes no time to the kernels of a module on {goal.name}")
+        raise UsageError(Reason("dispatches-untimed", target=goal.name))
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
     total = statistics.median(one.kernel_s for one in timed)
@@ -139,7 +144,9 @@ def save_workload(workload: Workload, folder: Path, module: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+        raise UsageError(
+            Reason("folder-not-made", folder=str(folder), error=str(error.strerror))
+        ) from None
     write(folder / "workload.csv", workload)
     lines = [
         f'why = "The dispatches of {module.name} that are problems of an op."',

@@ -580,6 +580,20 @@ TEMPLATES = {
     "selector-missing": "it fits every row",
     "warn-above-fail": "warn={warn:g} is above fail={fail:g}",
     "runs-disjoint": "runs {base} and {head} have nothing in common",
+    "nothing-to-draw": "no {what} has {needs} to draw",
+    "figure-one-backend": (
+        "no problem was measured by two backends{base:if , one of which is {base}}"
+    ),
+    "figure-no-cells": "{base} and {head} share no problem with {x} and {y}",
+    "figure-no-dim": "no result has a dim {name!r}",
+    "figure-dims": "{varying} of {needed} dims vary",
+    "backend-without-times": "{backend!r} measured nothing here",
+    "page-failed": "this page could not be made",
+    "page-without-figure": "this page has no figure",
+    "figure-failed": "the figure could not be drawn",
+    "not-stored": "there is no such {what}",
+    "store-without-runs": "the store has no runs yet",
+    "not-served": "cannot serve at {host}:{port}: {error}",
     # Verdicts
     "only-in-base": "head has no such result",
     "only-in-head": "base has no such result",

@@ -222,7 +222,7 @@ class _Comparison:
     def _obstacle(self) -> str:
         """Return why nothing is run, or ""."""
         if not self._plan.run:
-            return "--compile-only was given"
+            return Reason("compile-only")
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
     def _outputs(self, binary: Path, inputs: Sequence[Input], target: Target) -> Outputs:
@@ -265,7 +265,7 @@ class _Comparison:
     def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
         """Return the outputs in float64 on the CPU, or why there are none."""
         if not self._plan.reference:
-            return None, "none was asked for"
+            return None, Reason("reference-not-asked")
         self._on_step("compute the float64 reference")
         source = self._folder / f"{_REFERENCE}.mlir"
         variant = Variant(name=_REFERENCE, flags=("--iree-input-demote-f64-to-f32=false",))
@@ -277,7 +277,7 @@ class _Comparison:
             built = build_variant(source, variant, cpu, self._folder)
             return self._outputs(built.binary, wide, cpu), ""
         except CaseError as error:
-            return None, error.message.splitlines()[0]
+            return None, error.message
 
     def _diverge(self, outputs: Outputs, reference: Outputs) -> tuple[Divergence, ...]:
         return tuple(

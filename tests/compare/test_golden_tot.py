@@ -163,7 +163,7 @@ def test_a_run_is_a_process_where_there_are_several(make_result):
 def test_settings_change_it(make_result):
     pair = Pair(base=make_result(*thrice(10.0)), head=make_result(*thrice(10.4)))
     assert rule.judge([pair])[0].status.value == "same"
-    strict = rule.changed({"slack_us": 0.1}, "here")
+    strict = rule.changed({"slack_us": 0.1})
     assert strict.judge([pair])[0].status.value == "slower"
 
 

@@ -63,43 +63,49 @@ def test_rows_find_their_rule(written, make_result):
     assert found[1].reason.code == "ratio-not-above"
 
 
+_WHERE = 'rule = "robust"\n[[where]]\n'
+
+
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "code", "fields"),
     [
-        ("delta = 0.1", "no rule to begin with"),
-        ('rule = "nosuch"', "unknown rule 'nosuch'"),
-        ("rule = 3", "unknown rule 3"),
-        ('rule = "robust"\nslack = 1', "has no setting 'slack'"),
-        ('rule = "robust"\ndelta = "x"', "delta = 'x' is not a number"),
-        ('rule = "robust"\ndelta = true', "delta = True is not a number"),
-        ('rule = "robust"\ndelta = -0.1', "delta = -0.1 is not a number above 0"),
-        ('rule = "robust"\ndelta = inf', "is not a number above 0"),
-        ('rule = "robust"\nwhere = 3', "where is not a list of tables"),
-        ('rule = "robust"\n[[where]]\ndelta = 0.1', "where 1: fits every row"),
-        ('rule = "robust"\n[[where]]\nop = 3', "op = 3 is not text"),
-        ('rule = "robust"\n[[where]]\nproblem = "("', "not a regular expression"),
-        ('rule = "robust"\n[[where]]\nop = "x"\nwarn = 2', "where 1: the rule robust has no"),
-        ('rule = "rob', "is not valid TOML"),
-        ('rule = "golden-tot"\nruns = 0.5', "runs = 0.5 is not a whole number"),
-        ('rule = "golden-tot"\nruns = 2.5', "runs = 2.5 is not a whole number"),
-        ('rule = "golden-tot"\nfactor = 0.9', "factor = 0.9 is below 1"),
-        ('rule = "golden-tot"\nwithin = 5', "within = 5 is not a share below 1"),
-        ('rule = "robust"\nq = 5', "q = 5 is not a share below 1"),
-        ('rule = "robust"\ndelta = 3', "delta = 3 is not a share below 1"),
-        ('rule = "ratio"\nwarn = 0.5', "warn = 0.5 is below 1"),
-        ('rule = "ratio"\nfail = 1.05', "warn = 1.1 is above fail = 1.05"),
+        ("delta = 0.1", "parameter-missing", {"name": "rule"}),
+        ('rule = "nosuch"', "unknown-name", {"what": "rule", "name": "nosuch"}),
+        ("rule = 3", "unknown-name", {"what": "rule", "name": 3}),
+        ('rule = "robust"\nslack = 1', "unknown-name", {"name": "slack", "of": "robust"}),
+        ('rule = "robust"\ndelta = "x"', "argument-type", {"name": "delta", "given": "'x'"}),
+        ('rule = "robust"\ndelta = true', "argument-type", {"name": "delta", "given": "True"}),
+        ('rule = "robust"\ndelta = false', "argument-type", {"name": "delta", "given": "False"}),
+        ('rule = "robust"\ndelta = -0.1', "argument-type", {"name": "delta", "given": "-0.1"}),
+        ('rule = "robust"\ndelta = inf', "argument-type", {"name": "delta", "given": "inf"}),
+        ('rule = "robust"\nwhere = 3', "value-not-tables", {"key": "where"}),
+        (f"{_WHERE}delta = 0.1", "selector-missing", {}),
+        (f"{_WHERE}op = 3", "argument-type", {"name": "op", "given": "3"}),
+        (f'{_WHERE}problem = "("', "not-a-regex", {"pattern": "("}),
+        (f'{_WHERE}op = "x"\nwarn = 2', "unknown-name", {"name": "warn", "of": "robust"}),
+        (f'{_WHERE}opp = "gemm"', "unknown-name", {"name": "opp", "of": "robust"}),
         (
-            'rule = "robust"\n[[where]]\nopp = "gemm"',
-            "where 1: the rule robust has no setting 'opp'",
+            f'{_WHERE}op = "gemm"\nrule = "ratio"\nwarn = 0.5',
+            "argument-type",
+            {"name": "warn", "given": "0.5"},
         ),
-        ('rule = "ratio"\n[[where]]\nop = "gemm"\nwarn = 0.5', "where 1: warn = 0.5 is below 1"),
+        ('rule = "rob', "file-not-toml", {}),
+        ('rule = "golden-tot"\nruns = 0.5', "argument-type", {"name": "runs", "given": "0.5"}),
+        ('rule = "golden-tot"\nruns = 2.5', "argument-type", {"name": "runs", "given": "2.5"}),
+        ('rule = "golden-tot"\nfactor = 0.9', "argument-type", {"name": "factor", "given": "0.9"}),
+        ('rule = "golden-tot"\nwithin = 5', "argument-type", {"name": "within", "given": "5"}),
+        ('rule = "robust"\nq = 5', "argument-type", {"name": "q", "given": "5"}),
+        ('rule = "robust"\ndelta = 3', "argument-type", {"name": "delta", "given": "3"}),
+        ('rule = "ratio"\nwarn = 0.5', "argument-type", {"name": "warn", "given": "0.5"}),
+        ('rule = "ratio"\nfail = 1.05', "warn-above-fail", {"warn": 1.1, "fail": 1.05}),
     ],
 )
-def test_refused(written, text, sentence):
-    with pytest.raises(UsageError) as refused:
+def test_refused(written, text, code, fields):
+    with raises_code(UsageError, code, **fields) as refused:
         load(written(text))
-    assert sentence in refused.value.message
     assert "mine.toml" in refused.value.message
+    tables = "[[where]]" in text
+    assert refused.value.message.fields.get("where", "").endswith("where 1") == tables
 
 
 def test_an_unknown_key_is_told_what_rows_are_chosen_by(written):

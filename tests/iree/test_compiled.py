@@ -23,6 +23,7 @@ from kernelmark.iree.modules import Variant, parse_variant
 from kernelmark.iree.reference import float64_text
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
+from kernelmark_dev.raising import raises_code
 
 pytest.importorskip("iree.compiler", reason="needs iree-base-compiler, which make test installs")
 pytest.importorskip("iree.runtime", reason="needs iree-base-runtime, which make test installs")
@@ -126,7 +127,7 @@ def test_constants_keep_their_values_in_float64():
 
 
 def test_a_module_that_is_none_has_no_float64_form():
-    with pytest.raises(CompileError):
+    with raises_code(CompileError, "module-not-mlir"):
         float64_text("func.func @f(")
 
 
@@ -227,14 +228,13 @@ def test_attention_as_a_problem():
 
 def test_a_dispatch_without_a_contraction_is_no_problem():
     ((_, found),) = computed_by("func.func @f() { return }")
-    assert found.problem is None
-    assert found.why
+    assert (found.problem, found.why.code) == (None, "root-missing")
 
 
 def test_a_dynamic_contraction_is_no_problem():
     text = _generic("?x8xf32", "6x?xf32", "8x6xf32", "i, j, k", ("k, i", "j, k", "i, j"), "ppr")
     ((_, found),) = computed_by(text)
-    assert found.problem is None
+    assert (found.problem, found.why.root.code) == (None, "dims-dynamic")
 
 
 @pytest.mark.slow
@@ -425,33 +425,36 @@ def test_variants_that_are_only_compiled_are_stored_without_a_time(module, tmp_p
 )
 def test_a_target_that_the_compiler_does_not_know_is_a_usage_error(module, target):
     plan = Plan(module=module, variants=(Variant(name="base"),), target=target, run=False)
-    with pytest.raises(UsageError) as caught:
+    with raises_code(UsageError, "iree-target-unknown") as caught:
         compare_variants(plan)
-    assert caught.value.message.code == "iree-target-unknown"
     assert caught.value.message.fields["target"].endswith(target.rpartition(":")[2])
 
 
 def test_plans_that_cannot_be(module):
     base = Variant(name="base")
-    for bad in (
-        {"variants": ()},
-        {"variants": (base, base)},
-        {"variants": (base,), "rounds": 1},
-        {"variants": (base,), "tolerance": -1.0},
-        {"variants": (base,), "tolerance": math.nan},
-        {"variants": (base,), "timeout_s": 0.0},
-        {"variants": (base,), "timeout_s": math.nan},
-        {"variants": (base,), "budget_s": -1.0},
-        {"variants": (base,), "module": module.with_name("none.mlir")},
+    for code, bad in (
+        ("parameter-missing", {"variants": ()}),
+        ("variant-twice", {"variants": (base, base)}),
+        ("argument-type", {"rounds": 1}),
+        ("argument-type", {"tolerance": -1.0}),
+        ("argument-type", {"tolerance": math.nan}),
+        ("limit-not-positive", {"timeout_s": 0.0}),
+        ("limit-not-positive", {"timeout_s": math.nan}),
+        ("argument-type", {"budget_s": -1.0}),
+        ("file-missing", {"module": module.with_name("none.mlir")}),
     ):
-        with pytest.raises(UsageError):
-            Plan(**({"module": module} | bad))
+        with raises_code(UsageError, code):
+            Plan(**({"module": module, "variants": (base,)} | bad))
 
 
 def test_dispatches_are_not_ranked_without_a_round_or_a_device(module, monkeypatch):
     monkeypatch.setattr("kernelmark.iree.dispatches.absent", lambda driver: "there is none")
-    for bad in ({"rounds": 0}, {"timeout_s": 0.0}, {"target": "gfx942"}):
-        with pytest.raises(UsageError):
+    for code, bad in (
+        ("argument-type", {"rounds": 0}),
+        ("limit-not-positive", {"timeout_s": 0.0}),
+        ("device-unusable", {"target": "gfx942"}),
+    ):
+        with raises_code(UsageError, code):
             rank_dispatches(module, **bad)
 
 

@@ -9,6 +9,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.report import vega
 from kernelmark.web.drawing import Drawer
+from kernelmark_dev.raising import raises_code
 
 SPEC = {"data": {"values": [{"x": 1, "y": 2}]}, "mark": "point", "encoding": {"x": {"field": "x"}}}
 
@@ -32,7 +33,7 @@ def test_it_draws_what_the_library_draws(drawer):
 
 
 def test_a_process_that_ended_is_started_again(drawer):
-    with pytest.raises(KernelmarkError):
+    with raises_code(KernelmarkError, "figure-failed"):
         drawer.svg({"mark": 3})  # ends with an exception
     assert drawer.svg(SPEC) == vega.svg(SPEC)
 

@@ -123,7 +123,7 @@ def ab(
     if not quiet and report.not_run:
         say(f"not run: {report.not_run}")
     if not quiet and report.no_reference:
-        say(f"no float64 reference: {report.no_reference}")
+        say(f"no float64 reference: {report.no_reference.splitlines()[0]}")
     for outcome in report.outcomes:
         if outcome.error:
             say(f"{outcome.variant.name}: {outcome.error.splitlines()[0]}")
@@ -172,7 +172,7 @@ def dispatches(
         module,
         target=target,
         function=function,
-        flags=split_words(flags, "--flags"),
+        flags=split_words(flags),
         inputs=inputs or (),
         rounds=rounds,
         timeout_s=timeout,

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import UsageError, located
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
@@ -39,6 +40,7 @@ class FailOn:
         )
 
 
+@located("--fail-on")
 def parse(words: Sequence[str]) -> FailOn:
     """Parse words like `slower:3%`. `none` fails on nothing, `held` alone adds suppressed alarms to
     the default. Where all verdicts have a size, `broken` is added."""
@@ -54,14 +56,14 @@ def parse(words: Sequence[str]) -> FailOn:
         name, colon, size = word.partition(":")
         if name not in known:
             raise UsageError(
-                f"--fail-on: unknown verdict {name!r}",
+                Reason("unknown-name", what="verdict", name=name),
                 hint=f"known: {', '.join(known)}, held, or none",
             )
         status = VerdictStatus(name)
         found = _SIZE.match(size.strip())
         if colon and (found is None or status not in _SIZED):
             raise UsageError(
-                f"--fail-on: {word!r} is not a verdict with a size",
+                Reason("verdict-size", given=word),
                 hint="slower:3% fails on rows that are at least 3 % slower",
             )
         sizes.append((status, _fraction(word, found[1]) if found else 0.0))
@@ -74,7 +76,7 @@ def _fraction(word: str, size: str) -> float:
     percent = float(size)
     if 0 < percent < _LEAST_BARE and not word.endswith("%"):
         raise UsageError(
-            f"--fail-on: {word!r} means {percent:g} %, which is less than any rule can tell",
+            Reason("verdict-size-tiny", given=word, percent=percent),
             hint=f"{100 * percent:g} % is written {word.partition(':')[0]}:{100 * percent:g}%",
         )
     return percent / 100

@@ -23,8 +23,9 @@ from typing import Any
 from kernelmark.compare import rules
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
-from kernelmark.core.errors import UsageError, about
+from kernelmark.core.errors import UsageError, about, located
 from kernelmark.core.files import load_toml
+from kernelmark.core.reason import Reason
 
 _SELECTORS = ("op", "backend", "problem")
 
@@ -120,27 +121,34 @@ def load(name_or_path: str) -> Rule:
     document = load_toml(path, missing=missing)
     special = document.pop("where", [])
     if not isinstance(special, list) or not all(isinstance(t, dict) for t in special):
-        raise UsageError(f"{path}: where is not a list of tables", hint="begin each with [[where]]")
-    rest = _rule(document, str(path), None)
-    made = [
-        _where(table, f"{path}: where {number}", rest) for number, table in enumerate(special, 1)
-    ]
+        raise UsageError(
+            Reason("value-not-tables", file=str(path), key="where"),
+            hint="begin each with [[where]]",
+        )
+    with located(str(path)):
+        rest = _rule(document, None)
+    made = []
+    for number, table in enumerate(special, 1):
+        with located(f"{path}: where {number}"):
+            made.append(_where(table, rest))
     return FileRule(stem=path.stem, rest=rest, special=tuple(made))
 
 
-def _where(table: Mapping[str, Any], where: str, rest: Preset) -> Where:
+def _where(table: Mapping[str, Any], rest: Preset) -> Where:
     words = {name: table.get(name, "") for name in _SELECTORS}
     for name, word in words.items():
         if not isinstance(word, str):
-            raise UsageError(f"{where}: {name} = {word!r} is not text")
+            raise UsageError(Reason("argument-type", name=name, given=repr(word), wanted="text"))
     settings = {name: value for name, value in table.items() if name not in _SELECTORS}
-    rule = _rule(settings, where, rest)
+    rule = _rule(settings, rest)
     if not any(words.values()):
-        raise UsageError(f"{where}: fits every row", hint=f"give one of {', '.join(_SELECTORS)}")
+        raise UsageError(Reason("selector-missing"), hint=f"give one of {', '.join(_SELECTORS)}")
     try:
         re.compile(words["problem"])
     except re.error as error:
-        raise UsageError(f"{where}: problem is not a regular expression: {error}") from None
+        raise UsageError(
+            Reason("not-a-regex", pattern=words["problem"], error=str(error))
+        ) from None
     return Where(rule=rule, **words)
 
 
@@ -155,26 +163,27 @@ def _why_unused(where: Where, pairs: Sequence[Pair]) -> str:
     return "fits no row of this comparison"
 
 
-def _rule(table: Mapping[str, Any], where: str, default: Preset | None) -> Preset:
+def _rule(table: Mapping[str, Any], default: Preset | None) -> Preset:
     settings = dict(table)
     name = settings.pop("rule", None)
     if name is None:
         if default is None:
             raise UsageError(
-                f"{where}: no rule to begin with", hint=f'rule = "{rules.names()[-1]}"'
+                Reason("parameter-missing", name="rule"), hint=f'rule = "{rules.names()[-1]}"'
             )
         start = default
     elif isinstance(name, str) and name in rules.names():
         start = rules.preset(name)
     else:
         raise UsageError(
-            f"{where}: unknown rule {name!r}", hint=f"known: {', '.join(rules.names())}"
+            Reason("unknown-name", what="rule", name=name),
+            hint=f"known: {', '.join(rules.names())}",
         )
     unknown = [name for name in settings if name not in start.settings]
     if unknown and default is not None:
         raise UsageError(
-            f"{where}: the rule {start.name} has no setting {unknown[0]!r}",
+            Reason("unknown-name", what="setting", name=unknown[0], of=start.name),
             hint=f"it has: {', '.join(start.settings)}; rows are chosen by: "
             f"{', '.join(_SELECTORS)}",
         )
-    return start.changed(settings, where)
+    return start.changed(settings)

@@ -128,7 +128,7 @@ def compare(
     found = pairs(base.results, head.results, by=by)
     if not any(pair.base and pair.head for pair in found):
         raise NothingToDo(
-            f"runs {base.run.id} and {head.run.id} have nothing in common",
+            Reason("runs-disjoint", base=base.run.id, head=head.run.id),
             hint=_explain_mismatch(base, head),
         )
     judged = rule.judge(found)

@@ -57,6 +57,16 @@ def about(what: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Prefix errors raised in the `with` block with the option or the position in a file."""
+    try:
+        yield
+    except KernelmarkError as error:
+        reason = Reason("at", where=where, cause=error.message)
+        raise type(error)(reason, hint=error.hint) from None
+
+
 class UsageError(KernelmarkError):
     """The request is wrong."""
 

@@ -32,6 +32,8 @@ from kernelmark.core.result import Block, Status
 from kernelmark.iree.execute import (
     Input,
     benchmark_module,
+    check_least,
+    check_module,
     check_timeout,
     make_inputs,
     run_module,
@@ -82,18 +84,16 @@ class Plan:
     def __post_init__(self) -> None:
         names = [variant.name for variant in self.variants]
         if not names:
-            raise UsageError("no variant is given", hint="for example: --variant base:")
-        if len(set(names)) < len(names):
-            raise UsageError(f"two variants have the same name: {', '.join(names)}")
-        if self.rounds < _LEAST_ROUNDS:
-            raise UsageError(f"--rounds must be at least {_LEAST_ROUNDS}")
-        if self.tolerance is not None and not self.tolerance >= 0:
-            raise UsageError(f"--tolerance {self.tolerance:g} is not a number of at least 0")
-        if not self.budget_s >= 0:
-            raise UsageError(f"--budget {self.budget_s:g} is not a number of seconds")
+            raise UsageError(
+                Reason("parameter-missing", name="--variant"), hint="for example: --variant base:"
+            )
+        if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+            raise UsageError(Reason("variant-twice", name=twice[0]))
+        check_least("--rounds", self.rounds, _LEAST_ROUNDS)
+        check_least("--tolerance", self.tolerance or 0.0, 0)
+        check_least("--budget", self.budget_s, 0)
         check_timeout(self.timeout_s)
-        if not self.module.is_file():
-            raise UsageError(f"there is no module {self.module}")
+        check_module(self.module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class _Comparison:
     def _obstacle(self) -> str:
         """Return why nothing is run, or ""."""
         if not self._plan.run:
-            return "--compile-only was given"
+            return Reason("compile-only")
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
     def _outputs(self, binary: Path, inputs: Sequence[Input], target: Target) -> Outputs:
@@ -265,7 +265,7 @@ class _Comparison:
     def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
         """Return the outputs in float64 on the CPU, or why there are none."""
         if not self._plan.reference:
-            return None, "none was asked for"
+            return None, Reason("reference-not-asked")
         self._on_step("compute the float64 reference")
         source = self._folder / f"{_REFERENCE}.mlir"
         variant = Variant(name=_REFERENCE, flags=("--iree-input-demote-f64-to-f32=false",))
@@ -277,7 +277,7 @@ class _Comparison:
             built = build_variant(source, variant, cpu, self._folder)
             return self._outputs(built.binary, wide, cpu), ""
         except CaseError as error:
-            return None, error.message.splitlines()[0]
+            return None, error.message
 
     def _diverge(self, outputs: Outputs, reference: Outputs) -> tuple[Divergence, ...]:
         return tuple(

@@ -14,11 +14,18 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends.iree.queue import absent
 from kernelmark.backends.iree.tools import Round
-from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.iree.execute import benchmark_module, check_timeout, make_inputs
+from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.iree.execute import (
+    benchmark_module,
+    check_least,
+    check_module,
+    check_timeout,
+    make_inputs,
+)
 from kernelmark.iree.modules import Variant, build_variant, read_signature, resolve_target
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write
@@ -36,7 +43,7 @@ class Computed:
 
     problem: Problem | None = None
     lost: tuple[str, ...] = ()
-    why: str = ""
+    why: Reason = NO_REASON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +71,13 @@ def rank_dispatches(
     on_step: Callable[[str], None] = lambda step: None,
 ) -> tuple[DispatchCost, ...]:
     """Measure each dispatch inside the model and return them, most expensive first."""
-    if not module.is_file():
-        raise UsageError(f"there is no module {module}")
-    if rounds < 1:
-        raise UsageError("--rounds must be at least 1")
+    check_module(module)
+    check_least("--rounds", rounds, 1)
     check_timeout(timeout_s)
     goal = resolve_target(target)
     if goal.gpu and (reason := absent(goal.driver)):
         raise UsageError(
-            f"dispatches are ranked by their time on {goal.name}: {reason}",
+            Reason("device-unusable", device=goal.name, cause=reason),
             hint="rank them on the CPU with --target cpu, or compile them with "
             "kmark iree ab MODULE --variant base: --target …",
         )
@@ -98,7 +103,7 @@ def rank_dispatches(
                 )
             )
     if not timed[0].dispatches:
-        raise UsageError(f"iree attributes no time to the kernels of a module on {goal.name}")
+        raise UsageError(Reason("dispatches-untimed", target=goal.name))
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
     total = statistics.median(one.kernel_s for one in timed)
@@ -108,7 +113,7 @@ def rank_dispatches(
             seconds=(seconds := statistics.median(r.dispatches[kernel].seconds for r in timed)),
             calls=max(1, round(timed[0].dispatches[kernel].calls)),
             fraction=seconds / total if total else 0.0,
-            computed=computed.get(kernel, Computed(why="its source was not dumped")),
+            computed=computed.get(kernel, Computed(why=Reason("source-not-dumped"))),
             resources=used.get(kernel, FrozenDict()),
         )
         for kernel in timed[0].dispatches
@@ -139,7 +144,9 @@ def save_workload(workload: Workload, folder: Path, module: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+        raise UsageError(
+            Reason("folder-not-made", folder=str(folder), error=str(error.strerror))
+        ) from None
     write(folder / "workload.csv", workload)
     lines = [
         f'why = "The dispatches of {module.name} that are problems of an op."',
@@ -196,13 +203,13 @@ def _classify(function: Any) -> Computed:
 
     function.walk(visit)
     if len(roots) != 1:
-        names = "several contractions" if roots else "no contraction, convolution or attention"
-        return Computed(why=names)
+        return Computed(why=Reason("roots-several") if roots else Reason("root-missing"))
     read, op = roots[0]
     try:
         found = read(op)
     except (KernelmarkError, KeyError, ValueError) as error:
-        return Computed(why=f"{op.name}: {getattr(error, 'message', error)}")
+        cause = getattr(error, "message", str(error))
+        return Computed(why=Reason("of-op", op=op.name, cause=cause))
     if found.problem is None:
         return found
     problem = found.problem
@@ -252,7 +259,7 @@ def _shape(value: Any) -> list[int]:
 
     kind = ir.ShapedType(value.type)
     if not kind.has_static_shape:
-        raise ValueError("it has dynamic dims")
+        raise Unsupported(Reason("dims-dynamic"))
     return list(kind.shape)
 
 
@@ -321,7 +328,7 @@ def _convolution(op: Any) -> Computed:
 
     dims = linalg.infer_convolution_dimensions(op)
     if dims is None or len(dims.filter_loop) != 2 or len(dims.output_image) != 2:
-        return Computed(why="a convolution that is not 2-D")
+        return Computed(why=Reason("conv-not-2d"))
     maps = _maps(op)
     sizes = _sizes(op, maps)
 
@@ -353,10 +360,9 @@ def _convolution(op: Any) -> Computed:
         acc=_dtype(op.operands[2]),
         layout="nhwc" if nhwc else "nchw",
     )
-    same = _dtype(x) == _dtype(w)
-    return Computed(
-        problem=problem if same else None, lost=lost, why="" if same else "mixed dtypes"
-    )
+    if _dtype(x) != _dtype(w):
+        return Computed(lost=lost, why=Reason("conv-dtypes", dtypes=(_dtype(x), _dtype(w))))
+    return Computed(problem=problem, lost=lost)
 
 
 def _attention(op: Any) -> Computed:

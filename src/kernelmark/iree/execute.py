@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from kernelmark.backends.iree.targets import Target
 from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import DTYPES, dtype
-from kernelmark.core.errors import CaseError, UsageError
-from kernelmark.core.units import counted
+from kernelmark.core.errors import CaseError, UsageError, located
+from kernelmark.core.reason import Reason
 from kernelmark.iree.modules import Signature, TensorType, parse_type
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.numerics.floats import decode, encode, storage
 
+_FORM = "SHAPExTYPE, SHAPExTYPE=VALUES or @FILE.npy"
 _SHAPED = re.compile(r"((?:\d+x)*)([a-z]\w*)(?:=(.*))?\Z", re.DOTALL)
 # Integers without a kernelmark dtype; IREE stores a boolean in a byte.
 _INTEGERS = {"i1": np.uint8, "i16": np.int16, "i64": np.int64, "si8": np.int8, "ui8": np.uint8}
@@ -44,10 +45,23 @@ class Input:
     text: str = ""
 
 
+def check_module(module: Path) -> None:
+    """Raise UsageError if there is no such file."""
+    if not module.is_file():
+        raise UsageError(Reason("file-missing", file=str(module)))
+
+
+def check_least(option: str, value: float, least: int) -> None:
+    """Raise UsageError for a value below `least`, or NaN."""
+    if not value >= least:
+        wanted = f"a number of at least {least}"
+        raise UsageError(Reason("argument-type", name=option, given=f"{value:g}", wanted=wanted))
+
+
 def check_timeout(timeout_s: float) -> None:
     """Raise UsageError for a limit that is not above 0."""
     if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g} is not a number of seconds above 0")
+        raise UsageError(Reason("limit-not-positive"))
 
 
 def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
@@ -55,17 +69,21 @@ def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tu
     uniform in [-1, 1], integers 0 or 1, which are also valid as indices."""
     if given and len(given) != len(signature.inputs):
         raise UsageError(
-            f"--input was given {counted(len(given), 'time')}, but the function has"
-            f" {counted(len(signature.inputs), 'argument')}:"
-            f" {', '.join(map(str, signature.inputs))}",
+            Reason(
+                "input-count",
+                given=len(given),
+                wanted=len(signature.inputs),
+                types=tuple(map(str, signature.inputs)),
+            ),
             hint="give one --input for each argument, or none",
         )
     random = np.random.default_rng(seed)
     words = given or [""] * len(signature.inputs)
-    return tuple(
-        _input(word, kind, random, at)
-        for at, (word, kind) in enumerate(zip(words, signature.inputs, strict=True))
-    )
+    made = []
+    for number, (word, kind) in enumerate(zip(words, signature.inputs, strict=True), 1):
+        with located(f"--input {number}"):
+            made.append(_input(word, kind, random))
+    return tuple(made)
 
 
 def run_module(
@@ -149,30 +167,29 @@ def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
     elif name in DTYPES:
         flat = decode(np.frombuffer(data, storage(name)), name)
     else:
-        raise CaseError(f"outputs of {name} cannot be compared")
+        raise CaseError(Reason("tensor-dtype", dtype=name))
     shape = kind.shape or ()
     return flat.reshape(shape if shape.count(-1) < 2 else (-1,))
 
 
-def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) -> Input:
-    place = f"--input {at + 1}"
+def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
     if kind.shape is None:
         if not word:
-            raise UsageError(f"{place} is a scalar {kind.dtype} and has no value")
+            raise UsageError(Reason("scalar-without-value", dtype=kind.dtype))
         try:
             (float if _is_float(kind.dtype) else int)(word)
         except ValueError:
-            raise UsageError(f"{place}: {word!r} is no value of {kind.dtype}") from None
+            raise UsageError(Reason("input-type", given=word, type=kind.dtype)) from None
         return Input(type=kind, text=word)
     if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
-        raise UsageError(f"{place}: tensors of {kind.dtype} cannot be made")
+        raise UsageError(Reason("tensor-dtype", dtype=kind.dtype))
     if word.startswith("@"):
-        return Input(type=kind, values=_from_file(Path(word[1:]), kind, place))
+        return Input(type=kind, values=_from_file(Path(word[1:]), kind))
     shape, content = kind.shape, ""
     if word:
         match = _SHAPED.match(word)
         if match is None:
-            raise UsageError(f"{place}: {word!r} is not SHAPExTYPE, SHAPExTYPE=VALUES or @FILE.npy")
+            raise UsageError(Reason("not-of-form", given=word, form=_FORM))
         asked = parse_type(f"tensor<{match[1]}{match[2]}>")
         shape, content = asked.shape or (), match[3] or ""
         fits = len(shape) == len(kind.shape) and all(
@@ -180,19 +197,20 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
         )
         if asked.dtype != kind.dtype or not fits:
             raise UsageError(
-                f"{place}: {word!r} does not fit the argument's type {kind}",
+                Reason("input-type", given=word, type=str(kind)),
                 hint="give the shape and dtype that the function declares",
             )
     if -1 in shape:
         raise UsageError(
-            f"{place} has a dynamic dim", hint="give its shape: --input 4x128xf32 for each argument"
+            Reason("input-dynamic", type=str(kind)),
+            hint="give its shape: --input 4x128xf32 for each argument",
         )
     if content:
         try:
             values = _given_values(content, TensorType(shape=shape, dtype=kind.dtype))
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"{place}: {word!r} cannot be read: {error}",
+                Reason("input-unreadable", given=word, error=str(error)),
                 hint="give one number for all elements, or as many as the shape has",
             ) from None
     elif not _is_float(kind.dtype):
@@ -217,14 +235,14 @@ def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
     return np.broadcast_to(numbers, shape) if numbers.size == 1 else numbers.reshape(shape)
 
 
-def _from_file(path: Path, kind: TensorType, place: str) -> NDArray[np.float64]:
+def _from_file(path: Path, kind: TensorType) -> NDArray[np.float64]:
     try:
         values = np.load(path.expanduser(), allow_pickle=False).astype(np.float64)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{place}: {path} cannot be read: {error}") from None
+        raise UsageError(Reason("input-unreadable", given=str(path), error=str(error))) from None
     shape = kind.shape or ()
     if len(shape) != values.ndim or any(
         declared not in (-1, size) for size, declared in zip(values.shape, shape, strict=True)
     ):
-        raise UsageError(f"{place}: {path} has the shape {values.shape}, not {shape}")
+        raise UsageError(Reason("input-shape", file=str(path), shape=values.shape, wanted=shape))
     return values if kind.dtype in _INTEGERS else decode(encode(values, kind.dtype), kind.dtype)

@@ -24,7 +24,7 @@ from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_config
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
-from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.errors import CompileError, UsageError, located
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF
@@ -105,45 +105,46 @@ def parse_variant(text: str) -> Variant:
     name, colon, rest = text.partition(":")
     if not _NAME.match(name) or not colon:
         raise UsageError(
-            f"--variant {text!r} is not NAME:FLAGS",
+            Reason("not-of-form", given=text, form="NAME:FLAGS"),
             hint="for example: --variant base: --variant tiled:'--iree-opt-data-tiling spec.mlir'",
         )
+    with located(f"--variant {name}"):
+        return _parse_words(name, split_words(rest))
+
+
+def _parse_words(name: str, words: Sequence[str]) -> Variant:
     flags, specs, objects = [], [], []
-    for word in split_words(rest, f"variant {name}"):
+    for word in words:
         if word.startswith("-"):
             flags.append(word)
             continue
         path = Path(word.removeprefix("+")).expanduser().absolute()
         if not path.is_file():
-            raise UsageError(f"variant {name}: there is no file {path}")
+            raise UsageError(Reason("file-missing", file=str(path)))
         if path.suffix == ".mlir":
             specs.append(path)
         elif path.suffix in _OBJECTS:
             objects.append(path)
         else:
             known = f"a spec is .mlir, a kernel object one of {', '.join(_OBJECTS)}"
-            raise UsageError(
-                f"variant {name}: {path.name} is neither a spec nor a kernel object", hint=known
-            )
+            raise UsageError(Reason("variant-file", file=path.name), hint=known)
     return Variant(name=name, flags=tuple(flags), specs=tuple(specs), objects=tuple(objects))
 
 
-def split_words(text: str, place: str) -> list[str]:
-    """Split as a shell does; `place` is the prefix of the error if a quote is not closed."""
+def split_words(text: str) -> list[str]:
+    """Split as a shell does. Raise UsageError if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError:
         raise UsageError(
-            f"{place}: a quote in {text!r} is not closed", hint="close it, or leave it out"
+            Reason("quote-open", given=text), hint="close it, or leave it out"
         ) from None
 
 
 def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> Built:
     """Compile `module` into `folder`. Raise CompileError if the compiler fails."""
     if not compiler_present():
-        raise UsageError(
-            "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
-        )
+        raise UsageError(Reason("iree-compiler-missing"), hint='pip install "kernelmark[iree]"')
     folder.mkdir(parents=True, exist_ok=True)
     binary, dumps = folder / f"{variant.name}.vmfb", folder / variant.name
     flags = (*target.device_flags, *variant.arguments)
@@ -215,13 +216,14 @@ def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
     if not function and len(public) == 1:
         function = next(iter(public))
     if function not in public:
+        unknown = Reason("unknown-name", what="function", name=function, of="the module")
         raise UsageError(
-            f"the module has no function {function!r}" if function else "which function is meant?",
+            unknown if function else Reason("parameter-missing", name="--function"),
             hint=f"--function: {', '.join(public) or 'the module exports none'}",
         )
     declared = _DECLARATION.search(public[function])
     if declared is None:
-        raise UsageError(f"the types of {function} cannot be read: {public[function]}")
+        raise UsageError(Reason("function-types", function=function, declaration=public[function]))
     inputs, outputs = (tuple(map(parse_type, _types(part))) for part in declared.groups())
     return function, Signature(inputs=inputs, outputs=outputs)
 
@@ -261,7 +263,7 @@ def resolve_target(name: str) -> Target:
     """Return the target named cpu, gfx942, sm_80 or vulkan. Raise UsageError for an unknown one."""
     found = target_named(name)
     if found is None:
-        raise UsageError(f"iree has no target {name!r}", hint=_TARGETS)
+        raise UsageError(Reason("unknown-name", what="target", name=name, of="iree"), hint=_TARGETS)
     return found
 
 

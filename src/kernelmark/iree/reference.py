@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from kernelmark.core.errors import CompileError
+from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
 
 _SHORT = "|".join(sorted((name for name in DTYPE_OF if is_float(name) and name != "f64"), key=len))
@@ -23,7 +24,7 @@ def float64_text(text: str) -> str:
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
-            raise CompileError(f"the module cannot be parsed: {error}") from None
+            raise CompileError(Reason("module-not-mlir", error=str(error))) from None
         casts: list[Any] = []
 
         def visit(op: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from kernelmark.core.errors import StoreError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark.web.access import LOCAL_NAMES
@@ -92,7 +93,7 @@ def _bind(host: str, port: int) -> socket.socket:
         made.listen(_BACKLOG)  # from here on clients queue instead of being refused
     except OSError as error:
         raise UsageError(
-            f"cannot serve at {host}:{port}: {error.strerror or error}",
+            Reason("not-served", host=host, port=port, error=error.strerror or str(error)),
             hint="choose another --port or --host",
         ) from None
     return made

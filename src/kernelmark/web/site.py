@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.files import write_whole
+from kernelmark.core.files import file_unwritable, write_whole
+from kernelmark.core.reason import Reason
 from kernelmark.web import rendering
 from kernelmark.web.pages.parts import Params, Urls, device_query
 from kernelmark.web.pages.runs import CHARTS
@@ -36,7 +37,9 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
     summary = source.refresh()
     newest, _ = source.store.find_runs(limit=runs)
     if not newest:
-        raise NothingToDo("the store has no runs yet", hint="kmark run adds results")
+        raise NothingToDo(
+            Reason("store-without-runs"), hint=Reason("fill-store", command="kmark run")
+        )
     pages: dict[str, tuple[str, Params]] = {}
     for name, stem in _FIXED.items():
         fields = {field.name for field in VIEWS[name].fields}
@@ -96,7 +99,7 @@ def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -
             count += 1
     except OSError as error:
         raise UsageError(
-            f"{error.filename or folder} cannot be written: {error.strerror}",
+            file_unwritable(error.filename or folder, error),
             hint="name another folder",
         ) from None
     return count

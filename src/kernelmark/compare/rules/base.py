@@ -13,7 +13,7 @@ from typing import Any, Self
 from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.remembered import remembered
 from kernelmark.core.result import Measurement, Result, Status, is_wide
 from kernelmark.core.units import time_text
@@ -104,26 +104,28 @@ class Preset(Rule):
     def settings(self) -> dict[str, float]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def changed(self, settings: Mapping[str, object], where: str) -> Self:
-        """Return this rule with other settings; `where` is the prefix of error messages."""
+    def changed(self, settings: Mapping[str, object]) -> Self:
+        """Return this rule with other settings."""
         for name, value in settings.items():
             if name not in self.settings:
                 raise UsageError(
-                    f"{where}: the rule {self.name} has no setting {name!r}",
+                    Reason("unknown-name", what="setting", name=name, of=self.name),
                     hint=f"it has: {', '.join(self.settings)}",
                 )
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError(f"{where}: {name} = {value!r} is not a number")
-            if not 0 < value < math.inf:
-                raise UsageError(f"{where}: {name} = {value!r} is not a number above 0")
+            number = value if isinstance(value, int | float) and value is not True else 0
+            if not 0 < number < math.inf:
+                wanted = "a number above 0"
+                raise UsageError(
+                    Reason("argument-type", name=name, given=repr(value), wanted=wanted)
+                )
         made = dataclasses.replace(self, **settings)
         if fault := made.fault():
-            raise UsageError(f"{where}: {fault}")
+            raise UsageError(fault)
         return made
 
-    def fault(self) -> str:
-        """Return what is wrong with the combination of settings, "" if nothing."""
-        return ""
+    def fault(self) -> Reason:
+        """Return what is wrong with the settings, NO_REASON if nothing."""
+        return NO_REASON
 
 
 def measured(result: Result) -> Measurement:

@@ -26,7 +26,7 @@ from kernelmark.compare.rules.base import (
     noted,
     times,
 )
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result
 from kernelmark.core.units import counted, exact
 from kernelmark.core.verdict import VerdictStatus
@@ -71,14 +71,16 @@ class GoldenTot(Preset):
     def name(self) -> str:
         return "golden-tot"
 
-    def fault(self) -> str:
-        if self.runs != int(self.runs):
-            return f"runs = {self.runs:g} is not a whole number"
-        if self.factor < 1:
-            return f"factor = {self.factor:g} is below 1: equal times would be a regression"
-        if self.within >= 1:
-            return f"within = {self.within:g} is not a share below 1: 0.05 is 5 %"
-        return ""
+    def fault(self) -> Reason:
+        for name, fits, wanted in (
+            ("runs", self.runs == int(self.runs), "a whole number"),
+            ("factor", self.factor >= 1, "at least 1, the ratio of equal times"),
+            ("within", self.within < 1, "a fraction below 1: 0.05 is 5 %"),
+        ):
+            if not fits:
+                given = f"{self.settings[name]:g}"
+                return Reason("argument-type", name=name, given=given, wanted=wanted)
+        return NO_REASON
 
     def holds(self, pair: Pair) -> bool:
         return False  # as agreed, the threshold alone decides

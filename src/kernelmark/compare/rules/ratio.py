@@ -18,7 +18,7 @@ from kernelmark.compare.rules.base import (
     noted,
     times,
 )
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.units import exact, time_text
 from kernelmark.core.verdict import VerdictStatus
 
@@ -37,11 +37,13 @@ class Ratio(Preset):
     def name(self) -> str:
         return "ratio"
 
-    def fault(self) -> str:
+    def fault(self) -> Reason:
         if self.warn < 1:
-            return f"warn = {self.warn:g} is below 1, the ratio of equal times"
-        above = self.warn > self.fail
-        return f"warn = {self.warn:g} is above fail = {self.fail:g}" if above else ""
+            wanted = "at least 1, the ratio of equal times"
+            return Reason("argument-type", name="warn", given=f"{self.warn:g}", wanted=wanted)
+        if self.warn > self.fail:
+            return Reason("warn-above-fail", warn=self.warn, fail=self.fail)
+        return NO_REASON
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         return [self._one(pair) for pair in found]

@@ -45,7 +45,7 @@ from kernelmark.compare.rules.base import (
     noted,
     times,
 )
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Measurement, Result
 from kernelmark.core.units import detectable_text, span_text, time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -120,11 +120,12 @@ class Robust(Preset):
     def name(self) -> str:
         return "robust"
 
-    def fault(self) -> str:
+    def fault(self) -> Reason:
         for name, value in self.settings.items():
             if value >= 1:
-                return f"{name} = {value:g} is not a share below 1: 0.01 is 1 %"
-        return ""
+                wanted = "a fraction below 1: 0.05 is 5 %"
+                return Reason("argument-type", name=name, given=f"{value:g}", wanted=wanted)
+        return NO_REASON
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         sides = [_sides(pair) for pair in found]

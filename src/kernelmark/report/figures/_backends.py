@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 from kernelmark.report.figures._parts import (
     HEIGHT,
@@ -32,6 +33,7 @@ from kernelmark.report.names import rerun
 from kernelmark.report.tables import Row
 from kernelmark.report.vega import Spec
 
+_ONE_BACKEND = "'kmark plot sweep' draws one"
 _BARS_WIDTH = 640  # not WIDTH, which a page stretches: the bar labels are long
 _LOG_AXIS_RATIO = 10.0  # larger ratios need a logarithmic axis
 _CELL, _MAP = (64, 36), (1280, 900)  # heat map in pixels: maximum of a cell, and of the map
@@ -52,9 +54,7 @@ def bars(rows: Sequence[Row]) -> Spec:
             best[key] = min(measurement_of(row).median_s, best.get(key, math.inf))
     compared = [key for key in best if len(tried[key]) > 1]
     if not compared:
-        raise NothingToDo(
-            "no problem was measured by two backends", hint="'kmark plot sweep' draws one"
-        )
+        raise NothingToDo(Reason("figure-one-backend"), hint=_ONE_BACKEND)
     # Evenly spaced: the first problems of a sweep differ in one dim only.
     count = min(len(compared), MOST_BARS)
     shown = {compared[at * len(compared) // count] for at in range(count)}
@@ -113,7 +113,9 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
     times = times_by_backend(require_rows(timed_rows(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
-        raise UsageError(f"{base!r} measured nothing here", hint=f"backends: {', '.join(times)}")
+        raise UsageError(
+            Reason("backend-without-times", backend=base), hint=f"backends: {', '.join(times)}"
+        )
     values: Values = []
     for name, own in times.items():
         ratios = sorted(times[base][key] / own[key] for key in own if key in times[base])
@@ -124,7 +126,7 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
         for at, ratio in enumerate(ratios, 1):
             values.append({"ratio": ratio, "share": at / len(ratios), "backend": label})
     if not values:
-        raise NothingToDo(f"no other backend measured a problem of {base}")
+        raise NothingToDo(Reason("figure-one-backend", base=base))
     title = f"speed-up over {base} (above 1: faster than {base})"
     ratios = [value["ratio"] for value in values]
     x = log_axis("ratio", title)
@@ -178,9 +180,11 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     for name in filter(None, (base, head)):
         if name not in times:
             known = ", ".join(times)
-            raise UsageError(f"{name!r} measured nothing here", hint=f"backends: {known}")
+            raise UsageError(
+                Reason("backend-without-times", backend=name), hint=f"backends: {known}"
+            )
     if len(times) < 2:
-        raise NothingToDo("a ratio needs two backends", hint="'kmark plot sweep' draws one")
+        raise NothingToDo(Reason("figure-one-backend"), hint=_ONE_BACKEND)
     base = base or next(name for name in times if name != head)
     head = head or next(name for name in times if name != base)
     if not (x and y):
@@ -198,7 +202,7 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     ]
     if not values:
         raise NothingToDo(
-            f"{base} and {head} share no problem with {x} and {y}", hint=dims_hint(timed)
+            Reason("figure-no-cells", base=base, head=head, x=x, y=y), hint=dims_hint(timed)
         )
     most = max(max(value["ratio"], 1 / value["ratio"]) for value in values)
     most = min(_MOST_SHADED, max(_LEAST_SHADED, most))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import value_text
 from kernelmark.report.changes import Change, ranked
 from kernelmark.report.figures._parts import (
@@ -50,7 +51,7 @@ def changes(found: Sequence[Change]) -> Spec:
         for low, high in [drawn_interval(one.ratio, one.low, one.high)]
     ]
     if not values:
-        raise NothingToDo("no row has a ratio to draw")
+        raise NothingToDo(Reason("nothing-to-draw", what="row", needs="a ratio"))
     left = sum(bool(one.ratio) for one in found) - len(values)
     y: Spec = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": 360}}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kernelmark.compare.history import Point, Screen, Story, judged_s
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import value_text
 from kernelmark.report.figures._parts import HEIGHT, PALETTE, WIDTH, Values, time_unit, tooltips
@@ -22,8 +23,6 @@ _DAY_S = 86400.0
 def history(stories: Sequence[Story]) -> Spec:
     """Return each series over its runs: the expected range of the newest point as a band, steps as
     lines, and changes of the environment."""
-    if not stories:
-        raise NothingToDo("no series to draw")
     panels = []
     for story in stories[:_MOST_SERIES]:
         newest = story.newest
@@ -96,7 +95,7 @@ def history(stories: Sequence[Story]) -> Spec:
         data = {"title": title, "data": {"values": values}}
         panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
     if not panels:
-        raise NothingToDo("no series has a time to draw")
+        raise NothingToDo(Reason("nothing-to-draw", what="series", needs="a time"))
     words = "band: where the newest point was expected; dashed lines: change points"
     if (left := len(stories) - _MOST_SERIES) > 0:
         words += f"; {left} more series not shown"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement
 from kernelmark.core.units import time_text
 from kernelmark.report import vega
@@ -116,7 +117,7 @@ def timed_rows(rows: Sequence[Row]) -> list[Row]:
 
 def require_rows(rows: list[Row]) -> list[Row]:
     if not rows:
-        raise NothingToDo("no result has a time to draw")
+        raise NothingToDo(Reason("nothing-to-draw", what="result", needs="a time"))
     return rows
 
 
@@ -158,7 +159,8 @@ def varying_dims(rows: Sequence[Row], count: int) -> tuple[str, ...]:
     found = sorted((n for n in values if len(values[n]) > 1), key=lambda n: -len(values[n]))
     if len(found) < count:
         raise NothingToDo(
-            f"{len(found)} of {count} dims vary", hint="measure several sizes: -a m=[256:4096:*2]"
+            Reason("figure-dims", varying=len(found), needed=count),
+            hint="measure several sizes: -a m=[256:4096:*2]",
         )
     return tuple(found[:count])
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
 from kernelmark.core.roof import Roof
 from kernelmark.report.figures._parts import (
     HEIGHT,
@@ -34,7 +35,8 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
     ]
     if not points:
         raise NothingToDo(
-            "no result has operations and bytes to draw", hint="'kmark plot bars' shows times"
+            Reason("nothing-to-draw", what="result", needs="operations and bytes"),
+            hint="'kmark plot bars' shows times",
         )
     devices = {row.result.device for row in timed_rows(rows)}
     known = [roof for roof in roofs if roof.device in devices and roof.value > 0]
@@ -63,7 +65,10 @@ def ceilings(roofs: Sequence[Roof]) -> Spec:
     known = [roof for roof in roofs if roof.value > 0]
     lines, labels = _roof_lines(known, _INTENSITIES)
     if not lines:
-        raise NothingToDo("no memory roof is known to draw", hint="kmark roofs measures them")
+        raise NothingToDo(
+            Reason("nothing-to-draw", what="device", needs="a memory roof"),
+            hint="kmark roofs measures them",
+        )
     return {"width": WIDTH, "height": HEIGHT, "layer": _roof_layers(lines, labels, [])}
 
 

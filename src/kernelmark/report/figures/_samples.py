@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted, time_text
 from kernelmark.report.figures._parts import (
     HEIGHT,
@@ -16,6 +15,7 @@ from kernelmark.report.figures._parts import (
     dots,
     interval_of,
     measurement_of,
+    require_rows,
     time_unit,
     timed_rows,
 )
@@ -27,10 +27,8 @@ _MOST_SAMPLES = 6  # maximum number of results
 
 def samples(rows: Sequence[Row]) -> Spec:
     """Return every sample of some results, by block in measured order, with the clock below."""
-    every = timed_rows(rows)
+    every = require_rows(timed_rows(rows))
     timed = every[:_MOST_SAMPLES]
-    if not timed:
-        raise NothingToDo("no result has samples")
     words = "colours are blocks; the band is the 95 % interval of the median"
     if left := len(every) - len(timed):
         words += f"; {counted(left, 'more result')} not shown"

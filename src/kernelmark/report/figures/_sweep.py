@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
 from kernelmark.report.figures._parts import (
     HEIGHT,
     WIDTH,
@@ -38,7 +39,7 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
     x = x or varying_dims(timed, 1)[0]
     found = [row for row in timed if x in row.result.case.problem.dims]
     if not found:
-        raise NothingToDo(f"no result has a dim {x!r}", hint=dims_hint(timed))
+        raise NothingToDo(Reason("figure-no-dim", name=x), hint=dims_hint(timed))
     values: Values = []
     for row, rest in zip(found, _line_labels(found, x), strict=True):
         measured = measurement_of(row)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kernelmark.core.environment import Environment, difference
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.report import figures, micro_figure
 from kernelmark.report.tables import Table
 from kernelmark.report.vega import Spec
@@ -101,7 +102,9 @@ def paged(
     key = params.get("sort") or first
     order = params.get("order") or ("asc" if params.get("sort") else "desc")
     if key and key not in (*keys, first):
-        raise UsageError(f"there is no column {key[:40]!r}", hint=f"columns: {', '.join(keys)}")
+        raise UsageError(
+            Reason("unknown-name", what="column", name=key[:40]), hint=f"columns: {', '.join(keys)}"
+        )
     if key:
         rows = list(map(make, rows))
         known = [row for row in rows if _sort_value(row, key) is not None]

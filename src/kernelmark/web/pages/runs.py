@@ -10,7 +10,7 @@ from kernelmark.api.roofs import memory_roofs
 from kernelmark.compare.verdicts import Row as Compared
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
-from kernelmark.core.reason import FIELDS, format_reason
+from kernelmark.core.reason import FIELDS, Reason, format_reason
 from kernelmark.core.result import Result, Run, RunState, Status
 from kernelmark.core.units import counted, time_text, value_text
 from kernelmark.report import compare as compared
@@ -374,7 +374,9 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
         None,
     )
     if row is None:
-        raise NothingToDo("there is no such result", hint="the run's page lists its results")
+        raise NothingToDo(
+            Reason("not-stored", what="result"), hint="the run's page lists its results"
+        )
     one, measured = row.result, row.result.measurement
     metric = one.headlines[0].name if one.metrics else ""
     key = one.case.problem.key

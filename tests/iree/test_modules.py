@@ -216,6 +216,13 @@ def test_bad_inputs_are_usage_errors(type, words, code):
         make_inputs(_signature(type), words)
 
 
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04"], ids=["empty", "cut", "zip"])
+def test_a_damaged_npy_file_is_refused(tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    with raises_code(UsageError, "input-unreadable"):
+        make_inputs(_signature("tensor<4xf32>"), [f"@{tmp_path}/x.npy"])
+
+
 def test_an_array_of_another_shape_is_a_usage_error(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2, 3)))
     with raises_code(UsageError, "input-shape", shape=(2, 3), wanted=(4,)) as caught:

@@ -237,7 +237,8 @@ def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
 
 def _from_file(path: Path, kind: TensorType) -> NDArray[np.float64]:
     try:
-        values = np.load(path.expanduser(), allow_pickle=False).astype(np.float64)
+        with path.expanduser().open("rb") as file:  # np.load would also open zip files
+            values = np.lib.format.read_array(file, allow_pickle=False).astype(np.float64)
     except (OSError, ValueError) as error:
         raise UsageError(Reason("input-unreadable", given=str(path), error=str(error))) from None
     shape = kind.shape or ()

@@ -204,6 +204,15 @@ TEMPLATES = {
     "not-an-axis": "{name}={given} is not an axis",
     "axis-twice": "axis {name!r} is given twice",
     "axis-backwards": "axis {axis!r} ends before it begins",
+    "axis-form": "axis {axis!r} is not name=values",
+    "axis-bracket": "axis {axis!r} has a bracket that does not close",
+    "axis-range": (
+        "axis {axis!r} is not a range of integers first:last, first:last:step or first:last:*factor"
+    ),
+    "axis-below": "axis {axis!r} needs a {name} of at least {least}",
+    "axis-value": "axis {axis!r}: {value!r} is not a finite number or a word",
+    "axis-value-empty": "axis {axis!r} has an empty value",
+    "axis-value-long": "axis {axis!r} has a value of more than {most} characters",
     "dtype-twice": "the dtype is given twice, as an axis and as an option",
     "too-many-problems": "{what} makes {count:,} problems, more than {most:,}",
     "generator-no-op": "no generator makes {op} problems",
@@ -235,6 +244,7 @@ TEMPLATES = {
     "name-like-file": "{what} {name!r} would be taken for a file",
     "run-without-store": "{name!r} is not a file, and there is no store to look in",
     "workload-empty": "{file} has no problems",
+    "group-empty": "{where}: the group holds no problem",
     "threshold-not-percent": "a threshold is from 0 to 100 percent, not {given:g}",
     "figure-no-points": "{name} has no points to draw",
     "figure-not-shared": "{names:list} cannot share one figure",

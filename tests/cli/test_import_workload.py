@@ -162,7 +162,7 @@ def test_timings_are_sent_to_history(kmark, refused, log, folder, tmp_path):
     assert f"kmark import {place}" in ended.err
     assert not (tmp_path / "mine").exists()
     assert "1 result added" in kmark("import", place).err
-    assert "not problems" in refused("import", log(LINE), place, "--workload", folder).err
+    assert "rocprof" in refused("import", log(LINE), place, "--workload", folder).err
 
 
 @pytest.mark.parametrize("words", [(), ("--workload", "DIR")])

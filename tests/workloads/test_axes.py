@@ -87,34 +87,34 @@ def test_the_grammar(text, values):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "code"),
     [
-        "m",
-        "=5",
-        "M=5",
-        "m=",
-        "m=[]",
-        "m=[1,,2]",
-        "m=[1,2",
-        "m=1]",
-        "m=1:16",
-        "m=[1:2:3:4]",
-        "m=[8:1]",
-        "m=[1:8:0]",
-        "m=[1:8:-1]",
-        "m=[0:8:*2]",
-        "m=[1:8:*1]",
-        "m=[1.5:8]",
-        "m=[a:b]",
-        "m=nan",
-        "m=[1,inf]",
-        "m=?",
-        "m=" + "9" * 5000,
-        "m=[1:" + "9" * 5000 + "]",
+        ("m", "axis-form"),
+        ("=5", "parameter-not-named"),
+        ("M=5", "parameter-not-named"),
+        ("m=", "axis-value-empty"),
+        ("m=[]", "axis-value-empty"),
+        ("m=[1,,2]", "axis-value-empty"),
+        ("m=[1,2", "axis-bracket"),
+        ("m=1]", "axis-bracket"),
+        ("m=1:16", "axis-value"),
+        ("m=[1:2:3:4]", "axis-range"),
+        ("m=[8:1]", "axis-backwards"),
+        ("m=[1:8:0]", "axis-below"),
+        ("m=[1:8:-1]", "axis-below"),
+        ("m=[0:8:*2]", "axis-below"),
+        ("m=[1:8:*1]", "axis-below"),
+        ("m=[1.5:8]", "axis-range"),
+        ("m=[a:b]", "axis-range"),
+        ("m=nan", "axis-value"),
+        ("m=[1,inf]", "axis-value"),
+        ("m=?", "axis-value"),
+        ("m=" + "9" * 5000, "axis-value-long"),
+        ("m=[1:" + "9" * 5000 + "]", "axis-range"),
     ],
 )
-def test_bad_axes_are_one_sentence_with_an_example(text):
-    with pytest.raises(UsageError) as caught:
+def test_bad_axes_are_one_sentence_with_an_example(text, code):
+    with raises_code(UsageError, code) as caught:
         parse(text)
     assert "\n" not in caught.value.message
     assert "m=[1024:8192:*2]" in (caught.value.hint or "")

@@ -204,6 +204,15 @@ TEMPLATES = {
     "not-an-axis": "{name}={given} is not an axis",
     "axis-twice": "axis {name!r} is given twice",
     "axis-backwards": "axis {axis!r} ends before it begins",
+    "axis-form": "axis {axis!r} is not name=values",
+    "axis-bracket": "axis {axis!r} has a bracket that does not close",
+    "axis-range": (
+        "axis {axis!r} is not a range of integers first:last, first:last:step or first:last:*factor"
+    ),
+    "axis-below": "axis {axis!r} needs a {name} of at least {least}",
+    "axis-value": "axis {axis!r}: {value!r} is not a finite number or a word",
+    "axis-value-empty": "axis {axis!r} has an empty value",
+    "axis-value-long": "axis {axis!r} has a value of more than {most} characters",
     "dtype-twice": "the dtype is given twice, as an axis and as an option",
     "too-many-problems": "{what} makes {count:,} problems, more than {most:,}",
     "generator-no-op": "no generator makes {op} problems",
@@ -235,6 +244,7 @@ TEMPLATES = {
     "name-like-file": "{what} {name!r} would be taken for a file",
     "run-without-store": "{name!r} is not a file, and there is no store to look in",
     "workload-empty": "{file} has no problems",
+    "group-empty": "{where}: the group holds no problem",
     "threshold-not-percent": "a threshold is from 0 to 100 percent, not {given:g}",
     "figure-no-points": "{name} has no points to draw",
     "figure-not-shared": "{names:list} cannot share one figure",
@@ -383,7 +393,7 @@ TEMPLATES = {
     "format-of-other": "{format} is a format of {of}, not of {asked}",
     "format-ambiguous": "format {name!r} may be {candidates:or}",
     "log-empty": "{file}: is empty",
-    "log-without-calls": "{file}: holds no call in any format tried",
+    "log-without-calls": "{file}: holds no call{cause:if ; {cause}}",
     "log-without-rows": "{file}: has columns and no rows",
     "log-broken": "{file}: holds no call that can be read; line {line} {cause}",
     "of-operator": "{operator} {cause}",
@@ -401,12 +411,73 @@ TEMPLATES = {
     "field-no-type": "{name}={given} is no type that can be computed with",
     "field-unknown-value": "{name}={given} is unknown",
     "no-call": "is not a call in a known form",
-    "file-cut": "the compressed file is truncated here",
-    "file-damaged": "the compressed file is damaged from here on",
+    "file-cut": "the compressed file is truncated",
+    "file-damaged": "the compressed file is damaged",
     "file-not-json-object": "{file} is no JSON object",
     "not-a-folder": "{path} is not a folder{of:if  of {of}}",
     "unreadable": "cannot be read: {error}",
     "not-json": "is not JSON: {error}",
+    # Calls in logs
+    "call-expected": "has {found!r} where {expected} should be",
+    "call-unknown": "has the unknown {what} {given!r}",
+    "call-unreadable": "has {what} that cannot be read{given:if : {given!r}}",
+    "call-cut": "ends before its {part}",
+    "call-values": "has {given} values where {wanted} belong",
+    "call-twice": "gives {name} twice: {first} and {second}",
+    "call-unsupported": "has the {name} {given}, which no op has",
+    "call-no-op": "is a {kind}{name:if  ({name})}, which no op computes",
+    "call-shapes": "has shapes that do not fit: {shapes:list}",
+    "call-strides": "has strides or dtypes that do not fit its sizes",
+    "call-output": "has an output of {given}, but its input gives {computed}",
+    "call-of-other-arch": "is of {arch}, not of {asked}",
+    "call-without-dtype": (
+        "names no dtype{output:if  but that of its output}: give that of its inputs with --dtype"
+    ),
+    "cell-not-one-of": "has {name}={given}, which is not one of {known:list}",
+    "dtype-not-blas": "has the dtype {dtype}, which BLAS libraries have no name for",
+    "group-members": "gives {name} {count} times for {members} GEMMs",
+    "math-mode-set": "sets the math mode to xf32; calls of f32 below it were read as f32",
+    "option-without-value": "has no value for {name}",
+    "trace-cut": "is where the trace ends, before its end",
+    "trace-second": ("begins another trace, which is not read; give each trace in a separate file"),
+    "tuned-key-names": (
+        "has a key of {values} values, and --key names {names}; name them, as in --key 'gemm m,n,k'"
+    ),
+    "tuned-key-dtypes": "has arguments of several dtypes ({dtypes:list}): name them in --key too",
+    "dtype-assumed": "names no dtype: read as {dtype}; another: --dtype",
+    "fp8-assumed": "fp8 was read as {dtype}, OCP's; for gfx940 to gfx942: --arch gfx942",
+    "read-as-one": "{format} logs have no {names:or}: read as 1",
+    "columns-not-read": "columns that were not read: {columns:list}",
+    "letters-of-blas": (
+        "transA and transB were read as in BLAS, of matrices stored by columns; if they are stored"
+        " by rows, name the columns ta and tb"
+    ),
+    "archs-several": (
+        "rows of {archs:and}: a shape counts once for each dtype, and fp8 of gfx942 is another than"
+        " OCP's; --arch reads the rows of one"
+    ),
+    "kernels-of-no-op": (
+        "{share:.1%} of {total_s:time} of kernel time is of no op that was read"
+        "{replayed_share:if , {replayed_share:.1%} in replayed graphs}: {kernels:each}"
+        "{more:if  and {more} more}"
+    ),
+    "kernel-share": "{kernel} {share:.1%}",
+    "no-log-given": "no log was given",
+    "log-columns": (
+        "{file}: has columns that make no problem: {columns:list}{more:if  and {more} more}"
+    ),
+    "log-of-other-format": "{file}: holds no call in {format}, but looks like {found}",
+    "log-of-times": "{file}: holds timings ({format}), not problems",
+    "log-without-sizes": "{file}: holds calls of {library} by their pointers, without sizes",
+    "file-encoding": "{file}: {encoding} files are not read",
+    "file-expands": (
+        "the compressed file expands to more than {most:bytes} and {ratio} times its size: the rest"
+        " is not read"
+    ),
+    "workload-exists": (
+        "{file} exists{sources:if , and is from {sources:list}{more:if  and {more} more}}"
+    ),
+    "workload-changed": "{file} was changed since it was imported",
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (

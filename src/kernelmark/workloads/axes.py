@@ -25,6 +25,7 @@ MAX_PROBLEMS = 1_000_000
 EXAMPLES = "write m=512, m=[1,2,4], m=[1:16], m=[0:100:10] or m=[1024:8192:*2]"
 
 _QUOTED = 80  # characters of an axis that are quoted in errors
+_LONGEST = 100  # characters of a value
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
 _RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))?\Z")
@@ -48,9 +49,9 @@ def parse(text: str) -> Axis:
     """Parse an axis, such as `m=[1,2,4]`."""
     name, equals, values = text.strip().partition("=")
     if not equals:
-        raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
+        raise UsageError(Reason("axis-form", axis=text), hint=EXAMPLES)
     if not _NAME.match(name):
-        raise UsageError(f"axis {text!r} does not begin with a parameter's name", hint=EXAMPLES)
+        raise UsageError(Reason("parameter-not-named", name=name), hint=EXAMPLES)
     return Axis(name=name, values=parse_values(values, text))
 
 
@@ -60,7 +61,7 @@ def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
     where = where if len(where) <= _QUOTED else where[:_QUOTED] + "…"
     opened, closed = text.startswith("["), text.endswith("]")
     if opened != closed:
-        raise UsageError(f"axis {where!r} has a bracket that does not close", hint=EXAMPLES)
+        raise UsageError(Reason("axis-bracket", axis=where), hint=EXAMPLES)
     inner = text[1:-1] if opened else text
     if opened and ":" in inner and "," not in inner:
         return _range(inner.strip(), where)
@@ -107,45 +108,41 @@ def check_count(count: int, what: str) -> None:
 def _range(text: str, where: str) -> tuple[int, ...]:
     match = _RANGE.match(text)
     if not match:
-        raise UsageError(
-            f"axis {where!r} is not a range of integers first:last, first:last:step "
-            "or first:last:*factor",
-            hint=EXAMPLES,
-        )
+        raise UsageError(Reason("axis-range", axis=where), hint=EXAMPLES)
     first, last = int(match[1]), int(match[2])
     sign, step = match[3] or "", int(match[4] or 1)
     if first > last:
         raise UsageError(Reason("axis-backwards", axis=where), hint=EXAMPLES)
     if sign == "*":
         return _geometric(first, last, step, where)
-    if step < 1:
-        raise UsageError(f"axis {where!r} needs a step of at least 1", hint=EXAMPLES)
+    _check_least("step", step, 1, where)
     check_count((last - first) // step + 1, f"axis {where!r}")
     return tuple(range(first, last + 1, step))
 
 
 def _geometric(first: int, last: int, factor: int, where: str) -> tuple[int, ...]:
-    if first < 1 or factor < 2:
-        raise UsageError(
-            f"axis {where!r} needs a first value of at least 1 and a factor of at least 2",
-            hint=EXAMPLES,
-        )
+    _check_least("first value", first, 1, where)
+    _check_least("factor", factor, 2, where)
     values = [first]
     while values[-1] * factor <= last:
         values.append(values[-1] * factor)
     return tuple(values)
 
 
+def _check_least(name: str, value: int, least: int, where: str) -> None:
+    if value < least:
+        raise UsageError(Reason("axis-below", axis=where, name=name, least=least), hint=EXAMPLES)
+
+
 def _scalar(text: str, where: str) -> Parameter:
     if not text:
-        raise UsageError(f"axis {where!r} has an empty value", hint=EXAMPLES)
-    if len(text) > 100:
-        raise UsageError(f"axis {where!r} has a value that is too long", hint=EXAMPLES)
+        raise UsageError(Reason("axis-value-empty", axis=where), hint=EXAMPLES)
+    if len(text) > _LONGEST:
+        raise UsageError(Reason("axis-value-long", axis=where, most=_LONGEST), hint=EXAMPLES)
     value = parse_value(text)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"axis {where!r} has a value that is not finite", hint=EXAMPLES)
-    if isinstance(value, str) and not _WORD.match(value):
-        raise UsageError(f"axis {where!r}: {text!r} is not a number or a word", hint=EXAMPLES)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not finite or (isinstance(value, str) and not _WORD.match(value)):
+        raise UsageError(Reason("axis-value", axis=where, value=text), hint=EXAMPLES)
     return value
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.ops.base import Parameter
 from kernelmark.workloads import axes, generate, models
 
@@ -59,7 +60,10 @@ def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     elif "op" in table:
         yield from _listed(table, dtypes, where)
     else:
-        raise GroupError(f"{where}: there is no op", hint="write op = 'gemm', or model = '…'")
+        raise GroupError(
+            Reason("field-missing", where=where, name="op"),
+            hint="write op = 'gemm', or model = '…'",
+        )
 
 
 def without(table: Table, name: str) -> Table:
@@ -80,9 +84,7 @@ def values(value: object, where: str) -> tuple[Parameter, ...]:
     if isinstance(value, str) and value.startswith("["):
         return axes.parse_values(value, f"{where} = {value}")
     if isinstance(value, list):
-        if not value:
-            raise GroupError(f"{where} is an empty list")
-        return tuple(_scalar(item, where) for item in value)
+        return tuple(_scalar(item, where) for item in _list(value, where))
     return (_scalar(value, where),)
 
 
@@ -97,7 +99,10 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     names = [axis.name for axis in named]
     twice = [name for name in columns if name in names]
     if twice:
-        raise GroupError(f"{where}: {twice[0]!r} is both a column and a key")
+        cause = Reason("axis-twice", name=twice[0])
+        raise GroupError(
+            Reason("at", where=where, cause=cause), hint="name it as a column or as a key"
+        )
     if "dtype" in names:
         named.insert(0, named.pop(names.index("dtype")))
     elif dtypes and "dtype" not in columns:
@@ -128,21 +133,23 @@ def _is_axis(key: str, table: Table) -> bool:
 def _rows(table: Table, where: str) -> tuple[list[str], list[Given]]:
     if _is_axis("rows", table) or _is_axis("columns", table):
         return [], [{}]
-    if ("rows" in table) != ("columns" in table):
-        given, missing = ("rows", "columns") if "rows" in table else ("columns", "rows")
-        raise GroupError(f"{where}: {given} needs {missing}", hint="columns = ['m', 'n']")
+    _check_both(table, "rows", "columns", where)
     if "rows" not in table:
         return [], [{}]
-    columns = [_word(name, f"{where}: columns") for name in _list(table["columns"], where)]
-    if len(set(columns)) != len(columns):
-        raise GroupError(f"{where}: a column is named twice")
+    columns = _words(_list(table["columns"], f"{where}: columns"), f"{where}: columns")
+    for name in columns:
+        if columns.count(name) > 1:
+            cause = Reason("axis-twice", name=name)
+            raise GroupError(Reason("at", where=f"{where}: columns", cause=cause))
     rows: list[Given] = []
-    for number, row in enumerate(_list(table["rows"], where), start=1):
-        if not isinstance(row, list) or len(row) != len(columns):
+    for number, row in enumerate(_list(table["rows"], f"{where}: rows"), start=1):
+        place = f"{where}: row {number}"
+        cells = [_scalar(cell, place) for cell in _list(row, place)]
+        if len(cells) != len(columns):
             raise GroupError(
-                f"{where}: row {number} has not {len(columns)} values ({', '.join(columns)})"
+                Reason("row-cells", where=place, cells=len(cells), columns=len(columns)),
+                hint=f"columns: {', '.join(columns)}",
             )
-        cells = [_scalar(cell, f"{where}: row {number}") for cell in row]
         rows.append(dict(zip(columns, cells, strict=True)))
     return columns, rows
 
@@ -153,8 +160,7 @@ def _derived(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     types = _words(table["dtype"], f"{where}: dtype") if "dtype" in table else list(dtypes)
     ops = _words(table["op"], f"{where}: op") if "op" in table else []
     layers = _words(table["layers"], f"{where}: layers") if "layers" in table else []
-    if ("decode_batch" in table) != ("context" in table):
-        raise GroupError(f"{where}: decode_batch and context go together")
+    _check_both(table, "decode_batch", "context", where)
     sweep = models.Sweep(
         tokens=_integers(table, "m", where),
         prefill=_integers(table, "prefill", where),
@@ -171,18 +177,20 @@ def _derived(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
                         yield Item(op=call.op, given=_typed(call.given, dtype))
     absent = [layer for layer in layers if layer not in known]
     if absent:
+        cause = Reason("unknown-name", what="layer", name=absent[0])
         raise GroupError(
-            f"{where}: there is no layer {absent[0]!r}", hint=f"layers: {', '.join(sorted(known))}"
+            Reason("at", where=where, cause=cause), hint=f"layers: {', '.join(sorted(known))}"
         )
 
 
 def _drawn(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     kind = _word(table["generator"], f"{where}: generator")
     if kind not in ("random", "grid"):
-        raise GroupError(f"{where}: unknown generator {kind!r}", hint="known: random, grid")
+        cause = Reason("unknown-name", what="generator", name=kind)
+        raise GroupError(Reason("at", where=where, cause=cause), hint="known: random, grid")
     own = (*_GENERATOR_KEYS, *(_RANDOM_KEYS if kind == "random" else _GRID_KEYS))
     if "op" not in table:
-        raise GroupError(f"{where}: the generator needs an op", hint="write op = 'gemm'")
+        raise GroupError(Reason("field-missing", where=where, name="op"), hint="write op = 'gemm'")
     op = _word(table["op"], f"{where}: op")
     names = _words(table["categories"], f"{where}: categories") if "categories" in table else []
     numbers = {
@@ -214,8 +222,18 @@ def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
             close = difflib.get_close_matches(key, known, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise GroupError(
-                f"{where}: unknown key {key!r}", hint=f"{meant}known: {', '.join(known)}"
+                Reason("field-unknown", where=where, name=key),
+                hint=f"{meant}known: {', '.join(known)}",
             )
+
+
+def _check_both(table: Table, one: str, other: str, where: str) -> None:
+    if (one in table) != (other in table):
+        missing = other if one in table else one
+        raise GroupError(
+            Reason("field-missing", where=where, name=missing),
+            hint=f"{one} and {other} are only given together",
+        )
 
 
 def _integers(table: Table, key: str, where: str) -> tuple[int, ...]:
@@ -227,7 +245,7 @@ def _integers(table: Table, key: str, where: str) -> tuple[int, ...]:
 
 def _integer(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise GroupError(f"{where} is not an integer: {value!r}")
+        raise _unexpected("an integer", value, where)
     return value
 
 
@@ -237,17 +255,22 @@ def _words(value: object, where: str) -> list[str]:
 
 def _word(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise GroupError(f"{where} is not a name: {value!r}")
+        raise _unexpected("a name", value, where)
     return value
 
 
 def _list(value: object, where: str) -> list[object]:
     if not isinstance(value, list) or not value:
-        raise GroupError(f"{where}: rows and columns are lists with at least one item")
+        raise _unexpected("a list with at least one item", value, where)
     return value
 
 
 def _scalar(value: object, where: str) -> Parameter:
     if isinstance(value, bool | int | float | str):
         return value
-    raise GroupError(f"{where}: {value!r} is not a number, a word or true/false")
+    raise _unexpected("a number, a word or true/false", value, where)
+
+
+def _unexpected(expected: str, value: object, where: str) -> GroupError:
+    found = repr(value)[:60]
+    return GroupError(Reason("field-expected", where=where, expected=expected, found=found))

@@ -127,7 +127,9 @@ def _open(name_or_path: str) -> _File:
     document = _read(path, shown)
     tables = document.get("problems", [])
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables) or not tables:
-        raise UsageError(f"{shown}: there are no problems", hint="begin a group with [[problems]]")
+        raise UsageError(
+            Reason("workload-empty", file=shown), hint="begin a group with [[problems]]"
+        )
     return _File(
         shown=shown,
         name=_text(document, "name", path.stem, shown),
@@ -152,7 +154,7 @@ def _items(file: _File, wanted: Sequence[str]) -> Iterator[tuple[str, groups.Ite
                 axes.check_count(total, file.shown)
                 yield where, item
         if total == before:
-            raise UsageError(f"{where}: the group holds no problem")
+            raise UsageError(Reason("group-empty", where=where))
 
 
 @contextmanager
@@ -197,7 +199,8 @@ def _read(path: Path, shown: str) -> dict[str, Any]:
             close = difflib.get_close_matches(key, _KEYS, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                f"{shown}: unknown key {key!r}", hint=f"{meant}known: {', '.join(_KEYS)}"
+                Reason("field-unknown", where=shown, name=key),
+                hint=f"{meant}known: {', '.join(_KEYS)}",
             )
     return document
 
@@ -216,5 +219,7 @@ def _dtypes(document: Mapping[str, Any], shown: str) -> tuple[str, ...]:
 def _text(document: Mapping[str, Any], key: str, default: str, shown: str) -> str:
     value = document.get(key, default)
     if not isinstance(value, str):
-        raise UsageError(f"{shown}: {key} is not text: {value!r}")
+        raise UsageError(
+            Reason("field-expected", where=f"{shown}: {key}", expected="text", found=repr(value))
+        )
     return value

@@ -100,7 +100,8 @@ def read(path: Path) -> Workload:
     try:
         calls = tuple(_calls(rows, path))
     except csv.Error as error:
-        raise UsageError(f"{path}: line {rows.line_num} is no CSV: {error}") from None
+        reason = Reason("line-not-csv", file=str(path), line=rows.line_num, error=str(error))
+        raise UsageError(reason) from None
     return Workload(name=path.absolute().parent.name, calls=calls)
 
 

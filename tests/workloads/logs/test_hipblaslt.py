@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
+from kernelmark_dev.raising import raises_code
 
 BENCH = (
     "hipblaslt-bench --api_method c -m 48 -n 5 -k 32 --lda 32 --ldb 32 --ldc 48 --ldd 48  "
@@ -164,26 +166,34 @@ def test_a_group_is_its_members(read):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("line", "code", "fields"),
     [
-        (BENCH[:62], "has no value for ldb"),
-        (BENCH[:170], "has no transA"),
-        (BENCH.replace("-m 48 ", ""), "has no m"),
-        (BENCH.replace("-m 48", "-m 48 -m 49"), "gives m twice: 48 and 49"),
-        (BENCH + " " + BENCH, "where an option should be"),
-        (BENCH.replace("a_type bf16_r", "a_type f4_r"), "a_type=f4_r is no type"),
-        (PROFILE[:200], "ends before its closing brace"),
-        (PROFILE.replace("K: 32, ", ""), "has no k"),
-        (PROFILE.replace("call_count: 4", "call_count: four"), "call_count=four"),
-        (TRACE[:150], "ends before the descriptions"),
-        (TRACE.replace("R_16BF", "R_7F"), "has the unknown type 'R_7F'"),
+        (BENCH[:62], "option-without-value", {"name": "ldb"}),
+        (BENCH[:170], "call-lacks", {"name": "transA"}),
+        (BENCH.replace("-m 48 ", ""), "call-lacks", {"name": "m"}),
+        (
+            BENCH.replace("-m 48", "-m 48 -m 49"),
+            "call-twice",
+            {"name": "m", "first": "48", "second": "49"},
+        ),
+        (BENCH + " " + BENCH, "call-expected", {"found": "hipblaslt-bench"}),
+        (
+            BENCH.replace("a_type bf16_r", "a_type f4_r"),
+            "field-no-type",
+            {"name": "a_type", "given": "f4_r"},
+        ),
+        (PROFILE[:200], "call-cut", {"part": "closing brace"}),
+        (PROFILE.replace("K: 32, ", ""), "call-lacks", {"name": "k"}),
+        (PROFILE.replace("call_count: 4", "call_count: four"), "field-no-size", {"given": "four"}),
+        (TRACE[:150], "call-cut", {"part": "matrix descriptors"}),
+        (TRACE.replace("R_16BF", "R_7F"), "call-unknown", {"what": "type", "given": "R_7F"}),
     ],
 )
-def test_a_broken_line_is_told_with_its_number(read, told, line, reason):
+def test_a_broken_line_is_told_with_its_number(read, told, line, code, fields):
     reading = read("\n".join([BENCH, "", line, BENCH.replace("-n 5", "-n 6")]))
     ((number, why),) = told(reading)
-    assert number == 3
-    assert reason in why
+    assert (number, why.code) == (3, code)
+    assert fields.items() <= why.fields.items()
     assert reading.workload.total == 2
 
 
@@ -228,8 +238,8 @@ Git Version: 0123abcd
     reading = read(text)
     assert keys(reading) == [(PROBLEM, 1)]
     assert told(reading) == [
-        (5, "alpha=(1,0) is not a finite number"),
-        (6, "has 5 values for 25 columns"),
+        (5, Reason("field-not-finite", name="alpha", given="(1,0)")),
+        (6, Reason("call-values", given=5, wanted=25)),
     ]
 
 
@@ -252,7 +262,7 @@ def test_api_lines_repeat_a_traced_call_by_its_pointers(read, told):
 
 
 def test_a_log_of_api_lines_alone_is_told_how_to_log(read):
-    with pytest.raises(UsageError) as error:
+    with raises_code(UsageError, "log-without-sizes", library="hipBLASLt") as error:
         read(f"{API}\n{API}\n")
     assert "HIPBLASLT_LOG_MASK=32" in (error.value.hint or "")
 

@@ -134,7 +134,7 @@ def test_rocblas_tuning_tables(read, told):
     assert keys(read(text)) == [(F16_TO_F32, 1)]
     assert read(text).inputs[0].formats == ("rocblas",)
     reading = read(text + "T,N,48,x,1,32,1,0,32,32,48,f16_r,f32_r,f32_r,7\n")
-    assert told(reading) == [(3, "n=x is not a whole number")]
+    assert [(line, why.root.code) for line, why in told(reading)] == [(3, "size-not-whole")]
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,17 @@ def test_tunableop_rows(read, told, row, problem, lost):
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "code"),
     [
-        ("GemmTunableOp_Quarter_TN,tn_48_5_32", "unknown operation"),
-        ("GemmTunableOp_Half_TN,tn_48_5", "sizes that cannot be read"),
-        ("GemmTunableOp_Half_TN", "sizes that cannot be read"),
-        ("GemmTunableOp_Half_TN,tn_48_0_32", "n=0 is an empty GEMM"),
+        ("GemmTunableOp_Quarter_TN,tn_48_5_32", "call-unknown"),
+        ("GemmTunableOp_Half_TN,tn_48_5", "call-unreadable"),
+        ("GemmTunableOp_Half_TN", "call-unreadable"),
+        ("GemmTunableOp_Half_TN,tn_48_0_32", "call-empty"),
     ],
 )
-def test_tunableop_rows_that_are_broken(read, told, row, reason):
+def test_tunableop_rows_that_are_broken(read, told, row, code):
     reading = read(f"GemmTunableOp_Half_TN,tn_48_5_32\n{row}\n")
-    ((number, why),) = told(reading)
-    assert number == 2
-    assert reason in why
+    assert [(number, why.code) for number, why in told(reading)] == [(2, code)]
 
 
 def test_aiter_bf16_tables(read):
@@ -256,7 +254,12 @@ def test_aiter_rows_that_are_broken(read, told):
     bad = good.replace("False", "Perhaps", 1) + good.replace("bfloat16", "bfloat17", 1) + "5,48\n"
     reading = read(head + good + bad + good.replace("5", "x", 1))
     assert reading.workload.total == 1
-    assert [line for line, _ in told(reading)] == [3, 4, 5, 6]
+    assert [(line, why.code) for line, why in told(reading)] == [
+        (3, "field-not-boolean"),
+        (4, "call-unknown"),
+        (5, "call-values"),
+        (6, "cell-no-size"),
+    ]
 
 
 @pytest.mark.parametrize(

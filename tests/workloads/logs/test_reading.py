@@ -118,7 +118,7 @@ def test_maps_over_several_lines(read, told, text):
     lines = text.count("\n")
     (first, missing), (last, noise) = told(broken)
     assert (first, last) == (lines + 1, lines + 3)
-    assert missing == "has no n"
+    assert missing == Reason("call-lacks", name="n")
     assert noise.code == "no-call"
 
 

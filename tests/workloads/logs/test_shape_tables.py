@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.workloads import workload
 from kernelmark.workloads.logs import recognized
 from kernelmark_dev.raising import raises_code
@@ -42,9 +43,8 @@ def test_letters_and_dtypes_of_a_product(read, told):
 
 def test_what_was_read_how_and_what_was_not_is_noted(read):
     notes = read(f"{SEED}a,gemm,one,fp16,f32,fp16,48,5,32,T,N,1,x\n").inputs[0].notes
-    assert notes[0].startswith("transA and transB were read as in BLAS")
-    assert "ta and tb" in notes[0]
-    assert notes[1] == "columns that were not read: source, op, suite_or_tag, note"
+    unread = ["source", "op", "suite_or_tag", "note"]
+    assert notes == (Reason("letters-of-blas"), Reason("columns-not-read", columns=unread))
     assert read("m,n,k,ta,tb\n5,48,32,n,t\n", dtype="bf16").inputs[0].notes == ()
     with_types = "M,N,K,transA,transB,a_type,compute_type\n48,5,32,T,N,f16_r,f32_r\n"
     assert read(with_types).inputs[0].notes == (), "as the libraries write it"
@@ -89,10 +89,10 @@ def test_counts(read, told, name):
     assert [call.count for call in reading.workload.calls] == [7]
     reading = read(f"m,n,k,{name}\n5,48,32,7\n5,48,33,0\n5,48,34,-1\n5,48,35,2.5\n")
     assert reading.workload.total == 7
-    assert told(reading) == [
-        (3, "is called 0 times"),
-        (4, "has count=-1, which is negative"),
-        (5, "has count=2.5, which is not a whole number"),
+    assert [(line, why.root.code) for line, why in told(reading)] == [
+        (3, "not-possible"),
+        (4, "size-negative"),
+        (5, "size-not-whole"),
     ]
 
 
@@ -109,7 +109,7 @@ def test_attention(read, told):
         "attention batch=2 heads_q=20 heads_kv=20 seq_q=77 seq_kv=1024 dim_qk=64 dim_v=32 "
         "q=f8e4m3fnuz kv=f8e4m3fnuz o=bf16 acc=f32 causal=yes scale=auto layout=bhsd",
     ]
-    assert told(reading) == [(4, "is attention_bwd, a backward pass, which no op computes")]
+    assert told(reading) == [(4, Reason("call-no-op", kind="backward pass", name="attention_bwd"))]
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_convolutions(read, told):
         "dilation_h=1 dilation_w=1 groups=1 x=f16 y=f16 acc=f32 layout=nhwc": ("layout",),
     }
     assert told(reading) == [
-        (4, "is conv2d_wrw, a backward pass, which no op computes"),
-        (6, "has an output of 31×32, but its input gives 32×32"),
-        (7, "has layout=chwn, which is neither nchw nor nhwc"),
+        (4, Reason("call-no-op", kind="backward pass", name="conv2d_wrw")),
+        (6, Reason("call-output", given=(31, 32), computed=(32, 32))),
+        (7, Reason("cell-not-one-of", name="layout", given="chwn", known=("nchw", "nhwc"))),
     ]
 
 
@@ -235,10 +235,8 @@ def test_a_workload_file_is_a_list_with_its_counts(read, tmp_path):
 )
 def test_columns_of_nothing_known_are_listed(read, header):
     cells = ",".join("4" for _ in header.split(","))
-    with pytest.raises(UsageError) as refused:
+    with raises_code(UsageError, "log-columns", columns=header.split(","), more=0) as refused:
         read(f"# sizes\n{header}\n{cells}\n", "x.csv")
-    names = header.replace(",", ", ")
-    assert refused.value.message.endswith(f"x.csv: has columns that make no problem: {names}")
     hint = refused.value.hint or ""
     assert all(words in hint for words in ("M,N,K", "heads,seqlen,head_dim", "N,C,H,W,K,R,S"))
 

@@ -12,6 +12,7 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
 from kernelmark.workloads.logs.formats._kernels import Kernels
+from kernelmark_dev.raising import raises_code
 
 MM = ("aten::mm", [[5, 32], [32, 48]])
 ROWS = [[32, 1], [1, 32]]
@@ -102,8 +103,9 @@ def test_what_no_op_covers_is_told(read):
     reading = read(REPLAYED, "t.json")
     assert [call.count for call in reading.workload.calls] == [1]
     (note,) = reading.inputs[0].notes
-    assert "90 %" in note
-    assert "paged_attention" in note
+    assert note.code == "kernels-of-no-op"
+    assert note.fields["share"] == pytest.approx(0.9)
+    assert note.fields["kernels"][0].fields["kernel"] == "paged_attention"
     whole = trace(event(*MM[:1], 0, 10, MM[1], strides=ROWS), launch(1, 5), kernel(1, 100.0))
     assert not read(whole, "t.json").inputs[0].notes
     without = trace(event(*MM[:1], 0, 10, MM[1], strides=ROWS))
@@ -118,12 +120,12 @@ def test_an_op_that_was_skipped_covers_nothing(read):
         kernel(1, 100.0),
     )
     (note,) = read(text, "t.json").inputs[0].notes
-    assert "100 %" in note
+    assert note.fields["share"] == pytest.approx(1)
 
 
 def test_a_trace_of_replays_alone_is_no_workload_but_has_kernels(read):
     text = trace(launch(3, 40, "cudaGraphLaunch"), kernel(3, 500.0, "paged_attention"))
-    with pytest.raises(UsageError) as error:
+    with raises_code(UsageError, "kernels-of-no-op") as error:
         read(text, "t.json")
     assert "kmark import" in (error.value.hint or "")
 

@@ -9,6 +9,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import logs
+from kernelmark_dev.raising import raises_code
 
 KEY = [512, 1024, 2048, "torch.bfloat16", "torch.bfloat16", "torch.float32"]
 
@@ -40,19 +41,19 @@ def test_named_values_are_a_problem(file, key, names, problem):
 
 
 @pytest.mark.parametrize(
-    ("key", "names"),
+    ("key", "names", "code"),
     [
-        (KEY, ""),
-        (KEY, "gemm m,n"),  # a size has no name
-        (KEY, "gemm m,n,k"),  # two dtypes without names
-        (KEY[:3], "gemm m,n,k,a"),
-        (KEY, "gemm m,n,k,a,b,c tb"),
-        (KEY, "nothing m,n,k,a,b,c"),
-        (["torch.bfloat16"], "gemm m"),
-        ([], "gemm m,n,k"),
-        ([[1], 2, 3], "gemm m,n,k"),
+        (KEY, "", "tuned-key-names"),
+        (KEY, "gemm m,n", "tuned-key-names"),  # a size has no name
+        (KEY, "gemm m,n,k", "tuned-key-dtypes"),  # two dtypes without names
+        (KEY[:3], "gemm m,n,k,a", "tuned-key-names"),
+        (KEY, "gemm m,n,k,a,b,c tb", "problem-not-name-value"),
+        (KEY, "nothing m,n,k,a,b,c", "unknown-name"),
+        (["torch.bfloat16"], "gemm m", "log-broken"),
+        ([], "gemm m,n,k", "call-lacks"),
+        ([[1], 2, 3], "gemm m,n,k", "call-unknown"),
     ],
 )
-def test_what_has_no_names_is_refused(file, key, names):
-    with pytest.raises(UsageError):
+def test_what_has_no_names_is_refused(file, key, names, code):
+    with raises_code(UsageError, code):
         logs.read([file(key)], key=names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.workload import Call
 
 
@@ -15,7 +16,7 @@ class BadLine(UsageError):
 
 
 LIST_DTYPE = "bf16"
-ASSUMED_DTYPE = f"names no dtype: read as {LIST_DTYPE}; another: --dtype"
+ASSUMED_DTYPE = Reason("dtype-assumed", dtype=LIST_DTYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
 def token(dtype_name: str) -> str:
     """Return the name of a dtype in BLAS libraries."""
     if dtype_name not in _TOKENS:
-        raise ProblemError(f"has the dtype {dtype_name}, which BLAS libraries have no name for")
+        raise ProblemError(Reason("dtype-not-blas", dtype=dtype_name))
     return _TOKENS[dtype_name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import BadLine
 
 _SOLUTION = b"--solution_index "
@@ -50,7 +51,7 @@ def options(text: str) -> list[tuple[str, str]]:
             found.append((name, word))
             name = ""
         else:
-            raise BadLine(f"has {word[:24]!r} where an option should be")
+            raise BadLine(Reason("call-expected", expected="an option", found=word[:24]))
     if name:
         found.append(_bare(name))
     return found
@@ -58,7 +59,7 @@ def options(text: str) -> list[tuple[str, str]]:
 
 def _bare(name: str) -> tuple[str, str]:
     if name not in _BARE:
-        raise BadLine(f"has no value for {name}")
+        raise BadLine(Reason("option-without-value", name=name))
     return name, "1"
 
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 from kernelmark.core.errors import UNEXPECTED, UsageError
 from kernelmark.core.plausible import MOST_SIZE, bad_size
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.workloads.logs.base import NOTHING, Given, LogReader, RowReader
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.workload import Call
 
 NO_CALL = Reason("no-call")
-NO_COUNT = "counts more calls than there can be"
 _BROKEN = 10_000
 _TRY_AGAIN = 8
 _HEADER = 4096
@@ -29,11 +28,16 @@ _HAS_K = re.compile(rb"(?:\A|[\s,;\"])[kK](?:[\s,;\"]|\Z)")
 _SILENT = (b"#", b"---", b"//")  # comments, and the start of a YAML document
 
 
-def impossible(call: Call) -> str:
-    """Return why a call is impossible; "" if it is possible."""
+def impossible(call: Call) -> Reason:
+    """Return why a call is impossible; an empty reason if it is possible."""
     if bad := bad_size(call.problem):
-        return f"a size of {bad} is not possible"
-    return "" if 0 <= call.count < MOST_SIZE else NO_COUNT
+        name, _, value = bad.partition("=")
+        return Reason("not-possible", name=name, value=value)
+    return NO_REASON if 0 <= call.count < MOST_SIZE else _bad_count(call.count)
+
+
+def _bad_count(count: int) -> Reason:
+    return Reason("not-possible", name="count", value=str(count))
 
 
 @dataclass(slots=True)
@@ -100,7 +104,7 @@ class Counting:
                 if part is not None:
                     kind, key, count = part
                     if not 0 <= count < MOST_SIZE:
-                        bad[line] = NO_COUNT
+                        bad[line] = _bad_count(count)
                         break
                     found = seen.get((name, kind, key))
                     if found is None:
@@ -139,7 +143,7 @@ class Counting:
             except UsageError as error:
                 found.reason = error.message
             except UNEXPECTED as error:  # no reader anticipates all possible lines
-                found.reason = f"cannot be read: {type(error).__name__}"
+                found.reason = Reason("unreadable", error=type(error).__name__)
             if found.reason:
                 found.calls = ()
         # Do not cache broken lines: a log may have millions of different ones.
@@ -196,7 +200,7 @@ class Counting:
             return NO_CALL
         kind, key, count = part
         if not 0 <= count < MOST_SIZE:
-            return NO_COUNT
+            return _bad_count(count)
         found = self._seen.get((name, kind, key)) or self._new(reader, name, kind, key)
         found.count += count * times
         return found.reason

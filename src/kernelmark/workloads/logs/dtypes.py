@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelmark.core.dtype import DTYPES
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import BadLine
 from kernelmark.workloads.logs.blas_words import FNUZ_ARCHS
 
@@ -39,5 +40,5 @@ def named(text: str, arch: str = "") -> str:
         return "f8e4m3fnuz" if arch.startswith(FNUZ_ARCHS) else "f8e4m3"
     name = _NAMES.get(word, word)
     if name not in DTYPES:
-        raise BadLine(f"has the unknown dtype {text[:24]!r}")
+        raise BadLine(Reason("call-unknown", what="dtype", given=text[:24]))
     return name

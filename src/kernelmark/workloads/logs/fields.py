@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import BadLine
 
 _GROUPED = "grouped_gemm"
@@ -44,10 +45,11 @@ def calls_of(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
 def _same(repeated: dict[str, list[str]]) -> None:
     for name, values in repeated.items():
         if len(set(values)) > 1:
-            raise BadLine(f"gives {name} twice: {values[0][:24]} and {values[1][:24]}")
+            first, second = (value[:24] for value in values[:2])
+            raise BadLine(Reason("call-twice", name=name, first=first, second=second))
 
 
 def _one(name: str, values: Sequence[str], index: int, members: int) -> str:
     if len(values) != members:
-        raise BadLine(f"gives {name} {len(values)} times for {members} GEMMs")
+        raise BadLine(Reason("group-members", name=name, count=len(values), members=members))
     return values[index]

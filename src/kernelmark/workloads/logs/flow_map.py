@@ -6,6 +6,7 @@ parsers refuse; this parser accepts both.
 
 from __future__ import annotations
 
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import BadLine
 
 _QUOTES = " \t'\""
@@ -28,7 +29,7 @@ def entries(text: str) -> list[tuple[str, str]]:
     """Return the (name, value) pairs between the first and the last brace, without empty values."""
     start, end = text.find("{"), text.rfind("}")
     if end < start:
-        raise BadLine("ends before its closing brace")
+        raise BadLine(Reason("call-cut", part="closing brace"))
     found = []
     for piece in text[start + 1 : end].split(","):
         name, colon, value = piece.partition(":")
@@ -38,5 +39,5 @@ def entries(text: str) -> list[tuple[str, str]]:
         if name.strip(_QUOTES) and value.strip(_QUOTES):
             found.append((name.strip(_QUOTES), value.strip(_QUOTES)))
         elif name.strip() and not colon:
-            raise BadLine(f"has {name.strip()[:24]!r} where a name and a value should be")
+            raise BadLine(Reason("call-expected", expected="name: value", found=name.strip()[:24]))
     return found

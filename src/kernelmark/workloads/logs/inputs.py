@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.workloads import workload as files
 from kernelmark.workloads.logs.reading import Reading
 
@@ -54,14 +55,14 @@ def _check(reading: Reading, path: Path) -> None:
     known = _read(path.with_name(_FILE))
     before = known.get("inputs", [])
     if sorted(one["sha256"] for one in before) != sorted(one.sha256 for one in reading.inputs):
-        of = ", ".join(str(one["path"]) for one in before[:3]) or "something else"
+        sources, more = [str(one["path"]) for one in before[:3]], len(before[3:])
         raise UsageError(
-            f"{path} is there already, and is from {of}{' …' if len(before) > 3 else ''}",
+            Reason("workload-exists", file=str(path), sources=sources, more=more),
             hint="name another folder, or replace it: --force",
         )
     if known.get("workload_sha256") != _digest(path):
         raise UsageError(
-            f"{path} was changed since it was imported",
+            Reason("workload-changed", file=str(path)),
             hint="name another folder, or lose the changes: --force",
         )
 

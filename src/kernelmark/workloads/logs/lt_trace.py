@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import BadLine
 
 _GROUP = re.compile(r"(\w+)=\[([^\]]*)\]")
@@ -46,7 +47,7 @@ def descriptions(text: str) -> tuple[list[Description], Description, Description
         matrices = [_pairs(groups[f"{name}desc"]) for name in "ABCD"]
         compute = _pairs(groups["computeDesc"])
     except KeyError:
-        raise BadLine("ends before the descriptions of its matrices do") from None
+        raise BadLine(Reason("call-cut", part="matrix descriptors")) from None
     return matrices, compute, _pairs(text.rpartition("]")[2])
 
 
@@ -65,7 +66,8 @@ def blas_fields(matrices: list[Description], compute: Description) -> dict[str, 
     }
     shapes = _shape(a, found["transA"]), _shape(b, found["transB"])
     if shapes != ((found["m"], found["k"]), (found["k"], found["n"])):
-        raise BadLine("has matrices whose sizes do not fit")
+        every = (*shapes, (found["m"], found["n"]))
+        raise BadLine(Reason("call-shapes", shapes=[f"{r[:24]}×{c[:24]}" for r, c in every]))
     for name, matrix in zip("abcd", matrices, strict=True):
         kind = matrix.get("type", "")
         # Some versions log an invalid type for a C that is not used.
@@ -83,7 +85,7 @@ def _shape(matrix: Description, letter: str | None) -> tuple[str, str]:
 
 def _type(text: str) -> str:
     if text not in _TYPES:
-        raise BadLine(f"has the unknown type {text[:24]!r}")
+        raise BadLine(Reason("call-unknown", what="type", given=text[:24]))
     return _TYPES[text]
 
 
@@ -91,14 +93,14 @@ def _compute_type(text: str) -> str:
     # Pedantic types forbid faster algorithms; the accumulator is the same.
     kind = text.removesuffix("_PEDANTIC")
     if kind not in _COMPUTES:
-        raise BadLine(f"has the unknown compute type {text[:40]!r}")
+        raise BadLine(Reason("call-unknown", what="compute type", given=text[:40]))
     return _COMPUTES[kind]
 
 
 def _epilogue(text: str) -> dict[str, str]:
     words = text.removeprefix("EPILOGUE_").split("_")
     if not text or not _EPILOGUE.issuperset(words):
-        raise BadLine(f"has the unknown epilogue {text[:40]!r}")
+        raise BadLine(Reason("call-unknown", what="epilogue", given=text[:40]))
     found = {}
     if activations := [word.lower() for word in words if word in _ACTIVATIONS]:
         found["activation_type"] = activations[0]

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 
 _CHUNK = 1 << 22
 _PACKED = 1 << 12
@@ -26,10 +26,7 @@ CUT_OFF = Reason("file-cut")
 # is a decompression bomb.
 MOST_RATIO = 400
 MOST_UNPACKED = 1 << 30
-EXPANDS = (
-    f"the compressed file expands to more than {MOST_UNPACKED >> 30} GiB and {MOST_RATIO} times its"
-    " size: the rest is not read"
-)
+EXPANDS = Reason("file-expands", most=MOST_UNPACKED, ratio=MOST_RATIO)
 _MARK = b"\xef\xbb\xbf"  # the UTF-8 byte order mark of files from Windows
 
 
@@ -41,7 +38,7 @@ class Source:
         self.place = place
         self.size = 0
         self.unpacked = 0
-        self.complaint = ""
+        self.complaint = NO_REASON
         self.packed = False
         self.ended = True  # whether the last chunk ends with a newline
         self._file = file

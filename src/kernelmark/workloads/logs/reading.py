@@ -18,7 +18,6 @@ from kernelmark.workloads.logs.unreadable import Tried, unreadable
 from kernelmark.workloads.workload import Call, Workload
 
 _HEAD = 1 << 16
-_NO_END = "is the last and has no end: if the file was cut, its call may be another one"
 registry: Registry[LogReader] = naming.logs
 
 
@@ -126,7 +125,7 @@ def recognized(place: str) -> str | None:
 
 def _refuse_twice(places: Sequence[str]) -> None:
     if not places:
-        raise UsageError("no log is named")
+        raise UsageError(Reason("no-log-given"))
     for number, place in enumerate(places):
         if place in places[:number]:
             raise UsageError(
@@ -175,7 +174,7 @@ def _read_one(
         skips.add(source.place, counting.lines + 1, source.complaint)
     notes = counting.notes()
     if not source.ended and counting.is_call(last):
-        notes.append(f"line {counting.lines} {_NO_END}")
+        notes.append(Reason("may-be-cut", line=counting.lines))
     columns = bool(counting.tables())
     return list(counting.counted()), _Read(counting.lines, tuple(notes), columns)
 

@@ -17,7 +17,7 @@ _MARK = b"\0"
 _PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
 _SEPARATORS = ",;\t|"
 # hipblaslt-bench of 2022 and 2023 printed only d_type: with f32, inputs may be f16 or f32.
-OUTPUT_ALONE = "names the dtype of its output alone; give that of its inputs: --dtype"
+OUTPUT_ALONE = Reason("call-without-dtype", output=True)
 
 
 class Table(RowReader):
@@ -42,7 +42,7 @@ class Table(RowReader):
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterable[Call]:
         if kind == "cells":
-            raise BadLine(f"has {part.decode()} values for {len(self._columns)} columns")
+            raise BadLine(Reason("call-values", given=int(part), wanted=len(self._columns)))
         texts = part.decode("utf-8", "replace").split(_MARK.decode())
         names = [self._columns[i] for i in self._kept]
         return self.row(dict(zip(names, texts, strict=True)), given)

@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kernelmark.core.reason import Reason
+
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(r'\{\s*"(?:ph|name|cat)"')
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST = 1 << 20  # characters of one event
 _KEPT = 1000  # longest text from the key of the events to its bracket, in characters
-BROKEN = "is an event that cannot be read"
-CUT_OFF = "is where the trace ends, before its end"
-SECOND = "begins another trace, which is not read; give each trace in a file of its own"
+BROKEN = Reason("call-unreadable", what="an event")
+CUT_OFF = Reason("trace-cut")
+SECOND = Reason("trace-second")
 
 
 def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.counting import NO_CALL
-from kernelmark.workloads.logs.opening import CUT_OFF, EXPANDS, Source
+from kernelmark.workloads.logs.opening import EXPANDS, Source
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.logs.table import header
 
@@ -20,17 +20,18 @@ _COLUMNS = (
     "a list has M,N,K (GEMMs), heads,seqlen,head_dim (attention) or N,C,H,W,K,R,S "
     "(convolutions), and may have batch, dtype, count"
 )
-_SHOWN = 300  # characters of a header in errors
+_SHOWN = 12  # columns of a header in errors
+_QUOTED = 24  # characters of a column's name
 _HEAD = 4096
 _UNSIZED = {
     b"[Api][rocblaslt_matmul]": ("hipBLASLt", "HIPBLASLT_LOG_MASK=32"),
     b"[cublasLt]": ("cuBLASLt", "CUBLASLT_LOG_LEVEL=2"),
 }
 _PACKED = {
-    b"\x28\xb5\x2f\xfd": "compressed by zstd",
-    b"\xfd7zXZ\0": "compressed by xz",
-    b"BZh": "compressed by bzip2",
-    b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
 }
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OURS = re.compile(rb'\s*\{\s*"kernelmark"')
@@ -58,14 +59,10 @@ def unreadable(
     """Return the error for a log without calls. `columns`: whether a header was recognised;
     `remarks`: notes on what is there instead."""
     place, head = source.place, source.head
-    if source.complaint == EXPANDS:
-        return UsageError(f"{place}: has no call so far, and {EXPANDS}", hint=_LOG_AGAIN)
     if source.complaint:
-        cut = Reason.of(source.complaint).code == CUT_OFF.code
-        how = "ends" if cut else "is damaged"
         return UsageError(
-            f"{place}: the compressed file {how} before the first call",
-            hint="copy it again, or log again",
+            Reason("log-without-calls", file=place, cause=source.complaint),
+            hint=_LOG_AGAIN if source.complaint == EXPANDS else "copy it again, or log again",
         )
     if not head.strip():
         return UsageError(Reason("log-empty", file=place), hint=_LOG_AGAIN)
@@ -83,12 +80,13 @@ def unreadable(
         )
     if remarks:
         return UsageError(
-            f"{place}: holds no call; {remarks[0]}",
+            Reason("log-without-calls", file=place, cause=Reason.of(remarks[0])),
             hint=f"its times are history without --workload: kmark import {shlex.quote(place)}",
         )
     if tried.looks_like:
+        named, found = tried.formats[0], tried.looks_like
         return UsageError(
-            f"{place}: holds no call in {tried.formats[0]}, but looks like {tried.looks_like}",
+            Reason("log-of-other-format", file=place, format=named, found=found),
             hint=f"leave --as out, or: --as {tried.looks_like}",
         )
     if columns:
@@ -106,7 +104,7 @@ def _pointers(source: Source) -> UsageError | None:
     for mark, (library, variable) in _UNSIZED.items():
         if mark in source.head:
             return UsageError(
-                f"{source.place}: holds calls of {library} by their pointers, without sizes",
+                Reason("log-without-sizes", file=source.place, library=library),
                 hint=f"log again with {variable}",
             )
     return None
@@ -125,7 +123,7 @@ def _timings(source: Source) -> UsageError | None:
     steps = "unpack it, then " if source.packed else ""
     file = "FILE" if source.packed or place == "-" else shlex.quote(place)
     return UsageError(
-        f"{place}: holds timings ({name}), not problems",
+        Reason("log-of-times", file=place, format=name),
         hint=f"{steps}without --workload it is taken for history: kmark import {file}",
     )
 
@@ -134,19 +132,20 @@ def _no_text(place: str, head: bytes) -> UsageError | None:
     for begin, what in _PACKED.items():
         if head.startswith(begin):
             return UsageError(
-                f"{place}: is {what}, which is not read",
+                Reason("file-encoding", file=place, encoding=what),
                 hint="unpack it first; what gzip compressed is read as it is",
             )
     if head.startswith(_UTF16):
         return UsageError(
-            f"{place}: is UTF-16 text, which is not read",
+            Reason("file-encoding", file=place, encoding="UTF-16"),
             hint=f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {shlex.quote(place)}",
         )
     # A log may have a stray control byte; of random bytes, every ninth is one.
     some = head[:_HEAD]
     if 50 * len(_BINARY.findall(some)) > len(some):
         return UsageError(
-            f"{place}: is not text", hint="logs are text, or text that gzip compressed"
+            Reason("in-file", file=place, cause=Reason("document-not-text")),
+            hint="logs are text, or text that gzip compressed",
         )
     return None
 
@@ -161,7 +160,8 @@ def _unknown_table(place: str, head: bytes) -> UsageError | None:
         return None
     if len(lines) > 1 and len(header(lines[1])[0]) != len(cells):
         return None
-    shown = ", ".join(names)
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN].rpartition(', ')[0]}, …"
-    return UsageError(f"{place}: has columns that make no problem: {shown}", hint=_COLUMNS)
+    shown, more = [name[:_QUOTED] for name in names[:_SHOWN]], len(names[_SHOWN:])
+    return UsageError(
+        Reason("log-columns", file=place, columns=shown, more=more),
+        hint=_COLUMNS,
+    )

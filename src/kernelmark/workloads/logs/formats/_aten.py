@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, blas_words, dtypes
 from kernelmark.workloads.logs.base import BadLine
 from kernelmark.workloads.workload import Call
@@ -30,9 +31,9 @@ class Inputs:
     def shape(self, index: int, ranks: Iterable[int]) -> list[int]:
         shape = self.dims[index] if index < len(self.dims) else []
         if not isinstance(shape, list) or not all(type(size) is int for size in shape):
-            raise BadLine("has shapes that cannot be read")
+            raise BadLine(Reason("call-unreadable", what="shapes"))
         if len(shape) not in ranks:
-            raise BadLine(f"has an argument of shape {shape} that no op of ours takes")
+            raise BadLine(Reason("call-unsupported", name="shape", given=tuple(shape)))
         return shape
 
     def steps(self, index: int) -> list[int] | None:
@@ -58,14 +59,16 @@ class Inputs:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise BadLine(f"has {self.word(index)[:24]!r} where a number should be")
+            found = self.word(index)[:24]
+            raise BadLine(Reason("call-expected", expected="a number", found=found))
         return value
 
     def sizes(self, index: int) -> list[int]:
         try:
             return [int(word) for word in self.word(index).strip("[]").split(",")]
         except ValueError:
-            raise BadLine(f"has {self.word(index)[:24]!r} where sizes should be") from None
+            found = self.word(index)[:24]
+            raise BadLine(Reason("call-expected", expected="sizes", found=found)) from None
 
 
 def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def _gemm(inputs: Inputs, first: int, second: int, *, weights: bool = False, **m
     """Return the GEMM of two arguments. They are row-major, so the BLAS call has them swapped."""
     left, right = inputs.shape(first, (2, 3)), inputs.shape(second, (2, 3))
     if len(left) != len(right) or left[-1] != right[-2] or left[:-2] != right[:-2]:
-        raise BadLine(f"has shapes that do not fit: {left} and {right}")
+        raise BadLine(Reason("call-shapes", shapes=(tuple(left), tuple(right))))
     a, b = _matrix(inputs, first, weights=False), _matrix(inputs, second, weights=weights)
     kind = inputs.dtype(first)
     fields = {
@@ -142,7 +145,7 @@ def _scaled_mm(inputs: Inputs) -> Call:
     out_dtype, fast accumulation."""
     out = inputs.word(6)
     if not out.isdigit() or int(out) not in _SCALAR_TYPES:
-        raise BadLine(f"has the output type {out[:24]!r}, which is unknown")
+        raise BadLine(Reason("call-unknown", what="output type", given=out[:24]))
     token = blas_words.token(_SCALAR_TYPES[int(out)])
     scales = {
         name: "2" if len(inputs.shape(index, (0, 1, 2))) == 2 else "1"
@@ -174,7 +177,7 @@ def _matmul(inputs: Inputs) -> Call:
         batch = math.prod(left[:-2])
         dims = [[batch, *left[-2:]], [batch, *right[-2:]]]
     else:
-        raise BadLine(f"repeats matrices: {left} and {right}")
+        raise BadLine(Reason("call-no-op", kind="broadcast matmul", name=f"{left} × {right}"))
     return _gemm(Inputs(dims=dims, types=inputs.types, strides=(), values=()), 0, 1)
 
 
@@ -222,7 +225,7 @@ def _convolution(inputs: Inputs) -> Call:
     transposed, output padding, groups."""
     x, w = inputs.shape(0, (3, 4)), inputs.shape(1, (3, 4))
     if inputs.word(6) == "True":
-        raise BadLine("is a transposed convolution, which no op computes")
+        raise BadLine(Reason("call-no-op", kind="transposed convolution"))
     steps = inputs.steps(0)
     by_channel = steps is not None and len(x) == 4 and x[1] > 1 and steps[1] == 1
     sizes: dict[str, int] = {}
@@ -244,7 +247,7 @@ def _convolution(inputs: Inputs) -> Call:
 
 
 def _backward(inputs: Inputs) -> Call:
-    raise BadLine("is a backward pass, which no op computes")
+    raise BadLine(Reason("call-no-op", kind="backward pass"))
 
 
 # Operators that are always counted; what they call is ignored.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas_words, dtypes
 from kernelmark.workloads.logs.base import ASSUMED_DTYPE, BadLine, Given
 from kernelmark.workloads.logs.table import Table, header, whole
@@ -83,7 +84,7 @@ class ShapeTable(Table):
     def notes(self) -> tuple[str, ...]:
         notes = [ASSUMED_DTYPE] if self._assumes_dtype else []
         if self._unread:
-            notes.append(f"columns that were not read: {', '.join(self._unread)}")
+            notes.append(Reason("columns-not-read", columns=self._unread))
         return tuple(notes)
 
 
@@ -106,7 +107,7 @@ def flag(cells: Cells, name: str) -> bool:
     """Return a cell as a boolean; raise BadLine if it is neither yes nor no."""
     text = cells.get(name, "").lower()
     if text not in _YES and text not in _NO:
-        raise BadLine(f"has {name}={text[:24]}, which is neither yes nor no")
+        raise BadLine(Reason("field-not-boolean", name=name, given=text[:24]))
     return text in _YES
 
 
@@ -120,7 +121,7 @@ def count(cells: Cells) -> int:
     if not cells.get("count"):
         return 1
     if not (times := whole(cells, "count")):
-        raise BadLine("is called 0 times")
+        raise BadLine(Reason("not-possible", name="count", value="0"))
     return times
 
 
@@ -128,4 +129,4 @@ def forward(cells: Cells) -> None:
     """Raise BadLine for a row of a backward pass."""
     op = cells.get("op", "")
     if _BACKWARD.search(op):
-        raise BadLine(f"is {op[:40]}, a backward pass, which no op computes")
+        raise BadLine(Reason("call-no-op", kind="backward pass", name=op[:40]))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from kernelmark import ops
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, blas_words
 from kernelmark.workloads.logs.base import BadLine, Given
 from kernelmark.workloads.logs.formats import _columns
@@ -52,10 +53,8 @@ _OF_BLAS = (
 )
 _LETTER = {"true": "T", "false": "N", "1": "T", "0": "N", "t": "T", "n": "N", "c": "C"}
 _TWO = re.compile(r"[NTC]{2}\Z", re.IGNORECASE)
-_NOTE = (
-    "transA and transB were read as in BLAS, of matrices stored by columns; if they are stored by "
-    "rows, name the columns ta and tb"
-)
+_LAYOUTS = ("NN", "NT", "TN", "TT")
+_NOTE = Reason("letters-of-blas")
 
 
 def table(top: Header) -> Gemms | None:
@@ -107,7 +106,7 @@ def _letters(cells: Cells) -> dict[str, str]:
     text = cells.get("layout", "")
     if not _columns.is_open(text):
         if not _TWO.match(text):
-            raise BadLine(f"has layout={text[:12]}, which is not two letters of N and T")
+            raise BadLine(Reason("cell-not-one-of", name="layout", given=text[:12], known=_LAYOUTS))
         return {"transA": text[0].upper(), "transB": text[1].upper()}
     if "transA" in cells or "transB" in cells:
         found = {name: cells.get(name, "") for name in ("transA", "transB")}

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernelmark.core.reason import NO_REASON, Reason
+
 Thread = tuple[str, str]
 # Begin and end of the ops on each thread, in microseconds of the trace, without overlaps.
 Intervals = Mapping[Thread, Sequence[tuple[float, float]]]
@@ -35,24 +37,21 @@ class Coverage:
     replayed_s: float
     missed: tuple[tuple[str, float], ...]
 
-    def note(self) -> str:
-        """Return a note on the missed kernels; "" if there are none."""
+    def note(self) -> Reason:
+        """Return a note on the missed kernels; an empty reason if there are none."""
         missed_s = sum(seconds for _, seconds in self.missed)
         if not missed_s:
-            return ""
-        some = [
-            f"{_short(name)} {_percent(seconds, self.total_s)}"
-            for name, seconds in self.missed[:_SHOWN]
-        ]
-        more = f" and {len(self.missed) - _SHOWN} more" if len(self.missed) > _SHOWN else ""
-        replayed = (
-            f", {_percent(self.replayed_s, self.total_s)} in replayed graphs"
-            if self.replayed_s
-            else ""
-        )
-        return (
-            f"{_percent(missed_s, self.total_s)} of {1e3 * self.total_s:.4g} ms of kernel time is "
-            f"of no op that was read{replayed}: {', '.join(some)}{more}"
+            return NO_REASON
+        return Reason(
+            "kernels-of-no-op",
+            total_s=self.total_s,
+            share=missed_s / self.total_s,
+            replayed_share=self.replayed_s / self.total_s,
+            kernels=[
+                Reason("kernel-share", kernel=_short(name), share=seconds / self.total_s)
+                for name, seconds in self.missed[:_SHOWN]
+            ],
+            more=len(self.missed[_SHOWN:]),
         )
 
 
@@ -144,11 +143,6 @@ def _number(value: object) -> float | None:
 def _whole(value: object) -> int:
     good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
     return int(str(value)) if good else _NONE
-
-
-def _percent(part: float, whole: float) -> str:
-    share = 100 * part / whole
-    return f"{share:.0f} %" if share >= 1 else "under 1 %"
 
 
 def _short(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kernelmark import ops
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads.logs.base import BadLine, Given
 from kernelmark.workloads.logs.formats import _columns
@@ -165,9 +166,9 @@ class Convolutions(_columns.ShapeTable):
         )
         said = _columns.sizes(cells, "h_out", "w_out")
         out = output_size(problem)
-        if said and (said.get("h_out", out[0]), said.get("w_out", out[1])) != out:
-            asked = f"{said.get('h_out', out[0])}×{said.get('w_out', out[1])}"
-            raise BadLine(f"has an output of {asked}, but its input gives {out[0]}×{out[1]}")
+        given_out = said.get("h_out", out[0]), said.get("w_out", out[1])
+        if given_out != out:
+            raise BadLine(Reason("call-output", given=given_out, computed=out))
         yield Call(problem=problem, count=times, lost=lost)
 
     def _input(self, cells: Cells, sizes: dict[str, int], side: str, taps: str) -> int:
@@ -187,7 +188,8 @@ def _layout(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
         return {}, ()
     found = _LAYOUT.search(text.lower())
     if found is None:
-        raise BadLine(f"has layout={text[:24]}, which is neither nchw nor nhwc")
+        known = tuple(_FILTERS)
+        raise BadLine(Reason("cell-not-one-of", name="layout", given=text[:24], known=known))
     images, filters = found.groups()
     lost = () if filters is None or filters in _FILTERS[images] else ("layout",)
     return {"layout": images}, lost

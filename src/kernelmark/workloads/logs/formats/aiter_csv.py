@@ -15,6 +15,7 @@ from pathlib import PurePath
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, dtypes
 from kernelmark.workloads.logs.base import BadLine, Given, LogReader, RowReader
 from kernelmark.workloads.logs.table import Table, whole
@@ -40,7 +41,6 @@ _FAMILIES = (
     (re.compile(r"a8w8|i8gemm"), "a8w8"),
     (re.compile(r"bf16|a16w16"), "bf16"),
 )
-_NO_DTYPE = "names no dtype, nor does the name of its file or kernel; give one: --dtype"
 
 
 class AiterCsv(LogReader):
@@ -76,11 +76,9 @@ class _Rows(Table):
     def notes(self) -> tuple[str, ...]:
         notes = []
         if len(self._archs) > 1:
-            archs = " and ".join(sorted(self._archs))
-            once = "a shape counts once for each dtype, and fp8 of gfx942 is another than OCP's"
-            notes.append(f"rows of {archs}: {once}; --arch reads the rows of one")
+            notes.append(Reason("archs-several", archs=sorted(self._archs)))
         if self._assumed_f8:
-            notes.append("fp8 was read as OCP's e4m3; for gfx940 to gfx942: --arch gfx942")
+            notes.append(Reason("fp8-assumed", dtype="f8e4m3"))
         return tuple(notes)
 
     def row(self, cells: Mapping[str, str], given: Given) -> Iterator[Call]:
@@ -115,7 +113,7 @@ class _Rows(Table):
         asked = given.arch.partition(":")[0]
         arch = cells.get("gfx") or asked
         if asked and arch != asked:
-            raise BadLine(f"is of {arch[:24]}, not of {asked}")
+            raise BadLine(Reason("call-of-other-arch", arch=arch[:24], asked=asked))
         if cells.get("gfx"):
             self._archs[arch] = None
         return arch
@@ -135,7 +133,7 @@ class _Rows(Table):
                 if pattern.search(text):
                     return family
         if not given.dtype:
-            raise BadLine(_NO_DTYPE)
+            raise BadLine(Reason("call-without-dtype"))
         return given.dtype
 
 
@@ -156,7 +154,7 @@ def _quantised(
 def _true(cells: Mapping[str, str], name: str) -> bool:
     text = cells.get(name, "").lower()
     if text not in ("true", "false", "1", "0", ""):
-        raise BadLine(f"has {name}={text[:24]}, which is neither True nor False")
+        raise BadLine(Reason("field-not-boolean", name=name, given=text[:24]))
     return text in ("true", "1")
 
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Container, Iterator, Mapping
 
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, lt_trace
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part
 from kernelmark.workloads.logs.lt_trace import Description
@@ -68,7 +69,7 @@ class Cublaslt(LogReader):
         text = part.decode("utf-8", "replace")
         matrices, compute, factors = lt_trace.descriptions(text)
         if "beta" not in factors or "outOfPlace" not in factors:
-            raise BadLine("ends before its factors do")
+            raise BadLine(Reason("call-cut", part="factors"))
         _check(compute, _COMPUTE)
         compute = dict.fromkeys(_LETTERS.values(), "OP_N") | {
             _LETTERS.get(name, name): value for name, value in compute.items()
@@ -88,7 +89,7 @@ class Cublaslt(LogReader):
         yield dataclasses.replace(call, lost=(*call.lost, *lost))
 
     def notes(self) -> tuple[str, ...]:
-        return ("cuBLASLt logs no alpha: it was read as 1",)
+        return (Reason("read-as-one", format=self.name, names=("alpha",)),)
 
 
 def _by_columns(matrix: Description, index: int, compute: Description) -> Description:
@@ -102,7 +103,8 @@ def _by_columns(matrix: Description, index: int, compute: Description) -> Descri
         return found
     letter = ("transA", "transB", "", "")[index]
     if order != "ORDER_ROW" or not letter or compute[letter] not in _FLIPPED:
-        raise BadLine(f"has a matrix {'ABCD'[index]} of {order[:24]}, which no op has")
+        name = f"order of {'ABCD'[index]}"
+        raise BadLine(Reason("call-unsupported", name=name, given=order[:24]))
     compute[letter] = _FLIPPED[compute[letter]]
     return found | {"rows": found.get("cols", ""), "cols": found.get("rows", "")}
 
@@ -110,7 +112,8 @@ def _by_columns(matrix: Description, index: int, compute: Description) -> Descri
 def _check(description: Description, known: Container[str]) -> None:
     for name in description:
         if name not in known and not _SILENT.match(name):
-            raise BadLine(f"has {name[:24]}={description[name][:24]}, which no op has")
+            given = description[name][:24]
+            raise BadLine(Reason("call-unsupported", name=name[:24], given=given))
 
 
 def _scales(compute: Description) -> dict[str, str]:
@@ -118,7 +121,7 @@ def _scales(compute: Description) -> dict[str, str]:
     for ours, theirs in _SCALES.items():
         mode = compute.get(f"{theirs}Mode", "SCALAR_32F")
         if mode not in _MODES and not _BLOCKS.match(mode):
-            raise BadLine(f"has the unknown scale {mode[:24]!r}")
+            raise BadLine(Reason("call-unknown", what="scale mode", given=mode[:24]))
         if f"{theirs}Pointer" in compute:
             found[ours] = _MODES.get(mode, "3")
     if "amaxDPointer" in compute:
@@ -133,7 +136,7 @@ def _bias(compute: Description, found: Mapping[str, str], lost: list[str]) -> di
         return {}
     if (number := compute.get("biasDataType", "-1")) != "-1":
         if number not in _BIAS_TYPES:
-            raise BadLine(f"has a bias of the unknown type {number[:12]}")
+            raise BadLine(Reason("call-unknown", what="bias type", given=number[:12]))
         return {"bias_type": _BIAS_TYPES[number]}
     if found["a_type"] in (*_F8, "i8_r") and found["d_type"] not in ("f16_r", "bf16_r"):
         lost.append("bias_type")

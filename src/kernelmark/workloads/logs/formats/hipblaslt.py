@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, command, fields, flow_map, lt_trace
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
 from kernelmark.workloads.logs.table import BlasTable
@@ -78,7 +79,7 @@ class Hipblaslt(LogReader):
             yield blas.call(_traced(text), given.arch)
             return
         if kind == "cut":
-            raise BadLine("ends before its closing brace")
+            raise BadLine(Reason("call-cut", part="closing brace"))
         if kind == "bench":
             pairs = command.options(text.partition(" ")[2])
         else:
@@ -149,8 +150,9 @@ def _traced(text: str) -> dict[str, str]:
     """Return the fields of a call from its matrix descriptors, which have stored rows and
     columns."""
     matrices, compute, factors = lt_trace.descriptions(text)
-    if any(matrix.get("order", "col") != "col" for matrix in matrices):
-        raise BadLine("has matrices stored by rows")
+    for name, matrix in zip("ABCD", matrices, strict=True):
+        if (order := matrix.get("order", "col")) != "col":
+            raise BadLine(Reason("call-unsupported", name=f"order of {name}", given=order[:24]))
     found = lt_trace.blas_fields(matrices, compute)
     found |= {name: factors[name] for name in ("alpha", "beta") if name in factors}
     if "alphaVector" in factors:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part
 from kernelmark.workloads.logs.formats._aten import LEAVES, Inputs
 from kernelmark.workloads.workload import Call
@@ -59,26 +60,26 @@ class Inductor(LogReader):
         yield call_of(part.decode("utf-8", "replace"), given)
 
     def notes(self) -> tuple[str, ...]:
-        return ("inductor's blocks hold no counts, alpha or beta: each is 1",)
+        return (Reason("read-as-one", format=self.name, names=("count", "alpha", "beta")),)
 
 
 def call_of(block: str, given: Given) -> Call:
     """Return the call of a block whose name, strides and dtypes are joined to one line."""
     found = _BLOCK.match(block)
     if found is None:
-        raise BadLine("is an AUTOTUNE block that cannot be read")
+        raise BadLine(Reason("call-unreadable", what="an AUTOTUNE block"))
     name, texts = found[1], found[2].split(", ")
     if name not in _OPS:
-        raise BadLine(f"tunes {name[:40]}, which is not read")
+        raise BadLine(Reason("call-unknown", what="operation", given=name[:40]))
     if not all(map(_SIZES.match, texts)):
-        raise BadLine(f"has sizes that cannot be read: {found[2][:60]!r}")
+        raise BadLine(Reason("call-unreadable", what="sizes", given=found[2][:60]))
     dims = [[int(size) for size in text.split("x")] if text else [] for text in texts]
     types = found[4].split(", ") if found[4] else [given.dtype] * len(dims)
     if not types[0]:
-        raise BadLine("has no dtypes on the lines below it; give one for all: --dtype")
+        raise BadLine(Reason("call-without-dtype"))
     strides = _strides(found[3] or "", dims)
     if len(types) != len(dims) or (found[3] and len(strides) != len(dims)):
-        raise BadLine("has other strides or dtypes than sizes")
+        raise BadLine(Reason("call-strides"))
     op, lost, values = _OPS[name], [], [""] * 6
     if name == "scaled_mm":  # the output's type is not in the block
         values, lost = [*values, _BF16], ["d_type"]
@@ -95,7 +96,7 @@ def call_of(block: str, given: Given) -> Call:
 def _strides(text: str, dims: Sequence[list[int]]) -> list[list[int]]:
     found = [[int(step) for step in steps.split(", ") if step] for steps in _STRIDES.findall(text)]
     if found and [len(steps) for steps in found] != [len(sizes) for sizes in dims]:
-        raise BadLine("has other strides than sizes")
+        raise BadLine(Reason("call-strides"))
     return found
 
 

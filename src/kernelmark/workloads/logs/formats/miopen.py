@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import command
 from kernelmark.workloads.logs.base import BadLine, Given, LogReader, Part
 from kernelmark.workloads.logs.table import whole
@@ -76,7 +77,7 @@ class Miopen(LogReader):
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
         driver, _, rest = part.decode("utf-8", "replace").partition(" ")
         if driver not in _DTYPES:
-            raise BadLine(f"is of MIOpen's driver {driver[:24]}, which no op computes")
+            raise BadLine(Reason("call-no-op", kind="MIOpenDriver command", name=driver[:24]))
         found = dict(command.options(rest))
         if kind != "typed":
             _refuse_cut(found)
@@ -94,27 +95,27 @@ class Miopen(LogReader):
 
 def _refuse_others(found: Mapping[str, str]) -> None:
     if _first(found, ("spatial_dim", "_"), "2") != "2":
-        raise BadLine("is a convolution of three dimensions, which no op computes")
+        raise BadLine(Reason("call-no-op", kind="3D convolution"))
     for what, (*names, plain) in _PLAIN.items():
         if (value := _first(found, names, plain)) != plain:
-            raise BadLine(f"has the {what} {value[:12]}, which no op has")
+            raise BadLine(Reason("call-unsupported", name=what, given=value[:12]))
     direction = _first(found, ("F", "forw"), str(_EVERY))
     passes = whole({"F": direction}, "F")
     if passes != _EVERY and not passes & _FORWARD:
-        raise BadLine("is a backward pass, which no op computes")
+        raise BadLine(Reason("call-no-op", kind="backward pass"))
 
 
 def _refuse_cut(found: Mapping[str, str]) -> None:
     for names in (*_SIZES.values(), ("F", "forw")):
         if not _first(found, names[:2], ""):
-            raise BadLine(f"has no -{names[0]}")
+            raise BadLine(Reason("call-lacks", name=f"-{names[0]}"))
 
 
 def _layout(found: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return the layout of the images, and `lost`: "layout" if filters or output differ."""
     used = [_first(found, names, "NCHW").upper() for names in _LAYOUTS]
     if used[0] not in ("NCHW", "NHWC"):
-        raise BadLine(f"has the layout {used[0][:12]}, which no op has")
+        raise BadLine(Reason("call-unsupported", name="layout", given=used[0][:12]))
     return used[0].lower(), [] if len(set(used)) == 1 else ["layout"]
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads.logs.base import BadLine, Given, LogReader, Part
 from kernelmark.workloads.workload import Call
@@ -49,18 +50,20 @@ class Key:
     def problem(self) -> Problem:
         """Return the problem of the op conv; raise BadLine if the op does not compute it."""
         if self.direction != "forward":
-            raise BadLine("is a backward pass, which no op computes")
+            raise BadLine(Reason("call-no-op", kind="backward pass"))
         if "d" in self.sizes:
-            raise BadLine("is a convolution of three dimensions, which no op computes")
+            raise BadLine(Reason("call-no-op", kind="3D convolution"))
         if len(set(self.layouts)) > 1 or self.layouts[0] not in ("NCHW", "NHWC"):
-            raise BadLine(f"has the layouts {'-'.join(self.layouts)[:24]}, which no op has")
+            layouts = "-".join(self.layouts)[:24]
+            raise BadLine(Reason("call-unsupported", name="layout", given=layouts))
         if self.dtype not in _DTYPES or "_c" in self.more:
-            raise BadLine(f"has the dtypes {self.dtype[:24]}{self.more[:24]}, which no op has")
+            dtypes = self.dtype[:24] + self.more[:24]
+            raise BadLine(Reason("call-unsupported", name="dtype", given=dtypes))
         problem = ops.registry.get("conv").problem(
             **self.sizes, layout=self.layouts[0].lower(), dtype=_DTYPES[self.dtype]
         )
-        if output_size(problem) != self.output:
-            raise BadLine("has an output of another size than its padding gives")
+        if (computed := output_size(problem)) != self.output:
+            raise BadLine(Reason("call-output", given=self.output, computed=computed))
         return problem
 
 
@@ -86,21 +89,21 @@ class MiopenFindDb(LogReader):
         yield Call(problem=key.problem(), lost=("bias",) if key.bias else ())
 
     def notes(self) -> tuple[str, ...]:
-        return ("a find-db holds no counts: each problem is one call",)
+        return (Reason("read-as-one", format=self.name, names=("count",)),)
 
 
 def parse_key(text: str) -> Key:
     """Parse the key of a record, the text before its `=`."""
     found = _KEY.match(text)
     if found is None:
-        raise BadLine(f"has a key that cannot be read: {text[:60]!r}")
+        raise BadLine(Reason("call-unreadable", what="a key", given=text[:60]))
     channels, outputs, images, bias = (int(found[i]) for i in (1, 4, 6, 10))
     inputs, filters, output, pad, stride, dilation = (
         tuple(map(int, re.split("[-x]", found[i]))) for i in (2, 3, 5, 7, 8, 9)
     )
     rank = len(inputs)
     if any(len(one) != rank for one in (filters, output, pad, stride, dilation)):
-        raise BadLine("has a key of two and three dimensions")
+        raise BadLine(Reason("call-unreadable", what="a key", given=text[:60]))
     if found[15] != "F":
         channels, outputs, inputs, output = outputs, channels, output, inputs
     groups = re.search(r"_g(\d{1,18})", found[16])

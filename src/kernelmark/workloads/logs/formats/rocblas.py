@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, command, fields, flow_map
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
 from kernelmark.workloads.logs.table import BlasTable
@@ -65,7 +66,7 @@ class Rocblas(LogReader):
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
         text = part.decode("utf-8", "replace")
         if kind == "mode":
-            raise BadLine("sets the math mode to xf32; calls of f32 below it were read as f32")
+            raise BadLine(Reason("math-mode-set"))
         if kind == "trace":
             yield blas.call(_typed(_traced(text)), given.arch)
             return
@@ -108,7 +109,7 @@ def _traced(text: str) -> dict[str, str]:
         if (strided or not name.startswith("stride_")) and (batched or name != "batch_count")
     ]
     if len(values) < len(names):
-        raise BadLine(f"has {len(values)} values for {len(names)} arguments")
+        raise BadLine(Reason("call-values", given=len(values), wanted=len(names)))
     found |= {name: value for name, value in zip(names, values, strict=False) if name != "-"}
     if not function.endswith("_ex"):
         found["r"] = function[0]
@@ -136,7 +137,7 @@ def _rounded(found: dict[str, str]) -> dict[str, str]:
     other effect (tensile_host.cpp)."""
     mode = found.pop("math_mode", "0")
     if mode not in ("0", "1"):
-        raise BadLine(f"has the unknown math_mode={mode[:12]}")
+        raise BadLine(Reason("call-unknown", what="math_mode", given=mode[:12]))
     if mode == "1" and found.get("a_type") in ("f32_r", "s"):
         found["compute_type"] = "xf32_r"
     return found

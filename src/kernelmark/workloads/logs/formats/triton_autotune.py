@@ -15,6 +15,7 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import dtypes
 from kernelmark.workloads.logs.base import BadLine, Given, LogReader, Remark
 from kernelmark.workloads.workload import Call
@@ -41,12 +42,12 @@ class TritonAutotune(LogReader):
     ) -> Iterator[tuple[int, Call | str | Remark]]:
         try:
             document = json.loads(b"".join(chunks))
-            key = document["key"]
-        except (ValueError, RecursionError, KeyError, TypeError):
-            yield 1, "is no JSON object with a key"
+        except (ValueError, RecursionError) as error:
+            yield 1, Reason("not-json", error=str(error))
             return
+        key = document.get("key") if isinstance(document, dict) else None
         if not isinstance(key, list) or not key:
-            yield 1, "has no key: which problem was tuned is unknown"
+            yield 1, Reason("call-lacks", name="key")
             return
         try:
             yield 1, Call(problem=named_problem(key, given.key))
@@ -54,7 +55,7 @@ class TritonAutotune(LogReader):
             yield 1, error.message
 
     def notes(self) -> tuple[str, ...]:
-        return ("an autotune file holds no counts: its problem is one call",)
+        return (Reason("read-as-one", format=self.name, names=("count",)),)
 
 
 def named_problem(key: list[object], names: str) -> Problem:
@@ -63,28 +64,24 @@ def named_problem(key: list[object], names: str) -> Problem:
     equal."""
     op, _, rest = names.strip().partition(" ")
     if not op:
-        raise BadLine(
-            f"has a key of {len(key)} values without names: give them, as in --key 'gemm m,n,k'"
-        )
+        raise BadLine(Reason("tuned-key-names", values=len(key), names=0))
     listed, *known = rest.split() or [""]
     wanted = [name for name in listed.split(",") if name]
     values: dict[str, str | int | float | bool] = {}
     for word in known:
         name, equals, value = word.partition("=")
         if not equals:
-            raise BadLine(f"cannot be read with --key {names!r}: write name=value after the names")
+            raise BadLine(Reason("problem-not-name-value", word=word))
         values[name] = value
-    if len(wanted) > len(key):
-        raise BadLine(f"has a key of {len(key)} values, and --key names {len(wanted)}")
+    unnamed = key[len(wanted) :]
+    if len(wanted) > len(key) or any(not isinstance(part, str) for part in unnamed):
+        raise BadLine(Reason("tuned-key-names", values=len(key), names=len(wanted)))
     for name, part in zip(wanted, key, strict=False):
         if name != _UNNAMED:
             values[name] = part if isinstance(part, int | float) else dtypes.named(str(part))
-    unnamed = key[len(wanted) :]
-    if any(not isinstance(part, str) for part in unnamed):
-        raise BadLine(f"has a key of {len(key)} values, and --key names {len(wanted)}")
     kinds = {dtypes.named(str(part)) for part in unnamed}
     if len(kinds) > 1:
-        raise BadLine(f"has arguments of several dtypes, {sorted(kinds)}: name them in --key too")
+        raise BadLine(Reason("tuned-key-dtypes", dtypes=sorted(kinds)))
     for kind in kinds:
         values.setdefault("dtype", kind)
     return ops.parse(" ".join([op, *(f"{name}={value}" for name, value in values.items())]))

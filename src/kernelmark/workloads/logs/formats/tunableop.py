@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part
 from kernelmark.workloads.workload import Call
@@ -61,10 +62,10 @@ class TunableOp(LogReader):
         operation, _, sizes = part.decode("utf-8", "replace").partition(",")
         named = _OPERATION.match(operation)
         if named is None:
-            raise BadLine(f"has the unknown operation {operation[:60]!r}")
+            raise BadLine(Reason("call-unknown", what="operation", given=operation[:60]))
         sized = _SIZES.match(sizes)
         if sized is None:
-            raise BadLine(f"has sizes that cannot be read: {sizes[:60]!r}")
+            raise BadLine(Reason("call-unreadable", what="sizes", given=sizes[:60]))
         types = re.findall(_TYPE, named[2])
         found = _fields(named[1], types, sized)
         # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.

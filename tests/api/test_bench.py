@@ -402,20 +402,20 @@ def test_without_a_store_nothing_is_stored(tmp_path, monkeypatch, store):
 
 
 @pytest.mark.parametrize(
-    ("fn", "inputs"),
+    ("fn", "inputs", "code", "fields"),
     [
-        (softmax, ()),
-        (lambda n: n, (3,)),
-        (lambda x: [x, 1], (X,)),
-        (5, (X,)),
-        (lambda x: None, (X,)),
-        (softmax, (X[:0],)),
-        (softmax, (X.astype(np.complex64),)),
-        (lambda x: x.argmax(-1), (X,)),
+        (softmax, (), "inputs-without-array", {}),
+        (lambda n: n, (3,), "inputs-without-array", {}),
+        (lambda x: [x, 1], (X,), "array-dtype", {"what": "output"}),
+        (5, (X,), "wrong-type", {"type": "int"}),
+        (lambda x: None, (X,), "output-missing", {}),
+        (softmax, (X[:0],), "input-empty", {"index": 0}),
+        (softmax, (X.astype(np.complex64),), "array-dtype", {"dtypes": ("complex64",)}),
+        (lambda x: x.argmax(-1), (X,), "array-dtype", {"dtypes": ("int64",)}),
     ],
 )
-def test_what_cannot_be_measured_is_refused(fn, inputs):
-    with pytest.raises(UsageError):
+def test_what_cannot_be_measured_is_refused(fn, inputs, code, fields):
+    with raises_code(UsageError, code, **fields):
         km.bench(fn, *inputs, timing=BRIEF)
 
 
@@ -555,7 +555,7 @@ def test_several_returned_tensors_are_all_checked():
 def test_arrays_of_two_kinds_are_refused():
     import torch
 
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "inputs-mixed", kinds=("numpy", "torch")):
         km.bench(lambda a, b: a, X, torch.zeros(3), timing=BRIEF)
 
 
@@ -648,20 +648,20 @@ def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "code", "fields"),
     [
-        lambda x: km.bench(np.abs, x, ref=x),
-        lambda x: km.bench(x),
-        lambda x: km.bench(np.abs, x, reff=np.abs),
-        lambda x: km.bench(np.abs, x, store=5),
-        lambda x: km.compare_kernels([np.abs], inputs=[x]),
-        lambda x: km.compare_kernels({}, inputs=[x]),
-        lambda x: km.compare_kernels({1: np.abs}, inputs=[x]),
-        lambda x: km.compare_kernels({"abs": np.abs}, inputs=x),
+        (lambda x: km.bench(np.abs, x, ref=x), "wrong-type", {"name": "ref", "type": "ndarray"}),
+        (lambda x: km.bench(x), "wrong-type", {"type": "ndarray", "wanted": "a function"}),
+        (lambda x: km.bench(np.abs, x, reff=np.abs), "unknown-name", {"name": "reff"}),
+        (lambda x: km.bench(np.abs, x, store=5), "argument-type", {"name": "store"}),
+        (lambda x: km.compare_kernels([], inputs=[x]), "argument-type", {"given": "[]"}),
+        (lambda x: km.compare_kernels({}, inputs=[x]), "argument-type", {"given": "{}"}),
+        (lambda x: km.compare_kernels({1: np.abs}, inputs=[x]), "wrong-type", {"type": "int"}),
+        (lambda x: km.compare_kernels({"a": np.abs}, inputs=x), "wrong-type", {"name": "inputs"}),
     ],
 )
-def test_a_wrong_type_is_a_usage_error_with_a_hint(call):
-    with pytest.raises(UsageError) as caught:
+def test_a_wrong_type_is_a_usage_error_with_a_hint(call, code, fields):
+    with raises_code(UsageError, code, **fields) as caught:
         call(np.ones((8, 8), np.float32))
     assert caught.value.hint
 

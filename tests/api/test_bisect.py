@@ -243,9 +243,10 @@ def test_candidates_from_files(tmp_path):
     assert read_configs(str(rows)) == [{"tile": 64}, {"tile": 32}]
     rows.write_text("one.whl\nsub/two.whl\n")
     assert read_wheels(str(rows)) == [tmp_path / "one.whl", tmp_path / "sub" / "two.whl"]
-    for text in ("[1]", "[", "tile"):
+    refusals = {"[1]": "field-expected", "[": "not-json", "tile": "option-not-name-value"}
+    for text, code in refusals.items():
         rows.write_text(text)
-        with pytest.raises(UsageError):
+        with raises_code(UsageError, code):
             read_configs(str(rows))
     with raises_code(UsageError, "file-missing", file=str(tmp_path / "none")):
         read_configs(str(tmp_path / "none"))

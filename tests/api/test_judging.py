@@ -28,6 +28,7 @@ from kernelmark.stats.modes import mean_of
 from kernelmark.stats.suite import rounds_for_one
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
+from kernelmark_dev.raising import raises_code
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003)
 CANARY = "copy n=1 dtype=f32"
@@ -164,7 +165,7 @@ def test_several_devices_of_one_kind_are_judged_each(night):
 
 
 def test_a_night_without_results_is_nothing_to_judge(night):
-    with pytest.raises(NothingToDo):
+    with raises_code(NothingToDo, "night-without-results"):
         judge(night.store, [night.add()], Rules(label="n"), lambda doubts: {})
 
 

@@ -8,6 +8,7 @@ from kernelmark.api.nightly_file import expanded, load
 from kernelmark.core.errors import UsageError
 from kernelmark_dev.raising import raises_code
 
+WRONG_TYPE = "value-of-another-type"
 LEAST = 'name = "n"\n[[run]]\nsuites = ["demo"]\n'
 
 
@@ -47,35 +48,44 @@ def test_everything(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "hint"),
+    ("text", "code", "fields", "hint"),
     [
-        ("name = ", "not valid TOML", ""),
-        ('name = "n"', "run is missing", ""),
-        ('[[run]]\nsuites = ["demo"]', "name is missing", ""),
-        (LEAST + "backend = ['numpy']", "unknown key 'backend'", "did you mean backends?"),
-        (LEAST + "[judge]\nnight = 3", "unknown key 'night'", "did you mean nights?"),
-        (LEAST + "[jugde]\nnights = 3", "unknown key 'jugde'", "did you mean judge?"),
-        (LEAST + "[judge]\nnights = 'x'", "nights = 'x' is of the wrong type", "3"),
-        (LEAST + "[judge]\nnights = true", "is of the wrong type", "3"),
-        (LEAST + "timing = 3", "timing = 3 is of the wrong type", '"text"'),
-        (LEAST + "[judge]\nnights = 0", "must be positive", ""),
-        (LEAST + "[judge]\nfail_on = ['slowest']", "unknown verdict", ""),
-        (LEAST + "[notify]\nwhen = 'now'", "notify.when", "alarm, change, always"),
-        (LEAST + "[notify]\nmail_to = ['a@x.org']", "mail_from is missing", ""),
-        (LEAST + "[base]\nbuild = 'make'", "base.build is for a repository", ""),
-        (LEAST + "[base]\nset = { A = 1 }", "is of the wrong type", ""),
-        (LEAST + "[keep]\nruns = -1", "must not be negative", ""),
-        ("run = []\nname = 'n'", "has no [[run]]", ""),
-        ("run = 3\nname = 'n'", "is of the wrong type", ""),
-        ("run = [3]\nname = 'n'", "is not a table", ""),
-        ('name = "a.json"\n[[run]]\nsuites = ["demo"]', "would be taken for a file", ""),
+        ("name = ", "file-not-toml", {}, ""),
+        ('name = "n"', "key-missing", {"key": "run"}, ""),
+        ('[[run]]\nsuites = ["demo"]', "key-missing", {"key": "name"}, ""),
+        (LEAST + "backend = ['numpy']", "key-unknown", {"key": "run.backend"}, "backends?"),
+        (LEAST + "[judge]\nnight = 3", "key-unknown", {"key": "judge.night"}, "nights?"),
+        (LEAST + "[jugde]\nnights = 3", "key-unknown", {"key": "jugde"}, "judge?"),
+        (LEAST + "[judge]\nnights = 'x'", WRONG_TYPE, {"key": "judge.nights", "given": "'x'"}, "3"),
+        (LEAST + "[judge]\nnights = true", WRONG_TYPE, {"given": "True"}, "3"),
+        (LEAST + "timing = 3", WRONG_TYPE, {"key": "run.timing", "given": "3"}, '"text"'),
+        (LEAST + "[judge]\nnights = 0", "value-not-positive", {"key": "judge.nights"}, ""),
+        (
+            LEAST + "[notify]\nwhen = 'now'",
+            "value-unknown",
+            {"key": "notify.when"},
+            "alarm, change",
+        ),
+        (LEAST + "[notify]\nmail_to = ['a']", "key-missing", {"key": "notify.mail_from"}, ""),
+        (LEAST + "[base]\nbuild = 'make'", "key-missing", {"key": "base.repo"}, "base.build"),
+        (LEAST + "[base]\nset = { A = 1 }", WRONG_TYPE, {"key": "base.set"}, ""),
+        (LEAST + "[keep]\nruns = -1", "value-not-whole", {"key": "keep.runs", "given": -1}, ""),
+        ("run = []\nname = 'n'", "key-missing", {"key": "[[run]]"}, ""),
+        ("run = 3\nname = 'n'", WRONG_TYPE, {"key": "run", "given": "3"}, ""),
+        ("run = [3]\nname = 'n'", "value-not-table", {"key": "run"}, ""),
+        ('name = "a.json"\n[[run]]\nsuites = ["demo"]', "name-like-file", {"name": "a.json"}, ""),
     ],
 )
-def test_what_is_refused(file, text, told, hint):
-    with pytest.raises(UsageError) as caught:
+def test_what_is_refused(file, text, code, fields, hint):
+    with raises_code(UsageError, code, **fields) as caught:
         file(text)
-    assert told in caught.value.message
     assert hint in (caught.value.hint or "")
+
+
+def test_verdicts_that_fail_a_night_are_checked_when_the_file_is_read(file):
+    with pytest.raises(UsageError) as caught:
+        file(LEAST + "[judge]\nfail_on = ['slowest']")
+    assert "slower" in (caught.value.hint or "")
 
 
 def test_a_missing_file(tmp_path):

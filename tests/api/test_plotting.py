@@ -14,6 +14,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Case, ResultSet, Run, RunState
 from kernelmark.testing.stores import measured
+from kernelmark_dev.raising import raises_code
 
 
 @pytest.fixture
@@ -70,12 +71,23 @@ def test_history_draws_the_series_of_a_store(results, place):
 
 
 @pytest.mark.parametrize(
+    ("words", "options", "code", "fields"),
+    [
+        (("pie",), {}, "unknown-name", {"what": "figure", "name": "pie"}),
+        (("bars",), {"x": "m"}, "unknown-name", {"what": "option", "name": "x", "of": "bars"}),
+        (("history", "first"), {}, "figure-takes", {"figure": "history"}),
+        (("history",), {"store": False}, "figure-takes", {"figure": "history"}),
+        (("tuning",), {}, "figure-takes", {"figure": "tuning"}),
+    ],
+)
+def test_arguments_that_a_figure_does_not_take(results, place, words, options, code, fields):
+    with raises_code(UsageError, code, **fields):
+        km.plot(*words, **{"store": place, **options})
+
+
+@pytest.mark.parametrize(
     ("words", "options", "error"),
     [
-        (("pie",), {}, UsageError),
-        (("bars",), {"x": "m"}, UsageError),
-        (("history", "first"), {}, UsageError),
-        (("tuning",), {}, UsageError),
         (("sweep", "first"), {"x": "q"}, NothingToDo),
         (("roofline", "nosuch"), {}, UsageError),
     ],

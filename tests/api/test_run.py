@@ -416,6 +416,6 @@ def test_waiting_is_reported_once_a_minute_and_device(capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ["backends", "devices", "suites", "dtypes"])
 def test_an_argument_in_the_plural_suggests_the_singular(name):
-    with pytest.raises(UsageError) as caught:
+    with raises_code(UsageError, "unknown-name", what="argument", name=name) as caught:
         km.run("gemm", m=8, n=8, k=8, **{name: "numpy"})
     assert name[:-1] in caught.value.hint.removesuffix("?").split()

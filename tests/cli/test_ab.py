@@ -150,7 +150,7 @@ def test_dry_run(kmark):
         (("--delta", "0"), "least that counts"),
         (("-b", "base:numpy"), "compared one with one"),
         (("-d", "fake:9"), "no device"),
-        (("--config", "head:x"), "not name=value"),
+        (("--config", "head:x"), "'x'"),
     ],
 )
 def test_what_is_refused(refused, words, told):

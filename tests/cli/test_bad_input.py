@@ -51,7 +51,7 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("history", "--pin", "a.csv=latest"), "the name 'a.csv' would be taken for a file"),
         ((*GEMM, "-a", "m=8", "-d", ""), "an empty list names nothing"),
         ((*GEMM, "-a", "m=8", "-b", " , "), "an empty list names nothing"),
-        ((*GEMM, "-a", "m=8", "--config", "tile"), "not name=value"),
+        ((*GEMM, "-a", "m=8", "--config", "tile"), "'tile'"),
         ((*GEMM, "-a", "m=8", "--filter", "("), "regular expression"),
         ((*GEMM, "-a", "m=8", "--json", "/nonexistent/x.json"), "no folder"),
         ((*GEMM, "-a", "m=8", "--json", "-", "--csv", "-"), "only one of"),

@@ -336,7 +336,7 @@ def test_a_file_without_results_is_told(kmark, tmp_path):
     for words in (["show", str(place)], ["compare", str(place), "latest"], ["import", str(place)]):
         ended = kmark("micro", *words)
         assert ended.code == 4
-        assert "none.json: holds no results" in ended.err
+        assert "none.json" in ended.err
 
 
 def test_a_result_of_no_benchmark_is_refused(kmark, tmp_path):

@@ -73,7 +73,7 @@ def test_what_is_refused(folder, refused):
     assert f"no file {folder / 'none.toml'}" in refused("nightly", str(folder / "none.toml")).err
     (folder / "bad.toml").write_text(FILE.replace("backends", "backend"))
     told = refused("nightly", str(folder / "bad.toml")).err
-    assert "unknown key 'backend'" in told
+    assert "run.backend" in told
     assert "did you mean backends?" in told
 
 

@@ -22,6 +22,7 @@ from kernelmark.cli.main import main
 from kernelmark.core.errors import UsageError
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
+from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
@@ -183,7 +184,7 @@ def test_a_reference_that_is_none_is_told(refused, folder):
     ended = refused("tune", "summarise", str(folder), "-b", "nump")
     assert "unknown backend 'nump'" in ended.err
     ended = refused("tune", "summarise", str(folder), "-b", "numpy", "-d", "fake")
-    assert "backend numpy does not run on fake" in ended.err
+    assert "on fake" in ended.err
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_timing(refused, folder, monkeypatch):
@@ -379,21 +380,21 @@ def test_the_next_step_of_what_can_be_compiled_here_is_to_check_it(kmark, tmp_pa
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("-b", "fake", "-d", "fake", "--arch", "gfx942"), "--arch and -d do not go together"),
+        (("-b", "fake", "-d", "fake", "--arch", "gfx942"), "--arch and -d"),
         (("-b", "triton", "--arch", "mi300"), "'mi300' is not a GPU architecture"),
         (("-b", "triton", "--arch", "gfx9"), "the architecture gfx9 is unknown"),
         (("-b", "triton", "--arch", "sm_12"), "known: sm_75, "),
-        (("-b", "hipblaslt", "-d", "fake"), "backend hipblaslt does not run on fake"),
-        (("-b", "cublaslt", "--arch", "gfx942"), "backend cublaslt does not run on gfx942"),
+        (("-b", "hipblaslt", "-d", "fake"), "on fake"),
+        (("-b", "cublaslt", "--arch", "gfx942"), "(gfx942)"),
         (("-b", "fake", "-d", "fake", "--strategy", "best"), "unknown strategy 'best'"),
-        (("-b", "fake", "-d", "fake", "--thr", "1"), "a threshold needs the problems' shares"),
+        (("-b", "fake", "-d", "fake", "--thr", "1"), "kmark tune summarise"),
         (("-b", "fake", "-d", "fake", "--evaluations", "0"), "a budget is at least 1 evaluation"),
-        (("-b", "fake", "-d", "fake", "--seed", "-1"), "-1 is asked for"),
+        (("-b", "fake", "-d", "fake", "--seed", "-1"), "seed=-1"),
         (("-b", "fake", "-d", "fake", "--minutes", "nan"), "--minutes"),
         (("-b", "fake", "-d", "fake", "--thr", "nan"), "--thr"),
-        (("-b", "fake", "-d", "fake", "-a", "m=3"), "axes and dtypes need an op"),
+        (("-b", "fake", "-d", "fake", "-a", "m=3"), "-o gemm"),
         (("-b", "fake", "-d", "fake:7"), "there is no device 'fake:7'"),
-        (("-b", "numpy", "-d", "fake"), "backend numpy does not run on fake"),
+        (("-b", "numpy", "-d", "fake"), "on fake"),
     ],
 )
 def test_what_cannot_be_planned_is_told(refused, folder, words, told):
@@ -449,17 +450,21 @@ def test_a_folder_without_trials_is_of_one_architecture_too(kmark, refused, tmp_
     assert kmark(*words, "--arch", "gfx942", "--limit", "1").code == 0
 
 
-def test_who_is_at_fault_is_told(kmark, refused, summarised):
-    words = ("tune", "plan", str(summarised), "-b", "triton", "--arch", "gfx942")
-    ended = refused(*words)
-    assert "backend fake does not run on gfx942; it is the reference that summary.csv" in ended.err
-    assert "hint: it runs on: fake, cpu; --reference chooses another" in ended.err
-    ended = refused(*words, "--reference", "numpy")
-    assert "backend numpy does not run on gfx942; it is the reference\n" in ended.err
-    ended = refused("tune", "plan", str(summarised), "-b", "numpy", "--arch", "gfx942")
-    assert "backend numpy does not run on gfx942\n" in ended.err
+def test_a_reference_that_does_not_run_on_the_device_is_named_as_such(refused, summarised):
+    def reason(**given):
+        with raises_code(UsageError, "device-unsupported") as caught:
+            plan_tuning(summarised, **given)
+        return caught.value.message
+
+    found = reason(backend="triton", arch="gfx942")
+    assert (found.code, found.fields["by_summary"]) == ("as-reference", True)
+    assert found.root.fields["backend"] == "fake"
+    assert (found.root.fields["kind"], found.root.fields["arch"]) == ("hip", "gfx942")
+    found = reason(backend="triton", arch="gfx942", reference="numpy")
+    assert (found.code, found.fields["by_summary"]) == ("as-reference", False)
+    assert reason(backend="numpy", arch="gfx942").code == "device-unsupported"
     ended = refused("tune", "plan", str(summarised), "-b", "fake", "--reference", "numpy")
-    assert "backend numpy does not run on fake; it is the reference\n" in ended.err
+    assert "-d chooses a device; --reference chooses another" in ended.err
 
 
 def test_what_the_reference_cannot_do_is_told_as_such(kmark, tmp_path):
@@ -535,7 +540,7 @@ def test_times_of_another_architecture_are_not_the_references(kmark, summarised)
 
 def test_a_filter_that_leaves_nothing_is_told(refused, folder):
     ended = refused("tune", "plan", str(folder), *FAKE, "--filter", "m=9 ", code=4)
-    assert "is selected" in ended.err
+    assert "--filter" in ended.err
 
 
 def test_the_logged_fields_of_the_most_frequent_call_are_in_the_plan(tmp_path):

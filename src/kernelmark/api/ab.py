@@ -131,7 +131,7 @@ def compare_sides(
     workers of this machine. `budget` continues a budget that has started already (default: the
     plan's budget, starting now)."""
     if not plan.pairs:
-        raise NothingToDo("there is nothing to compare")
+        raise NothingToDo(Reason("nothing-to-compare"))
     runs = _Runs(plan, environments, store, argv)
     roofs = known_roofs(store, [plan.device])
     with hold_run_locks(runs.ids if store is not None else []):

@@ -94,7 +94,7 @@ def bench(
     known = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
     if unknown := sorted(set(options) - known):
         raise UsageError(
-            f"km.bench has no option {unknown[0]!r}",
+            Reason("unknown-name", what="option", name=unknown[0], of="km.bench"),
             hint=f"its options: {', '.join(sorted(known))}",
         )
     called = name or getattr(fn, "__name__", "") or type(fn).__name__
@@ -196,25 +196,30 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
     """Raise UsageError, with a hint, for arguments of a wrong type."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
-        raise UsageError("kernels are a dict of functions by name, one at least", hint=example)
+        wanted = "a dict of functions by name, with at least one"
+        raise UsageError(
+            Reason("argument-type", name="kernels", given=repr(kernels)[:60], wanted=wanted),
+            hint=example,
+        )
     for called, fn in kernels.items():
         if not isinstance(called, str):
-            raise UsageError(f"the name {called!r} of a kernel is not text", hint=example)
+            raise UsageError(_wrong_type("a name in kernels", called, "text"), hint=example)
         if not callable(fn):
-            kind = type(fn).__name__
             raise UsageError(
-                f"the kernel {called!r} is of type {kind}, not a function",
+                _wrong_type(f"kernel {called!r}", fn, "a function"),
                 hint="km.bench(f, x, y, ref=reference): the function comes first",
             )
     if not isinstance(inputs, list | tuple):
-        kind = type(inputs).__name__
-        raise UsageError(f"inputs are a list of arguments, not one of type {kind}", hint=example)
+        raise UsageError(_wrong_type("inputs", inputs, "a list of arguments"), hint=example)
     if ref is not None and not callable(ref):
-        kind = type(ref).__name__
         raise UsageError(
-            f"ref is of type {kind}, not a function",
+            _wrong_type("ref", ref, "a function"),
             hint="ref=lambda x: ...: it gets the same inputs in float64",
         )
+
+
+def _wrong_type(name: str, given: object, wanted: str) -> Reason:
+    return Reason("wrong-type", name=name, type=type(given).__name__, wanted=wanted)
 
 
 def _check_count(name: str, given: object, meaning: str) -> None:
@@ -264,7 +269,7 @@ class _Call:
         for at in arrays:
             if _form(inputs[at]) != form:
                 raise UsageError(
-                    f"inputs are of {form} and of {_form(inputs[at])}",
+                    Reason("inputs-mixed", kinds=(form, _form(inputs[at]))),
                     hint="convert them to one kind",
                 )
         answer = fn(*inputs)
@@ -272,7 +277,7 @@ class _Call:
         writes = answer is None or (len(arrays) > 1 and answer is inputs[arrays[-1]])
         if writes and len(arrays) == 1:
             raise UsageError(
-                "the function returned None, and its only array is an input",
+                Reason("output-missing"),
                 hint="return the result, or take the array to write it into as the last argument",
             )
         out_at = arrays[-1] if writes else None
@@ -421,10 +426,14 @@ class _CallOp(OwnOp):
             return _as_float64(reference)
         given = [_as_float64(part).reshape(-1) for part in _arrays(reference)]
         if tuple(len(part) for part in given) != self.call.parts:
-            sizes = ", ".join(str(len(part)) for part in given)
-            wanted = ", ".join(map(str, self.call.parts))
             raise ProblemError(
-                f"the reference returned arrays of {sizes} elements, the function of {wanted}"
+                Reason(
+                    "output-sizes",
+                    side="the reference",
+                    sizes=tuple(len(part) for part in given),
+                    other="the function",
+                    expected=self.call.parts,
+                )
             )
         if any(isinstance(part, np.ndarray) for part in given):
             return np.concatenate([_on_host(part) for part in given])
@@ -528,17 +537,26 @@ class _CallKernel(Kernel):
             wanted = tuple(output.shape)
             shape = tuple(found.shape) if hasattr(found, "shape") else None
             if shape != wanted:
-                returned = type(found).__name__ if shape is None else f"shape {shape}"
                 raise ProblemError(
-                    f"the function returned {returned}, the first function shape {wanted}"
+                    Reason(
+                        "output-shape",
+                        type=type(found).__name__,
+                        shape=None if shape is None else str(shape),
+                        expected=str(wanted),
+                    )
                 )
             output[...] = found
             return
         sizes = tuple(math.prod(getattr(part, "shape", ())) for part in _arrays(found))
         if sizes != self._parts:
-            counts, first = (", ".join(map(str, each)) for each in (sizes, self._parts))
             raise ProblemError(
-                f"the function returned arrays of {counts} elements, the first function of {first}"
+                Reason(
+                    "output-sizes",
+                    side="the function",
+                    sizes=sizes,
+                    other="the first function",
+                    expected=self._parts,
+                )
             )
         start = 0
         for part, size in zip(found, self._parts, strict=True):
@@ -593,14 +611,16 @@ def _array_positions(inputs: Sequence[Any]) -> list[int]:
     if not arrays:
         kinds = [str(value.dtype) for value in inputs if hasattr(value, "dtype")]
         if kinds:
-            raise UsageError(f"the inputs are arrays of {', '.join(kinds)}", hint=_KNOWN_DTYPES)
+            raise UsageError(
+                Reason("array-dtype", what="inputs", dtypes=tuple(kinds)), hint=_KNOWN_DTYPES
+            )
         raise UsageError(
-            "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
+            Reason("inputs-without-array"), hint="give NumPy or CuPy arrays or torch tensors"
         )
     for at in arrays:
         if not math.prod(inputs[at].shape):
             raise UsageError(
-                f"input {at} has the shape {tuple(inputs[at].shape)}: it has no elements",
+                Reason("input-empty", index=at, shape=str(tuple(inputs[at].shape))),
                 hint="give an array with elements",
             )
     return arrays
@@ -652,10 +672,10 @@ def _output_spec(answer: Any) -> TensorSpec:
         unknown = [str(part.dtype) for part in parts if hasattr(part, "dtype")]
         if unknown:
             raise UsageError(
-                f"the function returned an array of {', '.join(unknown)}", hint=_KNOWN_DTYPES
+                Reason("array-dtype", what="output", dtypes=tuple(unknown)), hint=_KNOWN_DTYPES
             )
         raise UsageError(
-            f"the function returned {type(answer).__name__}, not an array or a tuple of arrays",
+            _wrong_type("the output", answer, "an array or a tuple of arrays"),
             hint="wrap it in a function that returns what is to be checked",
         )
     return TensorSpec(name=OUTPUT, shape=tuple(answer.shape), dtype=dtype_name, role="out")
@@ -721,7 +741,7 @@ def _device_of(value: Any) -> str:
     if kind == "cpu":
         return "cpu"
     if kind != "cuda":
-        raise UsageError(f"tensors on {kind} cannot be measured", hint="move them to cpu or cuda")
+        raise UsageError(Reason("tensor-device", device=kind), hint="move them to cpu or cuda")
     import torch
 
     return f"{'hip' if torch.version.hip else 'cuda'}:{place.index or 0}"
@@ -732,7 +752,7 @@ def _no_parameters() -> Mapping[str, Any]:
 
 
 def _no_reference(*_: Any) -> Any:
-    raise ProblemError("no reference was given")
+    raise ProblemError(Reason("no-reference"))
 
 
 def _report_wait(device: str, holder: str) -> None:

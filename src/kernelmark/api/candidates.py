@@ -124,9 +124,15 @@ def read_configs(path: str) -> list[Config]:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise UsageError(f"{path}: is not JSON: {error}") from None
-        if not all(isinstance(one, dict) for one in found):
-            raise UsageError(f"{path}: is not a list of objects")
+            raise UsageError(
+                Reason("in-file", file=path, cause=Reason("not-json", error=str(error)))
+            ) from None
+        for index, one in enumerate(found):
+            if not isinstance(one, dict):
+                where, shown = f"{path}: [{index}]", repr(one)[:60]
+                raise UsageError(
+                    Reason("field-expected", where=where, expected="an object", found=shown)
+                )
         return [FrozenDict(one) for one in found]
     return [FrozenDict(parse_config(line.split())) for line in _lines(path)]
 
@@ -148,7 +154,9 @@ def _install(wheel: Path, folder: Path, python: str) -> None:
     try:
         done = run_child([python, *words, str(wheel)], timeout_s=_INSTALL_TIMEOUT_S)
         if done.returncode:
-            raise BuildFailed(f"pip cannot install {wheel.name}: {last_line(done.stderr)}")
+            raise BuildFailed(
+                Reason("wheel-not-installed", wheel=wheel.name, error=last_line(done.stderr))
+            )
         part.replace(folder)
     except OSError:
         if not folder.is_dir():  # else another process was first

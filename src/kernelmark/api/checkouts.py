@@ -228,19 +228,26 @@ def _slot(root: Path, name: str) -> Iterator[Path]:
         finally:
             os.close(handle)
         return
-    raise UsageError(f"{_SLOTS} other commands use worktrees of this repository", hint="wait")
+    raise UsageError(Reason("worktrees-in-use", count=_SLOTS), hint="wait")
 
 
 def _git(folder: Path, *words: str) -> str:
     try:
         done = run_child(["git", "-C", str(folder), *words], timeout_s=_GIT_TIMEOUT_S)
     except FileNotFoundError:
-        raise UsageError("git is not installed", hint="install it, or use --base-env") from None
+        raise UsageError(
+            Reason("not-installed", name="git", needs="checking out a commit"),
+            hint="install it, or use --base-env",
+        ) from None
     except subprocess.TimeoutExpired:
-        raise UsageError(f"git {_verb(words)} did not end within {_GIT_TIMEOUT_S:g} s") from None
+        raise UsageError(
+            Reason("git-timed-out", command=_verb(words), limit_s=_GIT_TIMEOUT_S)
+        ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"exit code {done.returncode}"
-        raise UsageError(f"git {_verb(words)} failed: {why}", hint=f"it ran in {folder}")
+        raise UsageError(
+            Reason("git-failed", command=_verb(words), error=why), hint=f"it ran in {folder}"
+        )
     return done.stdout.decode(errors="replace").strip()
 
 

@@ -128,7 +128,7 @@ def _sides(
     with Checkouts(Repository(base.repo), recipe) as checkouts:
         head = checkouts.repository.commit("HEAD")
         if not commit or commit == head:
-            raise KernelmarkError(f"run {before} is of no other commit than tonight's")
+            raise KernelmarkError(Reason("no-earlier-commit", run=before, commit=commit))
         sides = checkouts.side("base", commit), checkouts.side("head", head)
         words = ["gate", "--base", commit[:12], "--head", head[:12], "--repo", base.repo]
         words += ["--build", base.build] if base.build else []

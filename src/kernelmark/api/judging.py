@@ -83,7 +83,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
     results = (result for run_id in run_ids for result in store.result_set(run_id).results)
     tonight = {key_of(result): result for result in results}
     if not tonight:
-        raise NothingToDo("tonight's runs have no results", hint="see the messages of the runs")
+        raise NothingToDo(Reason("night-without-results"), hint="see the messages of the runs")
     known = history(
         store,
         runs=rules.nights * len(run_ids),

@@ -155,11 +155,11 @@ def find_run(ref: str, store: Store) -> str:
     runs = store.runs(limit=back + 1, suites=(MICRO_SUITE,))
     if not runs:
         raise NothingToDo(
-            "no microbenchmarks are stored", hint=Reason("measure-micro", names="cache latency")
+            Reason("no-micro-runs"), hint=Reason("measure-micro", names="cache latency")
         )
     if back >= len(runs):
         newest = ", ".join(run.id for run in runs[:5])
         raise UsageError(
-            f"there are only {len(runs)} runs of microbenchmarks", hint=f"the newest are: {newest}"
+            Reason("too-few-micro-runs", count=len(runs)), hint=f"the newest are: {newest}"
         )
     return runs[back].id

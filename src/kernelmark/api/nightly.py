@@ -429,7 +429,7 @@ def _locked(file: Nightly) -> Iterator[None]:
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(
-            f"{file.state_folder} cannot be written: {error.strerror}",
+            Reason("file-unwritable", file=str(file.state_folder), error=error.strerror),
             hint='name another folder in the file: state = "…"',
         ) from None
     try:

@@ -167,16 +167,18 @@ def expanded(text: str) -> str:
     return value
 
 
-def _checked(nightly: Nightly, place: str) -> Nightly:
+def _checked(nightly: Nightly, file: str) -> Nightly:
     from kernelmark.api.reading import check_name
     from kernelmark.compare import fail_on
 
     if not nightly.run:
-        raise UsageError(f"{place}: has no [[run]]", hint='[[run]]\n  suites = ["smoke"]')
-    check_name(nightly.name, f"{place}: name")
+        raise UsageError(
+            Reason("key-missing", file=file, key="[[run]]"), hint='[[run]]\n  suites = ["smoke"]'
+        )
+    check_name(nightly.name, f"{file}: name")
     if nightly.notify.when not in WHEN:
         raise UsageError(
-            f"{place}: notify.when = {nightly.notify.when!r} is unknown",
+            Reason("value-unknown", file=file, key="notify.when", given=repr(nightly.notify.when)),
             hint=f"known: {', '.join(WHEN)}",
         )
     if nightly.judge.fail_on:
@@ -193,21 +195,31 @@ def _checked(nightly: Nightly, place: str) -> Nightly:
     }
     for name, value in limits.items():
         if value <= 0:
-            raise UsageError(f"{place}: {name} = {value:g} must be positive")
+            raise UsageError(Reason("value-not-positive", file=file, key=name, given=value))
     for name in ("samples", "runs"):
-        if getattr(nightly.keep, name) < 0:
-            raise UsageError(f"{place}: keep.{name} must not be negative")
+        if (kept := getattr(nightly.keep, name)) < 0:
+            raise UsageError(
+                Reason("value-not-whole", file=file, key=f"keep.{name}", given=kept, least=0)
+            )
     if nightly.base.build and not nightly.base.repo:
-        raise UsageError(f"{place}: base.build is for a repository", hint='base.repo = "."')
+        raise UsageError(
+            Reason("key-missing", file=file, key="base.repo"),
+            hint='base.build is for a repository: base.repo = "."',
+        )
     if nightly.notify.mail_to and not nightly.notify.mail_from:
-        raise UsageError(f"{place}: notify.mail_from is missing", hint="mail needs a sender")
+        raise UsageError(
+            Reason("key-missing", file=file, key="notify.mail_from"), hint="mail needs a sender"
+        )
     return nightly
 
 
-def _read(table: object, kind: type[T], place: str) -> T:
-    """Return a dataclass from a TOML table."""
+def _read(table: object, kind: type[T], file: str, key: str = "") -> T:
+    """Return a dataclass from a TOML table; `key` is the table's key in the file."""
     if not isinstance(table, dict):
-        raise UsageError(f"{place}: is not a table", hint="write its keys below [name]")
+        raise UsageError(
+            Reason("value-not-table", file=file, key=key), hint="write its keys below [name]"
+        )
+    prefix = f"{key}." if key else ""
     hints = typing.get_type_hints(kind)
     known = {one.name: one for one in dataclasses.fields(kind) if "own" not in one.metadata}  # type: ignore[arg-type]
     for name in table:
@@ -215,35 +227,39 @@ def _read(table: object, kind: type[T], place: str) -> T:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                f"{place}: unknown key {name!r}", hint=f"{meant}known: {', '.join(known)}"
+                Reason("key-unknown", file=file, key=f"{prefix}{name}"),
+                hint=f"{meant}known: {', '.join(known)}",
             )
     for name, one in known.items():
         required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
         if required and name not in table:
-            raise UsageError(f"{place}: {name} is missing", hint=_DOCS)
-    values = {name: _value(value, hints[name], f"{place}: {name}") for name, value in table.items()}
+            raise UsageError(Reason("key-missing", file=file, key=f"{prefix}{name}"), hint=_DOCS)
+    values = {
+        name: _value(value, hints[name], file, f"{prefix}{name}") for name, value in table.items()
+    }
     return kind(**values)
 
 
-def _value(value: Any, hint: Any, place: str) -> Any:
+def _value(value: Any, hint: Any, file: str, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        return _read(value, hint, place)  # type: ignore[arg-type]
+        return _read(value, hint, file, key)  # type: ignore[arg-type]
     origin = typing.get_origin(hint)
     if origin is tuple:
         inner = typing.get_args(hint)[0]
         if not isinstance(value, list):
-            raise _wrong(value, place, "[…]")
-        return tuple(_value(one, inner, place) for one in value)
+            raise _wrong(value, file, key, "[…]")
+        return tuple(_value(one, inner, file, key) for one in value)
     if origin is Mapping or origin is types.MappingProxyType or hint is Mapping:
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-            raise _wrong(value, place, '{ NAME = "value" }')
+            raise _wrong(value, file, key, '{ NAME = "value" }')
         return FrozenDict(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise _wrong(value, place, {str: '"text"', int: "3", float: "0.5", bool: "true"}[hint])
+        raise _wrong(value, file, key, {str: '"text"', int: "3", float: "0.5", bool: "true"}[hint])
     return value
 
 
-def _wrong(value: object, place: str, example: str) -> UsageError:
-    return UsageError(f"{place} = {value!r} is of the wrong type", hint=f"for example: {example}")
+def _wrong(value: object, file: str, key: str, example: str) -> UsageError:
+    reason = Reason("value-of-another-type", file=file, key=key, given=repr(value))
+    return UsageError(reason, hint=f"for example: {example}")

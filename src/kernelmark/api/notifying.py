@@ -26,7 +26,7 @@ class NotSent(KernelmarkError):
 def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sleep) -> None:
     """POST `{"text": …}`, which Slack, Mattermost, Discord (/slack) and Teams workflows take."""
     if not url.startswith(("https://", "http://")):
-        raise NotSent("the webhook's address does not begin with https://", hint="check it")
+        raise NotSent(Reason("webhook-address"), hint="check it")
     shown = text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 2]} …"
     request = urllib.request.Request(
         url,

@@ -83,7 +83,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     for backend, name in names.items():
         if (other := next(one for one in names if names[one] == name)) != backend:
             raise UsageError(
-                f"{other} and {backend} both go by the name {name!r}",
+                Reason("kernel-name-twice", file=backend, other=other, name=name),
                 hint="declare another name in one of them",
             )
     cases = [
@@ -155,7 +155,7 @@ def _check_files(selection: Selection) -> None:
     op's own dims are checked."""
     for name in selection.ops:
         if backend_folder.is_file(name):
-            raise UsageError(f"{name} is a kernel file, not an op", hint=Reason("file-is-no-op"))
+            raise UsageError(Reason("file-not-op", file=name), hint=Reason("file-is-no-op"))
     for name in selection.backends:
         if backend_folder.is_file(name):
             _check_op(find_backend(name), selection)
@@ -228,10 +228,12 @@ def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name or not text:
-            raise UsageError(f"config {word!r} is not name=value", hint="write: --config tile=64")
+            raise UsageError(
+                Reason("option-not-name-value", given=word), hint="write: --config tile=64"
+            )
         if name in config:
             raise UsageError(
-                f"config {name!r} is given twice", hint="a run has one config; 'kmark ab' two"
+                Reason("config-twice", name=name), hint="a run has one config; 'kmark ab' two"
             )
         config[name] = parse_value(text)
     return config
@@ -396,7 +398,7 @@ def find_backend(name: str) -> Backend:
             raise
         if _is_file(name):
             raise UsageError(
-                f"{name} is no kernel file",
+                Reason("not-kernel-file", file=name),
                 hint="one ends in .py, .cu or .hip; a .py file calls a compiled library by ctypes",
             ) from None
         hint = f"{error.hint}, or a .py file"
@@ -418,8 +420,8 @@ def require(name: str, info: DeviceInfo) -> None:
     backend = find_backend(name)
     if info.kind not in backend.device_kinds:
         raise UsageError(
-            f"backend {name} does not run on {info.name}",
-            hint=Reason("choose-device", kinds=backend.device_kinds),
+            Reason("device-unsupported", backend=name, kinds=backend.device_kinds, kind=info.kind),
+            hint=Reason("choose-device"),
         )
     reason = backend.available() or backend.missing_on(info.kind)
     if reason:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.results import Results
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.report import figures, vega
 from kernelmark.report.vega import Spec
 
@@ -62,15 +63,20 @@ def plot(
     dark: use the dark theme.
     """
     if kind not in KINDS:
-        raise UsageError(f"there is no figure {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
+        raise UsageError(
+            Reason("unknown-name", what="figure", name=kind), hint=f"kinds: {', '.join(KINDS)}"
+        )
     options = check_options(kind, x=x, y=y, base=base, head=head)
     if kind == HISTORY:
         if what:
-            raise UsageError("history takes no runs", hint="it draws every series of the store")
+            raise UsageError(
+                Reason("figure-takes", figure=kind, wanted="no runs"),
+                hint="it draws every series of the store",
+            )
         return _stored_history(store, dark=dark)
     if kind == TUNING:
         if len(what) != 1 or isinstance(what[0], Results):
-            raise UsageError("tuning takes one folder")
+            raise UsageError(Reason("figure-takes", figure=kind, wanted="one folder"))
         return of_tuning(what[0], dark=dark)
     found = [_loaded(one, store) for one in what or ("latest",)]
     return of_results(kind, found, options, dark=dark)
@@ -84,7 +90,7 @@ def check_options(kind: str, **options: str) -> dict[str, str]:
         if name not in known:
             names = ", ".join(known)
             hint = f"it has: {names}" if names else "it has no options of its own"
-            raise UsageError(f"{kind} has no {name}", hint=hint)
+            raise UsageError(Reason("unknown-name", what="option", name=name, of=kind), hint=hint)
     return given
 
 
@@ -157,6 +163,9 @@ def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
 
     with opened(True if store is None else store, readonly=True) as target:
         if target is None:
-            raise UsageError("history needs a store", hint="leave out store=False")
+            raise UsageError(
+                Reason("figure-takes", figure=HISTORY, wanted="a store"),
+                hint="leave out store=False",
+            )
         found = history(target)
     return of_history(by_worry(found.stories), len(found.runs), dark=dark)

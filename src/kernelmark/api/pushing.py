@@ -108,11 +108,9 @@ class _Server:
     def __init__(self, url: str, token: str, patience_s: float, tell: Tell) -> None:
         place = urlsplit(url)
         if place.scheme not in ("http", "https") or not place.hostname:
-            raise UsageError(
-                f"{url!r} is not the address of a dashboard", hint="write: https://host:8765"
-            )
+            raise UsageError(Reason("dashboard-address", url=url), hint="write: https://host:8765")
         if place.username or place.password:
-            raise UsageError("an address with a password is not used", hint="leave it out")
+            raise UsageError(Reason("address-with-password"), hint="leave it out")
         if place.scheme == "http" and place.hostname not in _LOCAL:
             tell(
                 f"note: {place.hostname} is reached by http, so others on the network can read the "

@@ -45,7 +45,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
     if place == "-":
         if form is not None:
             raise UsageError(
-                f"stdin is read as kernelmark's own JSON only, not as {form}",
+                Reason("stdin-format", format=form),
                 hint="write it to a file, and name that",
             )
         return _ours(sys.stdin.buffer.read(), place)
@@ -91,7 +91,7 @@ def _ours(data: bytes, place: str) -> ResultSet:
         document = codec.parse(data)
         ours = isinstance(document, dict) and "kernelmark" in document
         if document == []:
-            raise NothingToDo(f"{place}: holds no results")
+            raise NothingToDo(Reason("file-without-results", file=place))
         old = is_old(document)
         found = read_old(document) if old else codec.from_document(document, ResultSet)
         check_id("run", check_results(found).run.id)
@@ -108,7 +108,7 @@ def load_timing(timing: str | Timing) -> Timing:
         return Timing.load(timing)
     if not isinstance(timing, Timing):
         raise UsageError(
-            f"timing={timing!r} is {type(timing).__name__}, not a timing",
+            Reason("argument-type", name="timing", given=repr(timing), wanted="a timing"),
             hint='give "quick", "default", "full", a TOML file, or a Timing',
         )
     return timing

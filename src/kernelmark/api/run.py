@@ -142,7 +142,10 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
         if any(name in ops.registry.get(op).parameters for op in ops.registry.names()):
             continue
         if name.endswith("s") and name[:-1] in own:
-            raise UsageError(f"run has no argument {name!r}", hint=f"did you mean {name[:-1]}?")
+            raise UsageError(
+                Reason("unknown-name", what="argument", name=name, of="run"),
+                hint=f"did you mean {name[:-1]}?",
+            )
         if name not in fields:
             continue
         preset = timing if isinstance(timing, str) else "default"
@@ -193,12 +196,17 @@ def _words(given: Words, name: str) -> tuple[str, ...]:
 
 def _mapping(config: Config) -> Config:
     if not isinstance(config, Mapping):
-        raise UsageError(f"config={config!r} is not a mapping", hint='write: config={"tile": 64}')
+        raise UsageError(
+            Reason("argument-type", name="config", given=repr(config), wanted="a mapping"),
+            hint='write: config={"tile": 64}',
+        )
     return config
 
 
 def _whole(value: int | None, name: str) -> int | None:
     value = plain_number(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise UsageError(f"{name}={value!r} is not a whole number")
+        raise UsageError(
+            Reason("argument-type", name=name, given=repr(value), wanted="a whole number")
+        )
     return value

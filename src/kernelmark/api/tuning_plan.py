@@ -15,6 +15,7 @@ from kernelmark.api.tuning_summary import DEVICES, Place, check_percent, read_wo
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
 from kernelmark.gpu.absent import absent
 from kernelmark.runners import targets
@@ -31,8 +32,6 @@ from kernelmark.workloads import workload as workloads
 from kernelmark.workloads.logs import inputs
 from kernelmark.workloads.logs.blas_words import F8_OCP, FNUZ_ARCHS, SHARED_BY
 from kernelmark.workloads.workload import Call, Workload
-
-_ANOTHER = "--reference chooses another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ def plan(
 
 def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
     if any(refusal.by_reference for refusal in refused):
-        return _ANOTHER
+        return Reason("choose-reference")
     bare = next((refusal.cost.problem for refusal in refused if refusal.bare), None)
     if bare is None:
         return ""
@@ -154,7 +153,7 @@ def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Wor
         if selection.axes or selection.dtypes:
             if own := own_ops(selection.backends):
                 return _workload_for(place, dataclasses.replace(selection, ops=own))
-            raise UsageError("axes and dtypes need an op", hint="for example: -o gemm -a m=512")
+            raise UsageError(Reason("axes-without-op"), hint="for example: -o gemm -a m=512")
         folder = TuningFolder.open(place)
         return folder, read_workload(folder), False
     problems = problems_of(selection, Timing())
@@ -172,7 +171,7 @@ def _summary_for(folder: TuningFolder, thr: float | None) -> Summary | None:
     known = summaries.read(folder.summary)
     if known is None and thr:
         raise UsageError(
-            "a threshold needs the problems' shares, which are not known yet",
+            Reason("threshold-without-shares"),
             hint=f"kmark tune summarise {folder.path}",
         )
     return known
@@ -193,7 +192,7 @@ def _picked(costs: list[Cost], selection: Selection, folder: TuningFolder) -> li
         costs = [cost for cost in costs if cost.problem in chosen]
     if not any(cost.selected for cost in costs):
         raise NothingToDo(
-            f"no problem of {folder.path} is selected",
+            Reason("none-selected", folder=str(folder.path)),
             hint="lower --thr, or leave --filter and --limit out",
         )
     return costs
@@ -203,9 +202,7 @@ def _target(device: str | None, arch: str | None, known: Summary | None) -> Devi
     if arch is not None:
         if device is not None:
             raise UsageError(
-                "an architecture stands for a device that is not here: --arch and -d do not go "
-                "together",
-                hint="leave one of them out",
+                Reason("arch-and-device", arch=arch, device=device), hint="leave one of them out"
             )
         return absent(arch)
     name = device or (known.basis.device.split(",")[0] if known else "cpu")
@@ -217,17 +214,23 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
     """Raise UsageError for illegal settings. `named`: the user named the reference; otherwise it is
     that of the summary."""
     asked = chosen.acceptance
-    for number in (chosen.seed, chosen.budget.minutes, asked.min_ratio, asked.min_gain_us):
+    numbers = {
+        "seed": chosen.seed,
+        "minutes": chosen.budget.minutes,
+        "min_ratio": asked.min_ratio,
+        "min_gain_us": asked.min_gain_us,
+    }
+    for name, number in numbers.items():
         if not (math.isfinite(number) and number >= 0):
             raise UsageError(
-                f"a seed, a time and a gain are not negative: {number:g} is asked for",
+                Reason("argument-type", name=name, given=number, wanted="a number of at least 0"),
                 hint="0 minutes are no limit; a ratio of 1 and a gain of 0 keep all that is faster",
             )
     if reason := planfile.too_few(asked.rounds):
         raise UsageError(reason, hint=f"ask for {planfile.LEAST_ROUNDS}, or more")
     _check_backend(chosen.backend, info, here=here)
     if chosen.reference != chosen.backend:
-        with _role_in_errors("the reference" if named else "the reference that summary.csv names"):
+        with _reference_in_errors(by_summary=not named):
             _check_backend(chosen.reference, info, here=here)
     strategies.registry.get(chosen.strategy)
 
@@ -235,19 +238,20 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
 def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
     if here:
         require(name, info)
-    elif info.kind not in backends.find(name).device_kinds:
-        kinds = ", ".join(backends.find(name).device_kinds)
-        raise UsageError(f"backend {name} does not run on {info.arch}", hint=f"it runs on: {kinds}")
+    elif info.kind not in (kinds := backends.find(name).device_kinds):
+        raise UsageError(
+            Reason("device-unsupported", backend=name, kinds=kinds, kind=info.kind, arch=info.arch)
+        )
 
 
 @contextmanager
-def _role_in_errors(what: str) -> Iterator[None]:
-    """Add the role of the backend to a UsageError."""
+def _reference_in_errors(*, by_summary: bool) -> Iterator[None]:
+    """Add to a UsageError that the backend is the reference."""
     try:
         yield
     except UsageError as error:
-        hint = f"{error.hint}; {_ANOTHER}" if error.hint else _ANOTHER
-        raise UsageError(f"{error.message}; it is {what}", hint=hint) from None
+        reason = Reason("as-reference", cause=error.message, by_summary=by_summary)
+        raise UsageError(reason, hint=Reason("choose-reference", hint=error.hint)) from None
 
 
 def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:

@@ -19,6 +19,7 @@ from kernelmark.api.roofs import known_roofs
 from kernelmark.api.tuning_summary import DEVICES
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.stopping import caught_stops
 from kernelmark.devices import registry as device_kinds
 from kernelmark.runners.jobs import compiles
@@ -91,7 +92,10 @@ def run(
     Ctrl-C or SIGTERM ends all workers and returns what was reached.
     """
     if minutes < 0:
-        raise UsageError("minutes must not be negative", hint="0 is no limit")
+        raise UsageError(
+            Reason("argument-type", name="minutes", given=minutes, wanted="a number of at least 0"),
+            hint="0 is no limit",
+        )
     folder = TuningFolder.open(place)
     chosen = picked(folder, only)
     _require(folder, chosen, devices)
@@ -131,12 +135,15 @@ def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
     known = folder.names()
     if not known:
         raise NothingToDo(
-            f"{folder.path} has no plans", hint=f"kmark tune plan {folder.path} -b BACKEND"
+            Reason("folder-without-plans", folder=str(folder.path)),
+            hint=f"kmark tune plan {folder.path} -b BACKEND",
         )
     for name in only:
         if name not in known:
             shown = ", ".join(known[:8])
-            raise UsageError(f"there is no plan {name!r}", hint=f"there are: {shown}")
+            raise UsageError(
+                Reason("unknown-name", what="plan", name=name), hint=f"there are: {shown}"
+            )
     return [planfile.read(folder.plan(name)) for name in dict.fromkeys(only or known)]
 
 
@@ -150,7 +157,7 @@ def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[s
         check = f"; 'kmark tune check {where}' compiles candidates without it"
         compiled = all(compiles(plan.backend) for plan in chosen)
         raise UsageError(
-            f"the plans are for {arch}, and no such GPU is here: {reason}",
+            Reason("plans-without-gpu", arch=arch, cause=Reason.of(reason)),
             hint=f"run them where there is one{check if compiled else ''}",
         )
 

@@ -219,5 +219,5 @@ def _reference(info: DeviceInfo) -> str:
         if here and not backend.missing_on(info.kind):
             return name
     raise UsageError(
-        f"no reference is available on {info.name}", hint="name one with -b; see kmark doctor"
+        Reason("no-reference-backend", device=info.name), hint="name one with -b; see kmark doctor"
     )

@@ -52,7 +52,7 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
-    "device-unsupported": "{backend} runs on {kinds:and}, not on {kind}",
+    "device-unsupported": "{backend} runs on {kinds:and}, not on {kind}{arch:if  ({arch})}",
     "dtypes-unsupported": "{backend} has no {op} with {dtypes}{where:if  on {where}}",
     "narrow-float-unsupported": "{backend} has no {dtype} on {arch}{instead:if ; it has {instead}}",
     "file-computes": "{file} computes {ops:list}, not {asked:list}",
@@ -176,6 +176,7 @@ TEMPLATES = {
     "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
     "at": "{where}: {cause}",
+    "wrong-type": "{name} is of type {type}, not {wanted}",
     "not-installed": "{needs} needs {name}, which is not installed",
     "variable-unset": "the variable {name} is not set",
     "nothing-to-merge": "there is no measurement to merge",
@@ -262,6 +263,41 @@ TEMPLATES = {
     "webhook-failed": "the webhook did not accept the message: {error}",
     "mail-not-started": "{program} cannot send mail: {error}",
     "mail-failed": "{program} failed: {error}",
+    # Arguments in Python, nightly files and plots
+    "inputs-mixed": "inputs are arrays of {kinds:and}",
+    "inputs-without-array": "none of the inputs is an array",
+    "input-empty": "input {index} has the shape {shape}: it has no elements",
+    "array-dtype": "{what}: arrays of {dtypes:list} cannot be checked",
+    "tensor-device": "tensors on {device} cannot be measured",
+    "output-missing": "the function returned None, and its only array is an input",
+    "output-shape": (
+        "the function returned {type}{shape:if  of shape {shape}}, the first function an array of"
+        " shape {expected}"
+    ),
+    "output-sizes": ("{side} returned arrays of {sizes:list} elements, {other} of {expected:list}"),
+    "nothing-to-compare": "there is nothing to compare",
+    "axes-without-op": "axes and dtypes need an op",
+    "config-twice": "config {name!r} is given twice",
+    "kernel-name-twice": "{other} and {file} both have the name {name!r}",
+    "file-not-op": "{file} is a kernel file, not an op",
+    "not-kernel-file": "{file} is no kernel file",
+    "stdin-format": "stdin is read as kernelmark's own JSON only, not as {format}",
+    "file-without-results": "{file}: holds no results",
+    "no-runs": "there is no run to look back at",
+    "no-run-with-label": "no run has the label {label!r}",
+    "no-result-matches": "no stored result matches",
+    "no-micro-runs": "no microbenchmarks are stored",
+    "too-few-micro-runs": "there are only {count} runs of microbenchmarks",
+    "figure-takes": "{figure} takes {wanted}",
+    "dashboard-address": "{url!r} is not the address of a dashboard",
+    "address-with-password": "an address with a user name or password is not accepted",
+    "webhook-address": "the webhook's address does not begin with https://",
+    "git-failed": "git {command} failed: {error}",
+    "git-timed-out": "git {command} did not end within {limit_s:g} s",
+    "worktrees-in-use": "{count} other commands use worktrees of this repository",
+    "wheel-not-installed": "pip cannot install {wheel}: {error}",
+    "no-earlier-commit": "run {run} has no commit, or that of tonight's runs",
+    "night-without-results": "tonight's runs have no results",
     # Hints
     "give-parameter": "give {name}=…{short:if  or {short}=…}{@or_axis}",
     "give-dtype": "give dtype=…{@or_dtype}, one of {allowed:list}",
@@ -281,11 +317,12 @@ TEMPLATES = {
     "ask-for": "for example: {@example}",
     "choose-from-suite": "choose from it by {@op}, {@dtype}, {@filter} or {@limit}",
     "leave-out-filter": "leave {@filter} out to get all problems",
-    "choose-device": "it runs on: {kinds:list}; {@device} chooses a device",
+    "choose-device": "{@device} chooses a device",
     "name-backend": "{@backend} takes the name of a backend or of a kernel file (.py, .cu, .hip)",
     "file-is-no-op": "give it by {@backend}: a file that defines its own op needs no {@op}",
     "unknown-device": "unknown device {device!r}",
     "known-devices": "{meant:if did you mean {meant}? }known kinds: {kinds:list}, or all",
+    "choose-reference": "{hint:if {hint}; }--reference chooses another",
     "op-of-file": (
         "{file} defines its own op, {op}: leave {@op} out; {@axis} sets its parameters"
         " ({parameters:list})"
@@ -947,6 +984,7 @@ TEMPLATES = {
     "value-not-text": "{file}: {key} = {given} is not text",
     "value-not-whole": "{file}: {key} = {given} is not a whole number of at least {least}",
     "value-not-number": "{file}: {key} = {given} is not a number of at least {least}",
+    "value-not-positive": "{file}: {key} = {given:g} must be positive",
     "value-out-of-range": "{file}: {key} = {given} is not a number from {least} to {most:g}",
     "value-not-list": "{file}: {key} = {given} is not a list of values",
     "value-not-simple": "{file}: {key}: {given} is not a word, number or truth value",
@@ -982,6 +1020,15 @@ TEMPLATES = {
     "trials-of-another": (
         "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
     ),
+    "folder-without-plans": "{folder} has no plans",
+    "plans-without-gpu": "the plans are for {arch}, and no such GPU is here: {cause}",
+    "threshold-without-shares": "a threshold needs the problems' shares, which are not known yet",
+    "none-selected": "no problem of {folder} is selected",
+    "arch-and-device": (
+        "an architecture stands for a device that is not here: --arch and -d do not go together"
+    ),
+    "as-reference": "{cause}; it is the reference{by_summary:if  that summary.csv names}",
+    "no-reference-backend": "no reference is available on {device}",
     "no-tuning-results": "{folder} has no results yet",
     # Files of libraries that winners are written to
     "option-not-name-value": "{given!r} is not NAME=VALUE",

@@ -284,6 +284,7 @@ TEMPLATES = {
     # Devices, workers and the environments of both sides
     "device-missing": "there is no device {device!r}",
     "device-form": "{device!r} is not a device",
+    "device-several": "{device!r} names several devices, but one is needed",
     "device-range": "{device!r} is not a device: its range goes down",
     "device-unusable": "{device} cannot be used: {cause}",
     "devices-differ": "{device} ({arch}) and {other} ({other_arch}) cannot share a run",
@@ -307,12 +308,17 @@ TEMPLATES = {
     "rounds-odd": "a look after {rounds} rounds would see one order more often than the other",
     # Profilers
     "profiler-missing": "{profiler} is not on the PATH{folder:if  and not in {folder}}",
-    "profiler-no-kernel": "{profiler} saw no kernel",
-    "profiler-kernels": "{profiler} recorded {seen} kernels, but {started} were launched",
+    "profiler-no-kernel": "{profiler} saw no kernel{launch:if  in launch {launch}}",
+    "profiler-no-trace": "{profiler} wrote no kernel trace",
+    "profiler-kernels": (
+        "{profiler} recorded {seen} {kernel:if {kernel} }kernels, but {started} were launched"
+    ),
     "profiler-column": "{profiler}'s table has no column {column}",
     "profiler-row": "{profiler}'s table has a row of {cells} cells where {columns} belong",
     "profiler-cell": "{profiler}'s table has {cell!r} where a number belongs",
     "not-started": "{program} cannot be started: {error}",
+    "program-timed-out": "{program} did not end within {limit_s:duration}",
+    "program-failed": "{program} failed: {error}",
     # Microbenchmarks
     "micro-unknown": "unknown benchmark {name!r}",
     "micro-mode-unknown": "unknown mode {mode!r}",
@@ -335,6 +341,7 @@ TEMPLATES = {
     "file-missing": "there is no file {file}",
     "no-folder": "there is no folder {folder}",
     "file-is-folder": "{file} is a folder, not a file",
+    "file-not-regular": "{file} is not a regular file",
     "file-twice": "{file} is given twice",
     "file-unreadable": "{file}: cannot be read: {error}",
     "file-unwritable": "{file} cannot be written: {error}",
@@ -545,6 +552,7 @@ TEMPLATES = {
     "worker-spoilt": "the worker's output is corrupted: {cause}{phase:phase}",
     "worker-unasked": "the worker sent a reply to no request{phase:phase}",
     "worker-failed": "{cause}{phase:phase}",
+    "worker-only-compiles": "this worker only compiles",
     "worker-protocol": (
         "the worker under {python} uses protocol {spoken}, this kernelmark {wanted}{phase:phase}"
     ),
@@ -663,6 +671,12 @@ TEMPLATES = {
     # Stores
     "store-missing": "there is no store at {store} yet",
     "store-not-opened": "the store {store} cannot be opened{error:if : {error}}",
+    "store-not-a-path": "{given!r} is not the path or URL of a store",
+    "store-url-unreadable": "the store's URL cannot be read",
+    "store-unsafe": "the store {store} is not used: {error}",
+    "store-of-another-program": "{store} is a database of another program",
+    "store-empty": "the store{store:if  {store}} has no runs yet",
+    "store-conflict": "the store {store} refused a row: {error}",
     "store-not-sqlite": "the store {store} is not an SQLite file",
     "store-without-schema": "the store {store} has no schema version",
     "store-too-new": "the store {store} has schema {schema}, newer than the {newest} known here",
@@ -689,6 +703,11 @@ TEMPLATES = {
         "the folder of {store} cannot be written to, and SQLite needs that to add results"
     ),
     "served-read-only": "{store} is read-only here: every push is rejected",
+    "run-in-store": "run {run} is already in the store {store}",
+    "run-ambiguous": "{count} runs have an id that begins with {ref!r}",
+    "run-unknown": "no run has the {by:or} {ref!r}",
+    "run-before-first": "latest~{back} is before the first run: the store has {count}",
+    "token-exists": "there is already a token {name!r}",
     # Problems without a plan
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",

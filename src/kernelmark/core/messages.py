@@ -80,7 +80,7 @@ TEMPLATES = {
         "its call has scaleA={scale_a} and scaleB={scale_b}, which the tuned kernel does not apply"
         "{needs:if  (_{needs}_ is not in its name)}"
     ),
-    "format-type": "its call has d_type={logged}, but the tuned GEMM has {tuned}",
+    "call-differs": "its call has {name}={logged}, but the tuned GEMM has {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} has no setting {name!r} (config {config}); {why}",
@@ -792,6 +792,8 @@ TEMPLATES = {
         "{cause}; verified on {ran} of {asked} neighbouring sizes: the config supports no others"
     ),
     "another-kernel": "another kernel runs now: {now}, not {was}",
+    "kernel-spills": "spills {spilled:bytes} a thread, above {allowed:bytes}",
+    "kernel-shared-memory": "needs {used:bytes} of shared memory, a block has {most:bytes}",
     "none-went-well": (
         "none of {evaluations} candidates succeeded{last:if ; the last one is {status}: {cause}}"
         "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
@@ -846,6 +848,10 @@ TEMPLATES = {
     ),
     "plan-refused": "{plan}: {cause}",
     "compiles-nothing-ahead": "{plan}: {backend} compiles no kernels ahead of time",
+    "budget-too-small": (
+        "a budget is at least 1 evaluation and no negative time, not {evaluations} and {minutes:g}"
+        " minutes"
+    ),
     "candidates-none": "the number of candidates must be at least 1, not {given}",
     "jobs-none": "the number of jobs must be at least 1, not {given}",
     "no-compile-worker": "no compile worker can be started: {cause}",
@@ -899,13 +905,53 @@ TEMPLATES = {
     "bucket-not-object": "{name} is {given} and not an object of settings",
     "aiter-config-missing": "{folder} has no config of {family} for {arch}",
     "aiter-not-persistent": "aiter's kernels have no persistent form",
-    "aiter-no-setting": "aiter's configs have no {name}",
     "aiter-no-split-k": "aiter's kernel for {family} does not split k",
     "aiter-split-k-strides": (
         "aiter's kernel for {family} adds up its parts with strides in wrong order"
     ),
     "aiter-bucket-changes": "every bucket for it would also change the config of m={m}",
     "config-lacks": "its config has no {name}",
+    # Emitters
+    "format-not-read": "no library reads {format} files by itself",
+    "format-backend": "it was tuned with {backend}, whose configs are not for {format}",
+    "format-arch": "{format} has no entries for {arch}",
+    "format-dtype": "{format} has no entries for {op} of {dtype}",
+    "format-one-type": "{format} has the same type for {operands:and}, not {types:list}",
+    "format-compute": "{format} has no entries that compute in {compute}",
+    "format-bias": "{format} has no entries for {op} with a bias of {dtype}",
+    "format-layout": (
+        "{format} has entries only for weights of n×k (ta=n tb=t), not for ta={ta} tb={tb}"
+    ),
+    "format-no-setting": "{format}'s configs have no {name}",
+    "format-device-name": (
+        "{format}: device_name={given!r} is not the name of a GPU, which file names contain"
+    ),
+    "block-k-of-scales": "block_k={block_k} does not fit scales of {scale_k} along k",
+    "new-file-changes": ("m={m} did not gain, and the new file {file} would change its config too"),
+    "winner-not-verified": "its result was not verified",
+    "default-won": "the backend's own default won: there is nothing to write",
+    "entry-shared": "{name} looks up the same entry and did not gain",
+    "entry-contested": "{names:and} look up the same entry and gained with different configs",
+    "tuned-with-another-version": (
+        "it was tuned with {backend} {tuned}, here is {here}: tune again"
+    ),
+    "index-unknown": "its solution_index is not known",
+    "index-unnamed": "its kernel's name is not known, and its index alone may change its meaning",
+    "index-differs": "its index {index} is {known} in the file, not {name}",
+    "index-skipped": "the library's reader skips the index {index}",
+    "kernel-name-separator": "its kernel's name has a comma or a line break: {name!r}",
+    "solution-not-tensile": (
+        "the file has only Tensile's solutions, and solution {index} is not known to be one"
+        "{own:if : it is rocBLAS's own}"
+    ),
+    "library-not-built": "{folder} has no built library ({pattern})",
+    "config-no-lowering": "its config is no lowering that a spec could apply",
+    "file-arch": "the file is for {archs:list}, not for {arch}",
+    "root-op-shared": "a problem that did not gain has the same root op",
+    "root-op-contested": "another winner has the same root op with another config",
+    "spec-not-compiled": "it does not compile with the spec: {cause:brief}",
+    "spec-not-applied": "its compiled dispatch does not have the spec's config",
+    "spec-comment-unreadable": "{file}: a kernelmark comment cannot be read: {error}",
     # Tensile's logic files
     "file-not-yaml": "{file}: is not YAML: {error}",
     "not-logic": "{file}: is no logic file",
@@ -927,6 +973,9 @@ TEMPLATES = {
     "winner-without-efficiency": (
         "no_eff=no is not possible: a winner has a time, not an efficiency, and 0 is written"
     ),
+    "solution-not-in-logic": "no logic file for {arch} has a solution called {name!r}",
+    "solution-ambiguous": "{count} different solutions are called {name}",
+    "size-in-file": "its size is in the file already, and force=no leaves it",
     # Measured spaces, for simulated searches
     "search-budget-or-seed": (
         "a search needs a budget above 0 and a seed that is not negative: {budget} and {seed} were"

@@ -412,7 +412,7 @@ TEMPLATES = {
     "file-damaged": "the compressed file is damaged from here on",
     "file-not-json-object": "{file} is no JSON object",
     "not-a-folder": "{path} is not a folder{of:if  of {of}}",
-    "unreadable": "cannot be read: {error}",
+    "unreadable": "cannot be read{by:if  by {by}}: {error}",
     "not-json": "is not JSON: {error}",
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
@@ -559,6 +559,8 @@ TEMPLATES = {
     "worker-not-started": "cannot start {python}: {error}{phase:phase}",
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
     "no-answer": "no reply within {limit_s:duration}{phase:phase}",
+    "line-too-long": "a line of more than {most:bytes}",
+    "environment-unreadable": "the worker's environment cannot be read: {cause}",
     "result-unreadable": "the worker's result cannot be read: {cause}",
     "stored-damaged": "the stored {name} is damaged: {cause}",
     "result-of-another-case": "the worker answered with another case's result",
@@ -856,7 +858,8 @@ TEMPLATES = {
     "jobs-none": "the number of jobs must be at least 1, not {given}",
     "no-compile-worker": "no compile worker can be started: {cause}",
     "trials-of-another": (
-        "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
+        "{file} has trials of {tried_backend}{tried_arch:if  on {tried_arch}}, not of {backend}"
+        "{arch:if  on {arch}}"
     ),
     "no-tuning-results": "{folder} has no results yet",
     # Files of libraries that winners are written to

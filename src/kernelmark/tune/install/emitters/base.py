@@ -25,9 +25,9 @@ ON_AMD = "Not yet run on AMD hardware: files are only read back as the library's
 class Unfit(Exception):
     """An outcome that cannot be written in a format, with the reason."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
-        self.reason = Reason.of(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Held:
     """A kept outcome that is not written, with the reason."""
 
     name: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +212,9 @@ def settle(
             winners[fields] = max(kept, key=lambda one: one.saved_s)
         else:
             others.append(fields)
-            held += [Held(name=o.name, reason=reasons.get(o.name) or reason or "") for o in kept]
-    held = [one for one in held if one.reason]
+            for one in kept:
+                if why := reasons.get(one.name) or reason:
+                    held.append(Held(name=one.name, reason=why))
     return Settled(winners=winners, others=tuple(others), held=tuple(held))
 
 

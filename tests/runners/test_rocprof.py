@@ -17,6 +17,7 @@ from kernelmark.devices import registry
 from kernelmark.ops import parse
 from kernelmark.runners import profiler
 from kernelmark.runners.execute import execute
+from kernelmark_dev.raising import raises_code
 
 CASE = Case(problem=parse("gemm m=8 n=8 k=8 a=f16 b=f16"), backend="hipblaslt")
 MAIN = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x32_MI32x32x1_SN_GSU4"
@@ -87,15 +88,15 @@ def test_kernels_of_a_launch_are_summed(tmp_path: Path, kind: str, mark: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trace_that_does_not_fit_is_refused(tmp_path: Path, kind: str) -> None:
     write(tmp_path, kind, trace()[:-1])
-    with pytest.raises(CaseError):
+    with raises_code(CaseError, "profiler-kernels", seen=11, started=12):
         profiler.read_trace(tmp_path, cases=2, launches=3)
 
 
 def test_a_launch_without_kernels_and_a_missing_trace_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CaseError):
+    with raises_code(CaseError, "profiler-no-trace"):
         profiler.read_trace(tmp_path, cases=1, launches=1)
     write(tmp_path, "direct", [row for row in trace() if not row[0].startswith("Cijk")])
-    with pytest.raises(CaseError):
+    with raises_code(CaseError, "profiler-no-kernel", launch=1):
         profiler.read_trace(tmp_path, cases=2, launches=3)
 
 

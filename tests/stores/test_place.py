@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
+from kernelmark.core.reason import Reason
 from kernelmark.stores import open_store
 from kernelmark.stores.place import locate
 from kernelmark_dev.raising import raises_code
@@ -59,16 +60,25 @@ def test_urls() -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["", ":memory:", "sqlite://", "mysql://u:secret@h/d", "postgresql://h/d?schema=a;b"]
+    ("where", "code"),
+    [
+        ("", "store-not-a-path"),
+        (":memory:", "store-not-a-path"),
+        ("sqlite://", "store-not-a-path"),
+        ("mysql://u:secret@h/d", "unknown-name"),
+        ("postgresql://u:secret@h:x/d", "store-url-unreadable"),
+        ("postgresql://h/d?schema=a;b", "name-illegal"),
+    ],
 )
-def test_what_is_no_place_is_refused(where: str) -> None:
+def test_what_is_no_place_is_refused(where: str, code: str) -> None:
     error = refusal(where)
     assert isinstance(error, StoreError)
+    assert error.message.code == code
     assert "secret" not in error.message
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert "is a folder" in refusal(tmp_path).message
+    assert refusal(tmp_path).message == Reason("file-is-folder", file=str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"hello", b"x" * 9000, b"SQLite format 3\0" + b"\1" * 5000])
@@ -76,7 +86,7 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) ->
     path = tmp_path / "file"
     path.write_bytes(content)
     for readonly in (False, True):
-        assert "is not an SQLite file" in refusal(path, readonly=readonly).message
+        assert refusal(path, readonly=readonly).message.code == "store-not-sqlite"
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
 
@@ -88,7 +98,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     content = path.read_bytes()
     for readonly in (False, True):
-        assert "of another program" in refusal(path, readonly=readonly).message
+        assert refusal(path, readonly=readonly).message.code == "store-of-another-program"
     assert path.read_bytes() == content
 
 
@@ -96,19 +106,22 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_written() -> None:
     assert isinstance(refusal("/proc/results.sqlite"), StoreError)
     assert isinstance(refusal("/proc/some/results.sqlite"), StoreError)
-    assert "regular file" in refusal("/dev/null").message
+    assert refusal("/dev/null").message == Reason("file-not-regular", file="/dev/null")
 
 
 def test_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "Not a directory" in refusal(tmp_path / "file" / "results.sqlite").message
+    reason = refusal(tmp_path / "file" / "results.sqlite").message
+    assert (reason.code, reason.fields["error"]) == ("store-not-opened", "Not a directory")
 
 
 def test_reading_makes_nothing(tmp_path: Path) -> None:
-    assert "no store" in refusal(tmp_path / "a" / "results.sqlite", readonly=True).message
+    missing = refusal(tmp_path / "a" / "results.sqlite", readonly=True)
+    assert missing.message.code == "store-missing"
     assert not (tmp_path / "a").exists()
     (tmp_path / "empty").touch()
-    assert isinstance(refusal(tmp_path / "empty", readonly=True), NothingToDo)
+    with raises_code(NothingToDo, "store-empty", store=str(tmp_path / "empty")):
+        open_store(tmp_path / "empty", readonly=True)
     assert (tmp_path / "empty").stat().st_size == 0
 
 
@@ -140,7 +153,7 @@ def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.util, "find_spec", lambda name: None if name == "psycopg" else find(name)
     )
     error = refusal("postgresql://me:secret@localhost/db")
-    assert error.message == "a store in PostgreSQL needs psycopg"
+    assert (error.message.code, error.message.fields["name"]) == ("not-installed", "psycopg")
     assert "pip install" in str(error.hint)
 
 
@@ -149,7 +162,7 @@ def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_postgres_that_does_not_answer() -> None:
     error = refusal("postgresql://me:secret@127.0.0.1:1/db")
-    assert "does not answer" in error.message
+    assert error.message.code == "store-no-answer"
     assert "secret" not in error.message
 
 

@@ -80,7 +80,7 @@ TEMPLATES = {
         "its call has scaleA={scale_a} and scaleB={scale_b}, which the tuned kernel does not apply"
         "{needs:if  (_{needs}_ is not in its name)}"
     ),
-    "format-type": "its call has d_type={logged}, but the tuned GEMM has {tuned}",
+    "call-differs": "its call has {name}={logged}, but the tuned GEMM has {tuned}",
     "format-op": "{format} has no entries for {op}",
     "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} has no setting {name!r} (config {config}); {why}",
@@ -331,6 +331,7 @@ TEMPLATES = {
     # Devices, workers and the environments of both sides
     "device-missing": "there is no device {device!r}",
     "device-form": "{device!r} is not a device",
+    "device-several": "{device!r} names several devices, but one is needed",
     "device-range": "{device!r} is not a device: its range goes down",
     "device-unusable": "{device} cannot be used: {cause}",
     "devices-differ": "{device} ({arch}) and {other} ({other_arch}) cannot share a run",
@@ -354,12 +355,17 @@ TEMPLATES = {
     "rounds-odd": "a look after {rounds} rounds would see one order more often than the other",
     # Profilers
     "profiler-missing": "{profiler} is not on the PATH{folder:if  and not in {folder}}",
-    "profiler-no-kernel": "{profiler} saw no kernel",
-    "profiler-kernels": "{profiler} recorded {seen} kernels, but {started} were launched",
+    "profiler-no-kernel": "{profiler} saw no kernel{launch:if  in launch {launch}}",
+    "profiler-no-trace": "{profiler} wrote no kernel trace",
+    "profiler-kernels": (
+        "{profiler} recorded {seen} {kernel:if {kernel} }kernels, but {started} were launched"
+    ),
     "profiler-column": "{profiler}'s table has no column {column}",
     "profiler-row": "{profiler}'s table has a row of {cells} cells where {columns} belong",
     "profiler-cell": "{profiler}'s table has {cell!r} where a number belongs",
     "not-started": "{program} cannot be started: {error}",
+    "program-timed-out": "{program} did not end within {limit_s:duration}",
+    "program-failed": "{program} failed: {error}",
     # Microbenchmarks
     "micro-unknown": "unknown benchmark {name!r}",
     "micro-mode-unknown": "unknown mode {mode!r}",
@@ -382,6 +388,7 @@ TEMPLATES = {
     "file-missing": "there is no file {file}",
     "no-folder": "there is no folder {folder}",
     "file-is-folder": "{file} is a folder, not a file",
+    "file-not-regular": "{file} is not a regular file",
     "file-twice": "{file} is given twice",
     "file-unreadable": "{file}: cannot be read: {error}",
     "file-unwritable": "{file} cannot be written: {error}",
@@ -452,7 +459,7 @@ TEMPLATES = {
     "file-damaged": "the compressed file is damaged",
     "file-not-json-object": "{file} is no JSON object",
     "not-a-folder": "{path} is not a folder{of:if  of {of}}",
-    "unreadable": "cannot be read: {error}",
+    "unreadable": "cannot be read{by:if  by {by}}: {error}",
     "not-json": "is not JSON: {error}",
     # Calls in logs
     "call-expected": "has {found!r} where {expected} should be",
@@ -686,12 +693,15 @@ TEMPLATES = {
     "worker-spoilt": "the worker's output is corrupted: {cause}{phase:phase}",
     "worker-unasked": "the worker sent a reply to no request{phase:phase}",
     "worker-failed": "{cause}{phase:phase}",
+    "worker-only-compiles": "this worker only compiles",
     "worker-protocol": (
         "the worker under {python} uses protocol {spoken}, this kernelmark {wanted}{phase:phase}"
     ),
     "worker-not-started": "cannot start {python}: {error}{phase:phase}",
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
     "no-answer": "no reply within {limit_s:duration}{phase:phase}",
+    "line-too-long": "a line of more than {most:bytes}",
+    "environment-unreadable": "the worker's environment cannot be read: {cause}",
     "result-unreadable": "the worker's result cannot be read: {cause}",
     "stored-damaged": "the stored {name} is damaged: {cause}",
     "result-of-another-case": "the worker answered with another case's result",
@@ -848,6 +858,12 @@ TEMPLATES = {
     # Stores
     "store-missing": "there is no store at {store} yet",
     "store-not-opened": "the store {store} cannot be opened{error:if : {error}}",
+    "store-not-a-path": "{given!r} is not the path or URL of a store",
+    "store-url-unreadable": "the store's URL cannot be read",
+    "store-unsafe": "the store {store} is not used: {error}",
+    "store-of-another-program": "{store} is a database of another program",
+    "store-empty": "the store{store:if  {store}} has no runs yet",
+    "store-conflict": "the store {store} refused a row: {error}",
     "store-not-sqlite": "the store {store} is not an SQLite file",
     "store-without-schema": "the store {store} has no schema version",
     "store-too-new": "the store {store} has schema {schema}, newer than the {newest} known here",
@@ -874,6 +890,11 @@ TEMPLATES = {
         "the folder of {store} cannot be written to, and SQLite needs that to add results"
     ),
     "served-read-only": "{store} is read-only here: every push is rejected",
+    "run-in-store": "run {run} is already in the store {store}",
+    "run-ambiguous": "{count} runs have an id that begins with {ref!r}",
+    "run-unknown": "no run has the {by:or} {ref!r}",
+    "run-before-first": "latest~{back} is before the first run: the store has {count}",
+    "token-exists": "there is already a token {name!r}",
     # Problems without a plan
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",
@@ -958,6 +979,8 @@ TEMPLATES = {
         "{cause}; verified on {ran} of {asked} neighbouring sizes: the config supports no others"
     ),
     "another-kernel": "another kernel runs now: {now}, not {was}",
+    "kernel-spills": "spills {spilled:bytes} a thread, above {allowed:bytes}",
+    "kernel-shared-memory": "needs {used:bytes} of shared memory, a block has {most:bytes}",
     "none-went-well": (
         "none of {evaluations} candidates succeeded{last:if ; the last one is {status}: {cause}}"
         "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
@@ -1014,11 +1037,16 @@ TEMPLATES = {
     ),
     "plan-refused": "{plan}: {cause}",
     "compiles-nothing-ahead": "{plan}: {backend} compiles no kernels ahead of time",
+    "budget-too-small": (
+        "a budget is at least 1 evaluation and no negative time, not {evaluations} and {minutes:g}"
+        " minutes"
+    ),
     "candidates-none": "the number of candidates must be at least 1, not {given}",
     "jobs-none": "the number of jobs must be at least 1, not {given}",
     "no-compile-worker": "no compile worker can be started: {cause}",
     "trials-of-another": (
-        "{file} has trials of {tried_backend} on {tried_arch}, not of {backend} on {arch}"
+        "{file} has trials of {tried_backend}{tried_arch:if  on {tried_arch}}, not of {backend}"
+        "{arch:if  on {arch}}"
     ),
     "folder-without-plans": "{folder} has no plans",
     "plans-without-gpu": "the plans are for {arch}, and no such GPU is here: {cause}",
@@ -1076,13 +1104,53 @@ TEMPLATES = {
     "bucket-not-object": "{name} is {given} and not an object of settings",
     "aiter-config-missing": "{folder} has no config of {family} for {arch}",
     "aiter-not-persistent": "aiter's kernels have no persistent form",
-    "aiter-no-setting": "aiter's configs have no {name}",
     "aiter-no-split-k": "aiter's kernel for {family} does not split k",
     "aiter-split-k-strides": (
         "aiter's kernel for {family} adds up its parts with strides in wrong order"
     ),
     "aiter-bucket-changes": "every bucket for it would also change the config of m={m}",
     "config-lacks": "its config has no {name}",
+    # Emitters
+    "format-not-read": "no library reads {format} files by itself",
+    "format-backend": "it was tuned with {backend}, whose configs are not for {format}",
+    "format-arch": "{format} has no entries for {arch}",
+    "format-dtype": "{format} has no entries for {op} of {dtype}",
+    "format-one-type": "{format} has the same type for {operands:and}, not {types:list}",
+    "format-compute": "{format} has no entries that compute in {compute}",
+    "format-bias": "{format} has no entries for {op} with a bias of {dtype}",
+    "format-layout": (
+        "{format} has entries only for weights of n×k (ta=n tb=t), not for ta={ta} tb={tb}"
+    ),
+    "format-no-setting": "{format}'s configs have no {name}",
+    "format-device-name": (
+        "{format}: device_name={given!r} is not the name of a GPU, which file names contain"
+    ),
+    "block-k-of-scales": "block_k={block_k} does not fit scales of {scale_k} along k",
+    "new-file-changes": ("m={m} did not gain, and the new file {file} would change its config too"),
+    "winner-not-verified": "its result was not verified",
+    "default-won": "the backend's own default won: there is nothing to write",
+    "entry-shared": "{name} looks up the same entry and did not gain",
+    "entry-contested": "{names:and} look up the same entry and gained with different configs",
+    "tuned-with-another-version": (
+        "it was tuned with {backend} {tuned}, here is {here}: tune again"
+    ),
+    "index-unknown": "its solution_index is not known",
+    "index-unnamed": "its kernel's name is not known, and its index alone may change its meaning",
+    "index-differs": "its index {index} is {known} in the file, not {name}",
+    "index-skipped": "the library's reader skips the index {index}",
+    "kernel-name-separator": "its kernel's name has a comma or a line break: {name!r}",
+    "solution-not-tensile": (
+        "the file has only Tensile's solutions, and solution {index} is not known to be one"
+        "{own:if : it is rocBLAS's own}"
+    ),
+    "library-not-built": "{folder} has no built library ({pattern})",
+    "config-no-lowering": "its config is no lowering that a spec could apply",
+    "file-arch": "the file is for {archs:list}, not for {arch}",
+    "root-op-shared": "a problem that did not gain has the same root op",
+    "root-op-contested": "another winner has the same root op with another config",
+    "spec-not-compiled": "it does not compile with the spec: {cause:brief}",
+    "spec-not-applied": "its compiled dispatch does not have the spec's config",
+    "spec-comment-unreadable": "{file}: a kernelmark comment cannot be read: {error}",
     # Tensile's logic files
     "file-not-yaml": "{file}: is not YAML: {error}",
     "not-logic": "{file}: is no logic file",
@@ -1104,6 +1172,9 @@ TEMPLATES = {
     "winner-without-efficiency": (
         "no_eff=no is not possible: a winner has a time, not an efficiency, and 0 is written"
     ),
+    "solution-not-in-logic": "no logic file for {arch} has a solution called {name!r}",
+    "solution-ambiguous": "{count} different solutions are called {name}",
+    "size-in-file": "its size is in the file already, and force=no leaves it",
     # Measured spaces, for simulated searches
     "search-budget-or-seed": (
         "a search needs a budget above 0 and a seed that is not negative: {budget} and {seed} were"

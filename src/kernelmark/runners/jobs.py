@@ -157,8 +157,8 @@ class ReadEnvironment(Job[Environment | Failure]):
         try:
             return codec.from_document(reply.get("environment"), Environment)
         except CodecError as error:
-            text = Reason.of(f"the worker's environment cannot be read: {error.message}")
-            return Failure(status=Status.CRASHED, error=text, phase="load", started=True)
+            reason = Reason("environment-unreadable", cause=error.message)
+            return Failure(status=Status.CRASHED, error=reason, phase="load", started=True)
 
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Environment | Failure:
         return failure_

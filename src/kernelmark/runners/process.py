@@ -151,7 +151,7 @@ class WorkerProcess:
         if ended:
             messages.append(self._lose(*self._cause_of_death()))
         elif len(self._pending) > _MAX_LINE_BYTES:
-            error = f"a line of more than {_MAX_LINE_BYTES >> 20} MiB"
+            error = Reason("line-too-long", most=_MAX_LINE_BYTES)
             messages.append(self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error)))
         return messages
 

@@ -24,7 +24,6 @@ from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
-from kernelmark.core.units import duration_text
 from kernelmark.runners.protocol import MARK, MARK_KERNEL
 
 TIME = "gpu__time_duration.sum"
@@ -128,11 +127,13 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
     except OSError as error:
         raise CaseError(Reason("not-started", program=name, error=str(error))) from None
     except subprocess.TimeoutExpired:
-        raise CaseError(f"{name} took over {duration_text(timeout_s)}") from None
+        raise CaseError(Reason("program-timed-out", program=name, limit_s=timeout_s)) from None
     out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     if done.returncode:
-        tail = (err or out).strip().splitlines()[-1:]
-        raise CaseError(f"{name} failed: {' '.join(tail)}")
+        last = "".join((err or out).strip().splitlines()[-1:])
+        raise CaseError(
+            Reason("program-failed", program=name, exit_code=done.returncode, error=last)
+        )
     return out
 
 
@@ -143,7 +144,9 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
 
     files = sorted((*folder.rglob("*kernel_trace.csv"), *folder.rglob("*.db")))
     if not files:
-        raise CaseError("rocprofv3 wrote no kernel trace", hint="does it know --kernel-trace?")
+        raise CaseError(
+            Reason("profiler-no-trace", profiler="rocprofv3"), hint="does it know --kernel-trace?"
+        )
     groups: list[list[tuple[str, float]]] = [[]]
     for kernel, seconds in timeline(files[0]):
         # A code object's symbol ends with .kd, and a demangled name with its parameters.
@@ -154,10 +157,17 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
     windows = groups[1::2]
     if len(groups) != 2 * cases * launches + 1:
         raise CaseError(
-            f"rocprofv3 saw {len(groups) - 1} marks where {2 * cases * launches} were set"
+            Reason(
+                "profiler-kernels",
+                profiler="rocprofv3",
+                kernel=MARK_KERNEL,
+                seen=len(groups) - 1,
+                started=2 * cases * launches,
+            )
         )
-    if not all(windows):
-        raise CaseError("rocprofv3 saw no kernel in a launch")
+    if [] in windows:
+        launch = windows.index([]) + 1
+        raise CaseError(Reason("profiler-no-kernel", profiler="rocprofv3", launch=launch))
     return [_traced(windows[i * launches : (i + 1) * launches]) for i in range(cases)]
 
 

@@ -27,7 +27,7 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     """Return the kind and facts of one device by its name."""
     kind_name, first, last = _parse(name)
     if last != first:
-        raise UsageError(f"{name!r} names several devices where one is wanted")
+        raise UsageError(Reason("device-several", device=name))
     kind = _kind(kind_name, name)
     for info in _present(kind, kind_name):
         if info.index == first:

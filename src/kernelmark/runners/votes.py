@@ -85,7 +85,7 @@ class SecondVotes:
             self._strikes[slot] = 0
             return Decision(result=first)
         self._strikes[slot] += 1
-        error = first.error or Reason.of(first.status.value)
+        error = first.error or Reason("failed", status=first.status.value)
         if self._strikes[slot] < MOST_STRIKES or slot.lost:
             why = format_reason(error, BRIEF)
             note = f"failed on {slot.info.name} ({why}) and not on {second.device}"

@@ -24,7 +24,7 @@ from kernelmark.core import codec
 from kernelmark.core.children import guard_own_group
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import reason_document
+from kernelmark.core.reason import Reason, reason_document
 from kernelmark.core.result import Case, Status
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
 
@@ -94,7 +94,7 @@ class Server:
             reply = getattr(importlib.import_module(module), function)(self, request)
             self.send("reply", **reply)
         else:
-            raise UsageError(f"unknown request {request['kind']!r}")
+            raise UsageError(Reason("unknown-name", what="request", name=request["kind"]))
 
     def _measure(self, case: Case, process: int) -> None:
         from kernelmark.devices.base import Device
@@ -104,7 +104,7 @@ class Server:
 
         profile_s = float(self._request.get("profile_s", profiler.TIMEOUT_S))
         if not isinstance(self.opened, Device):
-            raise UsageError("this worker only compiles")
+            raise UsageError(Reason("worker-only-compiles"))
         with hold_lock(self.info, self._send_waiting):
             result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
         result = dataclasses.replace(result, device=self.device)

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
+from kernelmark.core.reason import Reason
 from kernelmark.stores import trouble
 from kernelmark.stores.place import Place, check_file, may_write
 
@@ -171,13 +172,15 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
     assert place.url is not None
     if importlib.util.find_spec("psycopg") is None:
         raise StoreError(
-            "a store in PostgreSQL needs psycopg", hint='pip install "psycopg[binary]"'
+            Reason("not-installed", needs="a store in PostgreSQL", name="psycopg"),
+            hint='pip install "psycopg[binary]"',
         )
     try:
         engine = create_engine(place.url, pool_pre_ping=True)
     except ImportError as error:
+        cause = f"psycopg: {str(error).splitlines()[0]}"
         raise StoreError(
-            f"psycopg cannot be loaded: {str(error).splitlines()[0]}",
+            Reason("store-not-opened", store=place.shown, error=cause),
             hint='pip install "psycopg[binary]"',
         ) from None
 

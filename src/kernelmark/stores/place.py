@@ -43,7 +43,7 @@ def locate(where: str | os.PathLike[str] | None) -> Place:
     if "://" in text:
         return _locate_url(text)
     if not text or text == ":memory:" or "\0" in text:
-        raise StoreError(f"{text!r} is not a place for a store", hint=_SCHEMES)
+        raise StoreError(Reason("store-not-a-path", given=text), hint=_SCHEMES)
     path = Path(text).expanduser()
     return Place(shown=str(path), path=path)
 
@@ -53,14 +53,14 @@ def _locate_url(text: str) -> Place:
     try:
         url = make_url(scheme + text[len(scheme) :])
     except (ArgumentError, ValueError):
-        raise StoreError("the store's URL cannot be read", hint=_SCHEMES) from None
+        raise StoreError(Reason("store-url-unreadable"), hint=_SCHEMES) from None
     if scheme == "sqlite":
         return locate(url.database or ":memory:")
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise StoreError(f"stores of kind {scheme!r} are not known", hint=_SCHEMES)
+        raise StoreError(Reason("unknown-name", what="kind of store", name=scheme), hint=_SCHEMES)
     schema = url.query.get("schema", "kernelmark")
     if not isinstance(schema, str) or not schema.isidentifier() or not schema.isascii():
-        raise StoreError("the schema in the store's URL is not a plain name", hint=_SCHEMES)
+        raise StoreError(Reason("name-illegal", name=schema, what="schema"), hint=_SCHEMES)
     url = url.set(drivername="postgresql+psycopg").difference_update_query(["schema"])
     secret = [name for name in url.query if "password" in name.lower()]
     plain = url.set(drivername="postgresql").difference_update_query(secret)
@@ -74,7 +74,8 @@ def check_file(place: Place, path: Path, *, readonly: bool) -> None:
 
     Other users may be able to write to a store that was named, but not to the user's own."""
     if not place.given and (unsafe := find_unsafe(path)) is not None:
-        raise StoreError(f"the store {place.shown} is not used: {unsafe}", hint=_ELSEWHERE)
+        reason = Reason("store-unsafe", store=place.shown, fault=unsafe.code, error=str(unsafe))
+        raise StoreError(reason, hint=_ELSEWHERE)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -84,11 +85,11 @@ def check_file(place: Place, path: Path, *, readonly: bool) -> None:
         raise _unusable(place, error) from None
     if stat.S_ISDIR(mode):
         raise StoreError(
-            f"{place.shown} is a folder, not a store",
+            Reason("file-is-folder", file=place.shown),
             hint=f"name a file in it: {path / 'results.sqlite'}",
         )
     if not stat.S_ISREG(mode):
-        raise StoreError(f"{place.shown} is not a regular file", hint=_ELSEWHERE)
+        raise StoreError(Reason("file-not-regular", file=place.shown), hint=_ELSEWHERE)
     _check_existing(place, path, readonly=readonly)
 
 

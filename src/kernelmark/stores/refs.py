@@ -26,9 +26,7 @@ def resolve(connection: Connection, ref: str) -> int:
     newest = _find(connection, _ASKED_FOR, limit=_SHOWN)
     match = _LATEST.match(ref)
     if not newest and (match or not _find(connection, limit=1)):
-        raise NothingToDo(
-            "the store has no runs yet", hint=Reason("fill-store", command="kmark run")
-        )
+        raise NothingToDo(Reason("store-empty"), hint=Reason("fill-store", command="kmark run"))
     if match:
         return _latest(connection, int(match[1] or 0))
     for condition in (
@@ -45,11 +43,11 @@ def resolve(connection: Connection, ref: str) -> int:
         return int(begun[0].no)
     if begun:
         raise UsageError(
-            f"{len(begun)} runs have an id that begins with {ref!r}",
+            Reason("run-ambiguous", ref=ref, count=len(begun)),
             hint=f"candidates: {_listed(begun)}",
         )
     raise UsageError(
-        f"no run has the id, label or pinned name {ref[:80]!r}",
+        Reason("run-unknown", ref=ref[:80], by=("id", "label", "pinned name")),
         hint=f"newest runs: {_listed(newest)}",
     )
 
@@ -58,10 +56,8 @@ def exact(connection: Connection, run_id: str) -> int:
     """Return the number of the run with this id."""
     found = _find(connection, runs.c.id == run_id, limit=1)
     if not found:
-        raise UsageError(
-            f"there is no run {run_id[:80]!r} in the store",
-            hint=Reason("see-runs"),
-        )
+        reason = Reason("run-unknown", ref=run_id[:80], by=("id",))
+        raise UsageError(reason, hint=Reason("see-runs"))
     return int(found[0].no)
 
 
@@ -69,7 +65,7 @@ def _latest(connection: Connection, back: int) -> int:
     found = _find(connection, _ASKED_FOR, limit=back + 1)
     if len(found) <= back:
         raise UsageError(
-            f"latest~{back} is before the first run: the store has {len(found)}",
+            Reason("run-before-first", back=back, count=len(found)),
             hint=f"newest runs: {_listed(found)}",
         )
     return int(found[back].no)

@@ -101,7 +101,7 @@ class Store:
         def add(connection: Connection) -> None:
             if connection.execute(select(runs.c.no).where(runs.c.id == run.id)).first():
                 raise StoreError(
-                    f"run {run.id} is already in the store {self.where}",
+                    Reason("run-in-store", run=run.id, store=self.where),
                     hint="resume it, or start one with a new id",
                 )
             connection.execute(runs.insert().values(**writing.run_values(connection, run)))
@@ -391,7 +391,8 @@ class Store:
         """Revoke a token: requests that use it are rejected."""
         if not self._write(lambda c: token_rows.revoke(c, name)):
             raise UsageError(
-                f"there is no token {name[:80]!r}", hint="'kmark token list' shows them"
+                Reason("unknown-name", what="token", name=name[:80]),
+                hint="'kmark token list' shows them",
             )
 
     def find_token(self, secret: str) -> token_rows.Token | None:
@@ -432,7 +433,7 @@ class Store:
                         return work(connection)
                 except IntegrityError as error:
                     raise _Conflict(
-                        f"the store {self.where} refused a row: {error.orig}"
+                        Reason("store-conflict", store=self.where, error=str(error.orig))
                     ) from error
                 except DBAPIError as error:
                     if not engines.retried(error, attempt):
@@ -456,7 +457,7 @@ def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
         return
     if not found:
         raise NothingToDo(
-            f"the store {place.shown} is empty",
+            Reason("store-empty", store=place.shown),
             hint=Reason("fill-store", command="kmark run"),
         )
     # A reader upgrades the store if it is also allowed to write to it.

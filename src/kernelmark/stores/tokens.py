@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.stores.ids import check_name
 from kernelmark.stores.schema import tokens
 
@@ -38,7 +39,7 @@ def create(connection: Connection, name: str, scope: Scope) -> str:
     check_name("token", name)
     if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).first():
         raise UsageError(
-            f"there is already a token {name!r}", hint=f"kmark token revoke {name}, or another name"
+            Reason("token-exists", name=name), hint=f"kmark token revoke {name}, or another name"
         )
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     connection.execute(

@@ -151,7 +151,8 @@ def positions(found: Sequence[Result]) -> dict[Position, Result]:
 def run_values(connection: Connection, run: Run) -> dict[str, Any]:
     """Return the columns of a run."""
     if not math.isfinite(run.started):
-        raise UsageError(f"run {run.id}: {run.started} is not a time to start at")
+        cause = Reason("not-finite", name="started", value=run.started)
+        raise UsageError(Reason("at", where=f"run {run.id}", cause=cause))
     fingerprint = run.environment.fingerprint
     document = compact(run.environment)
     add_missing(connection, environments, [{"fingerprint": fingerprint, "document": document}])

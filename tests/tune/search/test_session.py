@@ -11,6 +11,7 @@ from kernelmark import ops
 from kernelmark.backends import _fake_model
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status, config_key
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune import strategies
@@ -256,9 +257,11 @@ def test_resources_alone_can_reject():
         name="g", kind="cuda", model="m", arch="sm_90", attributes={"shared_per_block": "1024"}
     )
     assert static_reason({"stack_bytes": 16, "shared_bytes": 1024}, gpu) is None
-    assert "shared" in (static_reason({"shared_bytes": 1025}, gpu) or "")
-    assert "spills" in (static_reason({"stack_bytes": 4096}, gpu) or "")
-    assert "spills" in (static_reason({"spilled_registers": 100}, gpu) or "")
+    most = Reason("kernel-shared-memory", used=1025, most=1024)
+    assert static_reason({"shared_bytes": 1025}, gpu) == most
+    for used, spilled in (({"stack_bytes": 4096}, 4096), ({"spilled_registers": 100}, 400)):
+        reason = static_reason(used, gpu)
+        assert (reason.code, reason.fields["spilled"]) == ("kernel-spills", spilled)
     assert static_reason({"shared_bytes": 10**6}, INFO) is None
 
 

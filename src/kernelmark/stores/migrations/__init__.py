@@ -53,7 +53,7 @@ def version(connection: Connection, place: Place) -> int:
         return 0
     if not {"meta", "runs", "results"} <= tables:
         raise StoreError(
-            f"{place.shown} is a database of another program",
+            Reason("store-of-another-program", store=place.shown),
             hint="choose another path with --store or KERNELMARK_STORE",
         )
     value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()

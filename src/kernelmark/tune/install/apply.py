@@ -52,11 +52,11 @@ def _outdated_winners(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[str
         if not _can_run(outcome):
             notes.append(f"for {tuned.backend} {tuned.version} on {outcome.arch}")
         elif reason := outdated(outcome):
-            held.append(Held(name=outcome.name, reason=f"it was {reason}: tune again"))
+            held.append(Held(name=outcome.name, reason=reason))
     return held, list(dict.fromkeys(notes))
 
 
-def outdated(outcome: Outcome) -> str | None:
+def outdated(outcome: Outcome) -> Reason | None:
     """Return why a winner may select another kernel with the installed library, or None."""
     tuned = outcome.tuned
     if not outcome.kept or not tuned.version:
@@ -67,7 +67,9 @@ def outdated(outcome: Outcome) -> str | None:
     except KernelmarkError:
         return None
     if here and here != tuned.version:
-        return f"tuned with {tuned.backend} {tuned.version}, here is {here}"
+        return Reason(
+            "tuned-with-another-version", backend=tuned.backend, tuned=tuned.version, here=here
+        )
     return None
 
 

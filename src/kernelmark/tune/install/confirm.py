@@ -24,6 +24,7 @@ from pathlib import Path
 from kernelmark.core import codec
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
 from kernelmark.tune.install.emitters._blas import blas_call
 from kernelmark.tune.install.emitters.base import Emitter, Override, Unfit
@@ -78,7 +79,7 @@ def check_file(emitter: Emitter, path: Path) -> Override:
     if `path` is missing."""
     if emitter.override is None:
         raise UsageError(
-            f"no library reads {emitter.name} files by itself",
+            Reason("format-not-read", format=emitter.name),
             hint="kmark tune apply measures its winners through kernelmark",
         )
     built = emitter.override.built
@@ -87,9 +88,10 @@ def check_file(emitter: Emitter, path: Path) -> Override:
         hint = f"build {emitter.override.backend} from {emitter.name} files, and name the folder"
         hint += " of the built library"
     if not path.exists():
-        raise UsageError(f"{path}: there is no such {'folder' if built else 'file'}", hint=hint)
+        missing = Reason("file-missing", file=str(path))
+        raise UsageError(Reason("no-folder", folder=str(path)) if built else missing, hint=hint)
     if built and not any(path.rglob(built)):
-        raise UsageError(f"{path}: holds no built library ({built})", hint=hint)
+        raise UsageError(Reason("library-not-built", folder=str(path), pattern=built), hint=hint)
     return emitter.override
 
 
@@ -101,7 +103,7 @@ def _confirmed(
     try:
         call = blas_call(outcome)
     except Unfit as error:
-        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=str(error))
+        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=error.reason)
     found = _run(override, outcome, call, path, timeout_s)
     if not found:
         found = "the library logged no kernel"

@@ -109,11 +109,11 @@ def parse(text: str, file: str, style: Style) -> dict[int, Mapping[str, Any]]:
             int(key): {} if nulls and value is None else value for key, value in document.items()
         }
     except (ValueError, RecursionError) as error:
-        cause = f"cannot be read by {style}: {error}"
+        cause = Reason("unreadable", by=style, error=str(error))
         raise UsageError(Reason("in-file", file=file, cause=cause)) from None
     for key, value in entries.items():
         if not isinstance(value, dict):
-            cause = f"{key} is not an object of settings"
+            cause = Reason("bucket-not-object", name=str(key), given=repr(value))
             raise UsageError(Reason("in-file", file=file, cause=cause))
         if (
             style == "sglang"
@@ -121,7 +121,7 @@ def parse(text: str, file: str, style: Style) -> dict[int, Mapping[str, Any]]:
             and shape.raised
             and not isinstance(value.get(_BLOCK_K), int)
         ):
-            cause = f"cannot be read by sglang: {key} has no {_BLOCK_K}"
+            cause = Reason("unreadable", by=style, error=f"{key} has no {_BLOCK_K}")
             raise UsageError(Reason("in-file", file=file, cause=cause))
     return entries
 

@@ -127,6 +127,6 @@ def _measure(work: Work[Outcome], plan: TunePlan, pool: Pool, journal: Journal) 
             result = pool.call(MeasureCase(case=request.case, process=request.process))
             if device.lost:
                 raise KernelmarkError(
-                    f"{device.info.name}: no worker can be started: {device.lost}"
+                    Reason("device-unusable", device=device.info.name, cause=device.lost)
                 )
             journal.record(trial_of(request, result, plan))

@@ -12,6 +12,7 @@ from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 
 ALPHA = 0.05  # significance level of the ratio in the final
@@ -30,7 +31,7 @@ class Budget:
     def __post_init__(self) -> None:
         if self.evaluations < 1 or self.minutes < 0:
             raise UsageError(
-                "a budget is at least 1 evaluation and no negative time",
+                Reason("budget-too-small", evaluations=self.evaluations, minutes=self.minutes),
                 hint="--evaluations 100; --minutes 0 is no limit",
             )
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import TunePlan, plan_digest, search_digest
@@ -70,8 +71,13 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     except KernelmarkError as error:
         return Standing(name=name, state=State.FAILED, plan=plan, reason=error.message)
     if header is not None and header.backend != plan.backend:
-        reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
-        return Standing(name=name, state=State.FAILED, plan=plan, reason=reason)
+        foreign = Reason(
+            "trials-of-another",
+            file=str(path),
+            tried_backend=header.backend,
+            backend=plan.backend,
+        )
+        return Standing(name=name, state=State.FAILED, plan=plan, reason=foreign)
     reason = stale(plan, header, last) if header is not None else ""
     edited = bool(reason) and not _locked(path)
     if edited and header is not None and header.plan != search_digest(plan):

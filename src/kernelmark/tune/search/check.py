@@ -137,7 +137,7 @@ def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Com
 
 
 def _judge(config: Config, compiled: Compiled, info: DeviceInfo) -> Candidate:
-    reason: str | None
+    reason: Reason | None
     if compiled.status is Status.OK:
         reason = static_reason(compiled.kernel.resources, info)
         verdict = Verdict.REJECTED if reason else Verdict.ACCEPTED

@@ -273,7 +273,7 @@ class Driver:
             reason = static_reason(compiled.kernel.resources, live.slot.info)
             if reason is None:
                 return None
-            status, error = Status.SKIPPED, Reason.of(reason)
+            status, error = Status.SKIPPED, reason
         elif status not in FINAL:
             return None
         cost_s = self._compile_cost_s(request)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.reason import BRIEF, format_reason
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import (
     Case,
     Config,
@@ -25,7 +25,6 @@ from kernelmark.core.result import (
     config_key,
 )
 from kernelmark.core.timing import Timer, Timing
-from kernelmark.core.units import bytes_text
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.journal import COMPILE, Journal, Trial, now
 
@@ -132,18 +131,18 @@ def spilled_bytes(resources: Mapping[str, int]) -> int:
     return resources.get("stack_bytes", 4 * resources.get("spilled_registers", 0))
 
 
-def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> str | None:
+def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> Reason | None:
     """Return why a compiled kernel need not be timed, from its resource usage, or None."""
     spilled = spilled_bytes(resources)
     # AMD waves wait for loads in order, so a reloaded register waits for all prefetched tiles.
     # SGPRs are spilled into lanes of VGPRs, not into memory.
     allowed = 0 if info.kind == "hip" else MAX_SPILLED_BYTES
     if spilled > allowed:
-        return f"spills {bytes_text(spilled)} a thread, above {bytes_text(allowed)}"
+        return Reason("kernel-spills", spilled=spilled, allowed=allowed)
     most = int(info.attributes.get("shared_per_block", "0"))
     used = resources.get("shared_bytes", 0)
     if most and used > most:
-        return f"needs {bytes_text(used)} of shared memory, a block has {bytes_text(most)}"
+        return Reason("kernel-shared-memory", used=used, most=most)
     return None
 
 

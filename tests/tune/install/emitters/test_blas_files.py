@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import hipblaslt, rocblas, tunableop
 from kernelmark.tune.install.emitters.base import Entry
@@ -186,14 +187,15 @@ def test_an_index_that_the_file_calls_otherwise_is_refused(w, tmp_path):
     )
     change = after(hipblaslt.emitter, [other], tmp_path, text)
     assert not change.edits
-    assert "its index 9 is Cijk_Alik" in change.held[0].reason
+    reason = change.held[0].reason
+    assert (reason.code, reason.fields["name"]) == ("index-differs", "Cijk_another")
 
 
 def test_an_index_without_its_kernel_s_name_is_refused(w, tmp_path):
     for emitter, backend in ((hipblaslt.emitter, "hipblaslt"), (rocblas.emitter, "rocblas")):
         outcome = w.outcome(backend=backend, config={"solution_index": 9}, kernel="")
         change = after(emitter, [outcome], tmp_path)
-        assert "kernel's name is not known" in change.held[0].reason
+        assert change.held[0].reason == Reason("index-unnamed", index=9)
 
 
 def test_calls_that_differ_in_what_is_not_asked_share_an_entry(w, tmp_path):
@@ -201,7 +203,7 @@ def test_calls_that_differ_in_what_is_not_asked_share_an_entry(w, tmp_path):
     plain = w.outcome("A_0", backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
     biased = w.outcome("A_1", w.product(bias=True), "hipblaslt", {"solution_index": 4}, kept=False)
     change = after(hipblaslt.emitter, [plain, biased], tmp_path)
-    assert "A_1 looks up the same entry" in change.held[0].reason
+    assert change.held[0].reason == Reason("entry-shared", name="A_1")
 
 
 def test_a_call_s_own_fields_are_used_and_checked(w, tmp_path):
@@ -211,7 +213,8 @@ def test_a_call_s_own_fields_are_used_and_checked(w, tmp_path):
     text = after(rocblas.emitter, [padded], tmp_path).edits[0].after
     assert "T,N,512,16,1,1024,2,0,2048,1024,512,bf16_r,bf16_r,f32_r,9" in text
     odd = w.outcome(backend="rocblas", config={"solution_index": 9}, blas={"m": "7"})
-    assert "its call has m=7" in after(rocblas.emitter, [odd], tmp_path).held[0].reason
+    reason = after(rocblas.emitter, [odd], tmp_path).held[0].reason
+    assert reason == Reason("call-differs", name="m", logged="7", tuned="512")
 
 
 @pytest.mark.parametrize(("kind", "word"), [("f8e4m3", "f8_r"), ("f8e5m2", "bf8_r")])
@@ -305,7 +308,8 @@ def test_rocblas_s_file_has_no_word_for_rounded_inputs(w, tmp_path):
 
 def test_rocblas_s_reserved_indices_have_no_place(w, tmp_path):
     outcome = w.outcome(backend="rocblas", config={"solution_index": -3})
-    assert "rocBLAS's own" in after(rocblas.emitter, [outcome], tmp_path).held[0].reason
+    reason = after(rocblas.emitter, [outcome], tmp_path).held[0].reason
+    assert reason == Reason("solution-not-tensile", index=-3, own=True)
 
 
 def test_rocblas_batches_have_strides(w, tmp_path):
@@ -486,7 +490,7 @@ def test_a_call_with_another_output_gets_no_kernel(w, tmp_path, problem, types, 
         blas=types,
     )
     made = after(hipblaslt.emitter, [outcome], tmp_path)
-    assert [held.reason.code for held in made.held] == ([] if written else ["format-type"])
+    assert [held.reason.code for held in made.held] == ([] if written else ["call-differs"])
 
 
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
@@ -514,18 +518,20 @@ def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problem", "reason"),
+    ("problem", "code", "fields"),
     [
-        ({"dtype": "i8"}, "does not tune GEMMs of i8"),
-        ({"dtype": "bf16", "c": "f32"}, "one type for A, B and C"),
-        ({"batch": 2, "bias": True}, "no bias to batches"),
+        ({"dtype": "i8"}, "format-dtype", {"op": "gemm", "dtype": "i8"}),
+        ({"dtype": "bf16", "c": "f32"}, "format-one-type", {"types": ("bf16", "bf16", "f32")}),
+        ({"batch": 2, "bias": True}, "format-bias", {"op": "batched_gemm", "dtype": "bf16"}),
     ],
 )
-def test_what_pytorch_does_not_tune(w, tmp_path, problem, reason):
+def test_what_pytorch_does_not_tune(w, tmp_path, problem, code, fields):
     outcome = w.outcome(
         problem=w.product(**problem), backend="hipblaslt", config={"solution_index": 9}
     )
-    assert reason in after(tunableop.emitter, [outcome], tmp_path).held[0].reason
+    reason = after(tunableop.emitter, [outcome], tmp_path).held[0].reason
+    assert reason.code == code
+    assert fields.items() <= reason.fields.items()
 
 
 # -- all three: what is written is what is read

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import nearest_config as configs
 from kernelmark.tune.install.emitters import sglang, sglang_moe, vllm, vllm_moe
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.search.driver import Driver
+from kernelmark_dev.raising import raises_code
 
 NAME = "N=512,K=1024,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
 OURS = {"block_m": 32, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 3}
@@ -208,32 +210,33 @@ def test_a_new_file_takes_no_problem_from_the_library_s_default(w, tmp_path):
     change = prepared(w, tmp_path / "c", [gained, other])
     assert not change.edits
     assert [held.name for held in change.held] == ["A"]
+    assert change.held[0].reason == Reason("new-file-changes", m=999, file=NAME)
 
 
 @pytest.mark.parametrize(
-    ("problem", "config"),
+    ("problem", "config", "code"),
     [
-        ({"dtype": "bf16"}, OURS),
-        ({"dtype": "f8e4m3", "tb": "n"}, OURS),
-        ({"dtype": "f8e4m3", "batch": 2}, OURS),
-        ({"dtype": "f8e4m3"}, OURS | {"split_k": 2}),
-        ({"dtype": "f8e4m3"}, OURS | {"block_k": 256}),
-        ({"dtype": "f8e4m3"}, OURS | {"mystery": 2}),
-        ({"dtype": "f8e4m3"}, {"block_m": 16}),
+        ({"dtype": "bf16"}, OURS, "format-dtype"),
+        ({"dtype": "f8e4m3", "tb": "n"}, OURS, "format-layout"),
+        ({"dtype": "f8e4m3", "batch": 2}, OURS, "format-op"),
+        ({"dtype": "f8e4m3"}, OURS | {"split_k": 2}, "format-no-setting"),
+        ({"dtype": "f8e4m3"}, OURS | {"block_k": 256}, "block-k-of-scales"),
+        ({"dtype": "f8e4m3"}, OURS | {"mystery": 2}, "format-no-setting"),
+        ({"dtype": "f8e4m3"}, {"block_m": 16}, "config-lacks"),
     ],
 )
-def test_what_their_kernel_cannot_do_is_held_back(w, tmp_path, problem, config):
+def test_what_their_kernel_cannot_do_is_held_back(w, tmp_path, problem, config, code):
     change = prepared(w, tmp_path / "c", [w.outcome("A", w.product(**problem), config=config)])
     assert not change.edits
-    assert [held.name for held in change.held] == ["A"]
+    assert [(held.name, held.reason.code) for held in change.held] == [("A", code)]
 
 
 def test_the_gpu_s_name_must_be_given(w, tmp_path):
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "format-device-name", format="sglang", given=""):
         applying.prepare(
             sglang.emitter, [w.outcome("A", w.product(dtype="f8e4m3"))], tmp_path, FrozenDict()
         )
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "argument-type", name="block_shape", given="128"):
         prepared(w, tmp_path, [w.outcome("A", w.product(dtype="f8e4m3"))], block_shape="128")
 
 
@@ -246,10 +249,10 @@ def test_the_gpu_s_name_is_spelled_as_the_library_spells_it(w, tmp_path, name):
 
 def test_a_gpu_s_name_that_no_file_can_have_is_refused(w, tmp_path):
     outcomes = [w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)]
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "format-device-name", given="NVIDIA,H200"):
         prepared(w, tmp_path, outcomes, device_name="NVIDIA,H200")
     given_ = FrozenDict({"device_name": "NVIDIA/H200"})
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "format-device-name", given="NVIDIA/H200"):
         applying.prepare(sglang.emitter, outcomes, tmp_path, given_)
 
 
@@ -327,7 +330,7 @@ def test_sglang_s_file_of_another_triton_is_the_base_of_a_new_one(w, tmp_path):
     assert list(document) == ["1", "64", "4096"]
     assert document["1"]["num_warps"] == 8  # of the newest
     assert change.edits[0].before is None
-    with pytest.raises(UsageError):
+    with raises_code(UsageError, "not-a-folder", path=tmp_path.name):
         applying.prepare(sglang_moe.emitter, moe_outcomes(w, 64), tmp_path, given_)
 
 

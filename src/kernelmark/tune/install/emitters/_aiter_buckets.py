@@ -60,7 +60,7 @@ def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
     settings.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
     unknown = sorted(settings.keys() - _OURS.keys())
     if unknown:
-        raise Unfit(Reason("aiter-no-setting", name=unknown[0]))
+        raise Unfit(Reason("format-no-setting", format="aiter", name=unknown[0]))
     missing = [name for name in _NEEDED if name not in settings]
     if missing:
         raise Unfit(Reason("config-lacks", name=missing[0]))

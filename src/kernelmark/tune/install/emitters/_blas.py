@@ -22,7 +22,9 @@ def blas_call(outcome: Outcome) -> Fields:
     try:
         computed = fields_of(outcome.problem)
     except ProblemError as error:
-        raise Unfit(f"BLAS libraries have no name for it: {error.message}") from None
+        raise Unfit(
+            Reason("of-operator", operator=outcome.problem.op, cause=error.message)
+        ) from None
     call = {**computed, **outcome.blas}
     _check_scales(outcome, call)
     _check_output(call["d_type"], computed["d_type"])
@@ -30,7 +32,7 @@ def blas_call(outcome: Outcome) -> Fields:
     call |= {name: word for name, word in computed.items() if "fnuz" in word}
     for name in _SHAPE:
         if call[name] != computed[name]:
-            raise Unfit(f"its call has {name}={call[name]} and its problem {name}={computed[name]}")
+            raise Unfit(Reason("call-differs", name=name, logged=call[name], tuned=computed[name]))
     return FrozenDict(call)
 
 
@@ -52,7 +54,7 @@ def _check_output(logged: str, tuned: str) -> None:
     """Raise Unfit if the logged output type differs from the tuned one: importers replace output
     types that a problem cannot have."""
     if logged != tuned.replace("_fnuz", "") and logged != tuned:
-        raise Unfit(Reason("format-type", logged=logged, tuned=tuned))
+        raise Unfit(Reason("call-differs", name="d_type", logged=logged, tuned=tuned))
 
 
 def base_arch(name: str) -> str:

@@ -134,8 +134,14 @@ class LineEmitter(Emitter):
 def _check_name(known: str | None, outcome: Outcome, config: Config) -> None:
     """Raise Unfit if the file has the index with another kernel name: it is of another build."""
     if known and known != outcome.tuned.kernel.name:
-        index = config["solution_index"]
-        raise Unfit(f"its index {index} is {known} in the file, not {outcome.tuned.kernel.name}")
+        raise Unfit(
+            Reason(
+                "index-differs",
+                index=config["solution_index"],
+                known=known,
+                name=outcome.tuned.kernel.name,
+            )
+        )
 
 
 def _merged(

@@ -27,6 +27,7 @@ from kernelmark.tune.install.emitters.base import (
     Held,
     Unfit,
     Wanted,
+    check_weights,
     option,
     settle,
     text_at,
@@ -65,10 +66,13 @@ class NearestEmitter(Emitter):
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
-            raise UsageError(f"{into} is not a folder", hint="give the folder of its configs")
-        if configs.parse_name(f"E=1,N=1,device_name={self._device(given)}.json") is None:
             raise UsageError(
-                f"{self.name}: the GPU's name is a part of the file's, and is missing or wrong",
+                Reason("not-a-folder", path=str(into)), hint="give the folder of its configs"
+            )
+        device = self._device(given)
+        if configs.parse_name(f"E=1,N=1,device_name={device}.json") is None:
+            raise UsageError(
+                Reason("format-device-name", format=self.name, given=device),
                 hint="give --with device_name=NVIDIA_H200, as torch.cuda.get_device_name() has it",
             )
         settled = settle(self, outcomes, lambda outcome: self._lookup_key(outcome, given))
@@ -107,7 +111,7 @@ class NearestEmitter(Emitter):
         before = text_at(file)
         text = before or self._fallback_text(file, shape) or "{}"
         old = configs.parse(text, str(file), self.style)
-        made = {m: _settings(outcome.tuned.config, shape) for m, outcome in put.items()}
+        made = {m: self._settings(outcome.tuned.config, shape) for m, outcome in put.items()}
         now = dict(old)
         kept = {m: self._answer(text, file, shape, m) for m in (*old, *others) if m not in made}
         for m, settings in made.items():
@@ -117,9 +121,7 @@ class NearestEmitter(Emitter):
         while lost := [m for m in kept if kept[m] != self._answer(text, file, shape, m)]:
             answer = kept[lost[0]]
             if answer is None:
-                raise Unfit(
-                    f"m={lost[0]} did not gain, and would be served by the new file {file.name}"
-                )
+                raise Unfit(Reason("new-file-changes", m=lost[0], file=file.name))
             text = _with(text, now, lost[0], dict(answer))
             now = configs.parse(text, str(file), self.style)
         wanted = [
@@ -138,6 +140,20 @@ class NearestEmitter(Emitter):
             notes.append(f"{outcome.name}: {m} of {file.name} serves m={first} {end}")
         edit = None if text == before else Edit(path=Path(file.name), before=before, after=text)
         return _FileChange(edit, wanted, notes)
+
+    def _settings(self, config: Config, shape: configs.Shape) -> dict[str, Any]:
+        settings = dict(config)
+        unequal = [n for n, same in _WITHOUT.items() if settings.pop(n, same) not in (same, None)]
+        if unknown := unequal or sorted(settings.keys() - _OURS.keys()):
+            raise Unfit(Reason("format-no-setting", format=self.name, name=unknown[0]))
+        if missing := [name for name in _NEEDED if name not in settings]:
+            raise Unfit(Reason("config-lacks", name=missing[0]))
+        if shape.block:
+            # The kernel loads one scale per step along k. SGLang raises a smaller block_k on AMD.
+            of_scale, step = shape.block[1], int(settings["block_k"])
+            if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
+                raise Unfit(Reason("block-k-of-scales", block_k=step, scale_k=of_scale))
+        return {_OURS[name]: value for name, value in ({"group_m": 1} | settings).items()}
 
     def _answer(
         self, text: str, file: Path, shape: configs.Shape, m: int
@@ -189,10 +205,9 @@ class BlockFp8Emitter(NearestEmitter):
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
         if problem.op != "gemm":
             raise Unfit(Reason("format-op", format=self.name, op=problem.op))
-        if {problem.dtypes["a"], problem.dtypes["b"]} - {*_F8}:
-            raise Unfit(f"{self.name}'s block-fp8 configs are for GEMMs of f8e4m3")
-        if (problem.options["ta"], problem.options["tb"]) != ("n", "t"):
-            raise Unfit(f"{self.name}'s weights are n×k (ta=n tb=t)")
+        if others := sorted({problem.dtypes["a"], problem.dtypes["b"]} - {*_F8}):
+            raise Unfit(Reason("format-dtype", format=self.name, op=problem.op, dtype=others[0]))
+        check_weights(self.name, problem)
         return configs.Shape(
             n=problem.dims["n"],
             k=problem.dims["k"],
@@ -226,24 +241,6 @@ def _with(text: str, now: configs.Entries, m: int, settings: dict[str, Any]) -> 
     return with_object(text, str(m), settings, after=None if below is None else str(below))
 
 
-def _settings(config: Config, shape: configs.Shape) -> dict[str, Any]:
-    settings = dict(config)
-    for name, same in _WITHOUT.items():
-        if settings.pop(name, same) not in (same, None):
-            raise Unfit(f"the kernel has no {name}")
-    unknown = sorted(settings.keys() - _OURS.keys())
-    missing = [name for name in _NEEDED if name not in settings]
-    if unknown or missing:
-        what = f"the kernel has no {unknown[0]}" if unknown else f"there is no {missing[0]}"
-        raise Unfit(what)
-    if shape.block:
-        # The kernel loads one scale per step along k. SGLang raises a smaller block_k on AMD.
-        of_scale, step = shape.block[1], int(settings["block_k"])
-        if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
-            raise Unfit(f"block_k={step} does not go with scales of {of_scale} along k")
-    return {_OURS[name]: value for name, value in ({"group_m": 1} | settings).items()}
-
-
 def _config(settings: Mapping[str, Any]) -> Config:
     config: dict[str, ConfigValue] = {_THEIRS.get(name, name): v for name, v in settings.items()}
     return FrozenDict(config)
@@ -256,5 +253,8 @@ def _fields(file: str, m: int) -> Fields:
 def _block(text: str) -> tuple[int, int]:
     words = text.strip("[]").split(",")
     if len(words) != 2 or not all(word.strip().isdecimal() and int(word) for word in words):
-        raise UsageError(f"block_shape={text} is not two sizes", hint="as block_shape=128,128")
+        raise UsageError(
+            Reason("argument-type", name="block_shape", given=text, wanted="two sizes"),
+            hint="as block_shape=128,128",
+        )
     return int(words[0]), int(words[1])

@@ -30,6 +30,7 @@ from kernelmark.tune.install.emitters.base import (
     Held,
     Unfit,
     Wanted,
+    check_weights,
     option,
     settle,
     text_at,
@@ -147,7 +148,7 @@ class Aiter(Emitter):
         family = option(self, given, "family") or _family(problem)
         arch = option(self, given, "arch") or outcome.arch.split(":")[0]
         if not arch.startswith("gfx"):
-            raise Unfit(f"aiter has no configs for {arch}")
+            raise Unfit(Reason("format-arch", format=self.name, arch=arch))
         batch = str(problem.dims.get("batch", "")) if family in _BY_BATCH else ""
         n, k = str(problem.dims["n"]), str(problem.dims["k"])
         backend = option(self, given, "backend")
@@ -200,7 +201,7 @@ class _Work:
         try:
             configs.folder_of(self.root, shape.family, shape.arch, backend)
         except UsageError as error:
-            raise Unfit(f"{error.message}; {error.hint}") from None
+            raise Unfit(Reason("hinted", cause=error.message, hint=error.hint)) from None
         return _read(self.root, shape.key(m))
 
     def watch(self, shape: Shape, m: int) -> None:
@@ -290,16 +291,13 @@ def _family(problem: Problem) -> str:
         return configs.FAMILIES[str(problem.options["scheme"])]
     if problem.op not in ("gemm", "batched_gemm"):
         raise Unfit(Reason("format-op", format="aiter's folder of GEMM configs", op=problem.op))
-    if (problem.options["ta"], problem.options["tb"]) != ("n", "t"):
-        raise Unfit("aiter's lookup knows no layout, and its weights are n×k (ta=n tb=t)")
-    wide = problem.dtypes["a"] in _SIXTEEN
-    if problem.op == "batched_gemm":
-        if not wide:
-            raise Unfit(f"aiter has no family of plain batches of {problem.dtypes['a']}")
-        return configs.FAMILIES["bf16"]
-    if not wide and problem.dtypes["a"] not in _EIGHT:
-        raise Unfit(f"aiter has no family of GEMMs of {problem.dtypes['a']}")
-    return "GEMM-A16W16" if wide else "GEMM-A8W8"
+    check_weights("aiter", problem)
+    dtype, batched = problem.dtypes["a"], problem.op == "batched_gemm"
+    if dtype in _SIXTEEN:
+        return configs.FAMILIES["bf16"] if batched else "GEMM-A16W16"
+    if batched or dtype not in _EIGHT:
+        raise Unfit(Reason("format-dtype", format="aiter", op=problem.op, dtype=dtype))
+    return "GEMM-A8W8"
 
 
 emitter = Aiter()

@@ -13,6 +13,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
 from kernelmark.tune.records.outcome import Outcome
@@ -24,9 +25,9 @@ ON_AMD = "Not yet run on AMD hardware: files are only read back as the library's
 class Unfit(Exception):
     """An outcome that cannot be written in a format, with the reason."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
-        self.reason = Reason.of(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Held:
     """A kept outcome that is not written, with the reason."""
 
     name: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +212,9 @@ def settle(
             winners[fields] = max(kept, key=lambda one: one.saved_s)
         else:
             others.append(fields)
-            held += [Held(name=o.name, reason=reasons.get(o.name) or reason or "") for o in kept]
-    held = [one for one in held if one.reason]
+            for one in kept:
+                if why := reasons.get(one.name) or reason:
+                    held.append(Held(name=one.name, reason=why))
     return Settled(winners=winners, others=tuple(others), held=tuple(held))
 
 
@@ -228,27 +230,33 @@ def kept_answers(
     ]
 
 
-def unwritable(emitter: Emitter, outcome: Outcome) -> str | None:
+def unwritable(emitter: Emitter, outcome: Outcome) -> Reason | None:
     """Return why a kept outcome must not be written by `emitter`, or None."""
     tuned = outcome.tuned
     if not emitter.takes(tuned.backend):
-        return f"it was tuned with {tuned.backend}, whose configs are not for {emitter.name}"
+        return Reason("format-backend", backend=tuned.backend, format=emitter.name)
     if not tuned.verified:
-        return "its result was not verified"
+        return Reason("winner-not-verified")
     if not tuned.config:
-        return "the backend's own default won: there is nothing to write"
+        return Reason("default-won")
     return None
 
 
-def _conflict(group: Sequence[Outcome]) -> str | None:
+def _conflict(group: Sequence[Outcome]) -> Reason | None:
     for outcome in group:
         if not outcome.kept:
-            return f"{outcome.name} looks up the same entry and did not gain"
+            return Reason("entry-shared", name=outcome.name)
     configs = {config_key(outcome.tuned.config) for outcome in group}
     if len(configs) > 1:
-        names = " and ".join(outcome.name for outcome in group)
-        return f"{names} look up the same entry and gained with different configs"
+        return Reason("entry-contested", names=tuple(outcome.name for outcome in group))
     return None
+
+
+def check_weights(name: str, problem: Problem) -> None:
+    """Raise Unfit unless the weights are n×k: the lookup key of some formats has no layout."""
+    ta, tb = problem.options["ta"], problem.options["tb"]
+    if (ta, tb) != ("n", "t"):
+        raise Unfit(Reason("format-layout", format=name, ta=ta, tb=tb))
 
 
 def solution_index(outcome: Outcome) -> int:
@@ -258,11 +266,11 @@ def solution_index(outcome: Outcome) -> int:
     # Some backends have the solution's name as config; the kernel then has the index.
     index = tuned.config.get("solution_index", tuned.kernel.resources.get("solution_index"))
     if not isinstance(index, int) or isinstance(index, bool):
-        raise Unfit("its solution_index is not known")
-    if not outcome.tuned.kernel.name:
-        raise Unfit("its kernel's name is not known, and an index alone may change its meaning")
-    if any(sign in outcome.tuned.kernel.name for sign in ",\n\r"):
-        raise Unfit("its kernel's name has a comma")
+        raise Unfit(Reason("index-unknown"))
+    if not tuned.kernel.name:
+        raise Unfit(Reason("index-unnamed", index=index))
+    if any(sign in tuned.kernel.name for sign in ",\n\r"):
+        raise Unfit(Reason("kernel-name-separator", name=tuned.kernel.name))
     return index
 
 

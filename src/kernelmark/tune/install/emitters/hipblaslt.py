@@ -87,7 +87,7 @@ class Hipblaslt(LineEmitter):
     def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
         index = solution_index(outcome)
         if index <= 0:
-            raise Unfit(f"the library's reader skips the index {index}")
+            raise Unfit(Reason("index-skipped", index=index))
         call = blas_call(outcome)
         us = outcome.tuned.median_s * 1e6
         columns = [name for name in _COLUMNS if name != "bias_type" or name in call]

@@ -140,7 +140,7 @@ def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntr
     except KernelmarkError as error:
         raise Unfit(error.message) from None
     if not choice.entries:
-        raise Unfit("its config is no lowering that a spec could apply")
+        raise Unfit(Reason("config-no-lowering"))
     note = {
         "arch": arch,
         "config": dict(config),
@@ -197,7 +197,7 @@ def _target(arch: str) -> Target:
     kind = "hip" if arch.startswith("gfx") else "cuda" if arch.startswith("sm_") else "cpu"
     goal = target(DeviceInfo(name=arch, kind=kind, model=arch, arch=arch))
     if goal is None:
-        raise Unfit(f"iree has no target for {arch}")
+        raise Unfit(Reason("iree-no-target", kind=kind, arch=arch))
     return goal
 
 
@@ -226,7 +226,7 @@ def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome])
 
 def _clashes(
     kept: Mapping[Fields, Outcome], others: Sequence[Fields], base: Spec
-) -> list[tuple[Fields, str]]:
+) -> list[tuple[Fields, Reason]]:
     """Return the winners that cannot be in the file, with the reason: another architecture, a root
     op shared with a problem that has another config or did not gain, or a config that is not a
     lowering."""
@@ -238,21 +238,22 @@ def _clashes(
         try:
             entries = _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
         except Unfit as error:
-            clashes.append((fields, str(error)))
+            clashes.append((fields, error.reason))
             continue
         archs = archs or {outcome.arch}
         if outcome.arch not in archs:
-            clashes.append((fields, f"the file is for {', '.join(sorted(archs))}"))
+            reason = Reason("file-arch", archs=tuple(sorted(archs)), arch=outcome.arch)
+            clashes.append((fields, reason))
         elif any((outcome.arch, entry.root.name) in unchanged for entry in entries):
-            clashes.append((fields, "a problem that did not gain has the same root op"))
+            clashes.append((fields, Reason("root-op-shared")))
         elif any(taken.get(e.root.name, e.lowering) != e.lowering for e in entries):
-            clashes.append((fields, "another winner has the same root op with another config"))
+            clashes.append((fields, Reason("root-op-contested")))
         else:
             taken |= {entry.root.name: entry.lowering for entry in entries}
     return clashes
 
 
-def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str | None:
+def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> Reason | None:
     """Return why a winner's dispatches do not have its config when compiled with the spec, or
     None."""
     goal = _target(outcome.arch)
@@ -260,8 +261,8 @@ def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str | None:
     try:
         lost = choices.unapplied(outcome.problem, choice, spec, (*goal.flags, *flags))
     except KernelmarkError as error:
-        return f"it does not compile with the spec: {error.message.splitlines()[0]}"
-    return "its compiled dispatch does not have the spec's config" if lost else None
+        return Reason("spec-not-compiled", cause=error.message)
+    return Reason("spec-not-applied") if lost else None
 
 
 def _entries(spec: Spec) -> list[Entry]:
@@ -290,9 +291,13 @@ def _parsed(text: str, path: Path) -> Spec:
     try:
         return parse_spec(text)
     except ValueError as error:
-        raise UsageError(f"{path}: a kernelmark comment cannot be read: {error}") from None
+        raise UsageError(
+            Reason("spec-comment-unreadable", file=str(path), error=str(error))
+        ) from None
     except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+        raise UsageError(
+            Reason("in-file", file=str(path), cause=error.message), hint=error.hint
+        ) from None
 
 
 emitter = IreeSpec()

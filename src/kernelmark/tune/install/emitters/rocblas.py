@@ -17,6 +17,7 @@ from pathlib import Path
 
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters._blas import blas_call
 from kernelmark.tune.install.emitters._lines import LineEmitter, Row
@@ -70,9 +71,12 @@ class Rocblas(LineEmitter):
     def lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
         call = blas_call(outcome)
         if call["a_type"] != call["b_type"]:
-            raise Unfit("rocBLAS's file has one type for A and B")
+            types = (call["a_type"], call["b_type"])
+            raise Unfit(
+                Reason("format-one-type", format=self.name, operands=("A", "B"), types=types)
+            )
         if call["compute_type"] in _ROUNDED:
-            raise Unfit(f"rocBLAS's file has no compute type {call['compute_type']}")
+            raise Unfit(Reason("format-compute", format=self.name, compute=call["compute_type"]))
         cells = dict(call) | {"M": call["m"], "N": call["n"], "K": call["k"]}
         cells |= {"input_type": call["a_type"], "output_type": call["c_type"]}
         return _lookup_key(cells)
@@ -102,9 +106,7 @@ def _file_index(outcome: Outcome) -> int:
     # Without a recorded index, only negative indices are known to be Tensile's.
     if number < -_RESERVED:
         return -number - _RESERVED
-    if number > 0:
-        raise Unfit(f"Tensile did not name the solution {number}, and the file names Tensile's")
-    raise Unfit(f"the solution {number} is rocBLAS's own and has no place in the file")
+    raise Unfit(Reason("solution-not-tensile", index=number, own=number <= 0))
 
 
 def _lookup_key(cells: Fields) -> Fields:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import Reason
 from kernelmark.tune.install import nearest_config as configs
 from kernelmark.tune.install.emitters._nearest import MoeEmitter
 from kernelmark.tune.install.emitters.base import text_at
@@ -29,7 +30,7 @@ class SglangMoe(MoeEmitter):
         missing."""
         if not configs.VERSION.match(file.parent.name):
             raise UsageError(
-                f"{file.parent.name} is no folder that SGLang reads",
+                Reason("not-a-folder", path=file.parent.name, of="SGLang's configs"),
                 hint="give that of its Triton version, as configs/triton_3_6_0",
             )
         other = configs.find_file(file.parent.parent, shape, self.style)

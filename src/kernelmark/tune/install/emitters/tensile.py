@@ -101,7 +101,7 @@ class Tensile(Emitter):
         change = self._merged(into, [*extra.items()], library.names, force=force, no_eff=True)
         written = {wanted.name for wanted in change.wanted}
         held += [
-            Held(name=name, reason="its size is in the file already, and force=no leaves it")
+            Held(name=name, reason=Reason("size-in-file"))
             for name in library.names.values()
             if name not in written
         ]
@@ -222,10 +222,10 @@ class _Library:
         arch = outcome.arch.split(":")[0]
         named = [one for one in self._named.get(name, []) if _arch(one[1]) in ("", arch)]
         if not named:
-            raise Unfit(f"no logic file for {arch} has a solution called {name or '(no name)'}")
+            raise Unfit(Reason("solution-not-in-logic", name=name, arch=arch))
         distinct = {(_equality(file), tensile.digest(one)) for file, _, one in named}
         if len(distinct) > 1:
-            raise Unfit(f"{len(distinct)} different solutions are called {name}")
+            raise Unfit(Reason("solution-ambiguous", name=name, count=len(distinct)))
         file, logic, solution = named[0]
         target = _equality(file)
         if target not in extra:

@@ -107,7 +107,8 @@ class TunableOp(LineEmitter):
         call, types = blas_call(outcome), outcome.problem.dtypes
         unknown = next((types[x] for x in "abc" if types[x] not in _TYPES), None)
         if unknown:
-            raise Unfit(f"TunableOp does not tune GEMMs of {unknown}")
+            op = outcome.problem.op
+            raise Unfit(Reason("format-dtype", format=self.name, op=op, dtype=unknown))
         letters = call["transA"] + call["transB"]
         params = f"{letters.lower()}_{call['m']}_{call['n']}_{call['k']}"
         if call["batch_count"] != "1":
@@ -182,17 +183,19 @@ def _operation(call: Fields, types: Mapping[str, str]) -> tuple[str, str]:
     bias = call["bias_vector"] != "0"
     if a.startswith("f8"):
         if call["batch_count"] != "1":
-            raise Unfit("TunableOp has no batches of scaled GEMMs")
+            raise Unfit(Reason("format-dtype", format="tunableop", op="batched_gemm", dtype=a))
         if bias and c not in _BIAS_TYPES:
-            raise Unfit(f"TunableOp has no bias of {c}")
+            raise Unfit(Reason("format-bias", format="tunableop", op="gemm", dtype=c))
         rowwise = int(call["scaleA"] == _VECTOR_SCALE)
         end = f"_rw_{rowwise}_bias_{_BIAS_TYPES[c] if bias else 'None'}"
         return f"ScaledGemmTunableOp_{_TYPES[a]}_{_TYPES[b]}_{_TYPES[c]}", end
     if not a == b == c:
-        raise Unfit("TunableOp has one type for A, B and C")
+        raise Unfit(
+            Reason("format-one-type", format="tunableop", operands=("A", "B", "C"), types=(a, b, c))
+        )
     word = _word(a, call["compute_type"])
     if bias and call["batch_count"] != "1":
-        raise Unfit("TunableOp adds no bias to batches")
+        raise Unfit(Reason("format-bias", format="tunableop", op="batched_gemm", dtype=c))
     if bias:
         return f"GemmAndBiasTunableOp_{word}", ""
     kind = "GemmTunableOp" if call["batch_count"] == "1" else "GemmStridedBatchedTunableOp"
@@ -204,7 +207,7 @@ def _word(dtype: str, compute: str) -> str:
     if dtype == "f32" and compute == "xf32_r":
         return "tf32"
     if compute in ("f32_f16_r", "f32_bf16_r"):
-        raise Unfit(f"TunableOp has no operation that computes in {compute}")
+        raise Unfit(Reason("format-compute", format="tunableop", compute=compute))
     return _TYPES[dtype]
 
 

@@ -282,7 +282,6 @@ TEMPLATES = {
     "file-not-op": "{file} is a kernel file, not an op",
     "not-kernel-file": "{file} is no kernel file",
     "stdin-format": "stdin is read as kernelmark's own JSON only, not as {format}",
-    "file-without-results": "{file}: holds no results",
     "no-runs": "there is no run to look back at",
     "no-run-with-label": "no run has the label {label!r}",
     "no-result-matches": "no stored result matches",
@@ -751,7 +750,6 @@ TEMPLATES = {
     "page-without-figure": "this page has no figure",
     "figure-failed": "the figure could not be drawn",
     "not-stored": "there is no such {what}",
-    "store-without-runs": "the store has no runs yet",
     "not-served": "cannot serve at {host}:{port}: {error}",
     # Verdicts
     "only-in-base": "head has no such result",

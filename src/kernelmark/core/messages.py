@@ -1128,6 +1128,7 @@ TEMPLATES = {
     "winner-not-verified": "its result was not verified",
     "default-won": "the backend's own default won: there is nothing to write",
     "entry-shared": "{name} looks up the same entry and did not gain",
+    "entry-of-unwritten": "{name} looks up the same entry and cannot be written",
     "entry-contested": "{names:and} look up the same entry and gained with different configs",
     "tuned-with-another-version": (
         "it was tuned with {backend} {tuned}, here is {here}: tune again"

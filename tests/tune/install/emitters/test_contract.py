@@ -12,7 +12,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.install.emitters.base import Edit, checked_options
+from kernelmark.tune.install.emitters.base import Edit, checked_options, settle
 from kernelmark_dev.raising import raises_code
 
 
@@ -216,3 +216,14 @@ def test_edits_are_relative(case):
     emitter, outcomes, into, given = case
     change = emitter.emit(outcomes, into, given)
     assert all(isinstance(edit, Edit) and not edit.path.is_absolute() for edit in change.edits)
+
+
+def test_every_winner_is_written_or_has_a_reason(w):
+    emitter = registry.get("python")
+    group = [w.outcome(name="good"), w.outcome(name="unchecked", worst=2.0)]
+    settled = settle(emitter, group, lambda one: {"m": 1})
+    assert settled.winners == {}
+    assert {held.name: held.reason.code for held in settled.held} == {
+        "good": "entry-of-unwritten",
+        "unchecked": "winner-not-verified",
+    }

@@ -213,8 +213,9 @@ def settle(
         else:
             others.append(fields)
             for one in kept:
-                if why := reasons.get(one.name) or reason:
-                    held.append(Held(name=one.name, reason=why))
+                why = reasons.get(one.name) or reason
+                why = why or Reason("entry-of-unwritten", name=next(iter(reasons)))
+                held.append(Held(name=one.name, reason=why))
     return Settled(winners=winners, others=tuple(others), held=tuple(held))
 
 

@@ -225,22 +225,31 @@ def test_many_rows_show_what_changed(kmark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("words", "reason", "fields"),
     [
-        (("base", "nosuch"), 2, "no run has the id"),
-        (("base", "nosuch.json"), 2, "no file nosuch.json"),
-        (("base", "head", "--rule", "rubost"), 2, "unknown rule 'rubost'"),
-        (("base", "head", "--fail-on", "slow"), 2, "unknown verdict 'slow'"),
-        (("base", "head", "--explain", "99"), 2, "there is no row '99'"),
-        (("base", "head", "--explain", "0"), 2, "there is no row '0'"),
-        (("base", "head", "--match", "name"), 2, "name"),
-        (("base", "head", "--explain", "1", "--json", "-"), 2, "--explain shows one row in words"),
-        (("base", "head", "--explain", "1", "--md", "a.md"), 2, "--explain shows one row in words"),
-        (("base",), 2, "HEAD"),
+        (("nosuch.json",), "file-missing", {"file": "nosuch.json"}),
+        (("head", "--rule", "rubost"), "unknown-name", {"what": "rule", "name": "rubost"}),
+        (("head", "--explain", "99"), "unknown-name", {"what": "row", "name": "99"}),
+        (("head", "--explain", "0"), "unknown-name", {"what": "row", "name": "0"}),
+        (("head", "--explain", "1", "--json", "-"), "options-exclusive", {"options": ("--json",)}),
+        (("head", "--explain", "1", "--md", "a.md"), "options-exclusive", {"other": "--explain"}),
     ],
 )
-def test_refused(refused, two, words, code, sentence):
-    assert sentence in refused("compare", *words, code=code).err.splitlines()[0]
+def test_is_refused_with_a_code(refused, two, words, reason, fields):
+    refused("compare", "base", *words, reason=reason, **fields)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("base", "nosuch"), "nosuch"),
+        (("base", "head", "--fail-on", "slow"), "slow"),
+        (("base", "head", "--match", "name"), "name"),
+        (("base",), "HEAD"),
+    ],
+)
+def test_what_is_refused_is_named(refused, two, words, named):
+    assert named in refused("compare", *words).err.splitlines()[0]
 
 
 def test_only_rows_of_both_sides_are_compared_by_a_bare_mean(kmark, tmp_path):
@@ -254,15 +263,14 @@ def test_only_rows_of_both_sides_are_compared_by_a_bare_mean(kmark, tmp_path):
 def test_a_file_of_no_known_format_points_to_import(refused, two, tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     ended = refused("compare", "base", str(tmp_path / "x.csv"))
-    assert "is in no format that can be read" in ended.err
+    assert str(tmp_path / "x.csv") in ended.err
     assert "kmark import --as" in ended.err
 
 
 def test_nothing_to_compare_is_code_4(refused, tmp_path):
     (tmp_path / "x-gemm.csv").write_text(GOLDEN_CSV)
     (tmp_path / "a.json").write_text(codec.dumps(run("a", 1.0)))
-    ended = refused("compare", str(tmp_path / "x-gemm.csv"), str(tmp_path / "a.json"), code=4)
-    assert "nothing in common" in ended.err
+    refused("compare", str(tmp_path / "x-gemm.csv"), str(tmp_path / "a.json"), code=4)
 
 
 def test_import_of_another_tool_is_kept_once(kmark, tmp_path):
@@ -311,52 +319,52 @@ HIPBLASLT = """\
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "sentence", "code"),
+    ("name", "text", "values", "code"),
     [
-        ("a-gemm.csv", GOLDEN_CSV.splitlines()[0] + "\n", "there are no results in it", 4),
-        ("a-gemm.csv", GOLDEN_CSV[:-16], "line 3 has 10 values for 13 columns", 2),
-        ("a.txt", HIPBLASLT[:-30], "line 2 has 8 values for 12 columns", 2),
-        ("a.csv", "x_val;aten-latency;b-latency\n(8, 8);0.01", "line 2 has 2 values for 3", 2),
-        ("a.csv", "x_val;aten-speedup;b-latency-x\n(8, 8);0.01\n", "no column ends in", 2),
+        ("a-gemm.csv", GOLDEN_CSV.splitlines()[0] + "\n", (), 4),
+        ("a-gemm.csv", GOLDEN_CSV[:-16], ("line 3", "10", "13"), 2),
+        ("a.txt", HIPBLASLT[:-30], ("line 2", "8", "12"), 2),
+        ("a.csv", "x_val;aten-latency;b-latency\n(8, 8);0.01", ("line 2", "2", "3"), 2),
+        ("a.csv", "x_val;aten-speedup;b-latency-x\n(8, 8);0.01\n", (), 2),
     ],
 )
-def test_a_file_that_is_cut_has_its_own_error(refused, tmp_path, name, text, sentence, code):
+def test_a_file_that_is_cut_has_its_own_error(refused, tmp_path, name, text, values, code):
     place = str(tmp_path / name)
     (tmp_path / name).write_text(text)
     for words in (("import", place), ("compare", place, place)):
         ended = refused(*words, code=code)
-        assert sentence in ended.err
-        assert "log of calls" not in ended.err
+        assert all(value in ended.err for value in (place, *values))
+        assert ended.reason.root.code != "format-of-other"
         assert "kmark run" not in ended.err
 
 
 def test_import_refuses(refused, tmp_path):
     file = tmp_path / "x-gemm.csv"
     file.write_text(GOLDEN_CSV)
-    assert "not a date" in refused("import", str(file), "--started", "yesterday").err
-    assert "unknown format" in refused("import", str(file), "--as", "excel").err
+    refused("import", str(file), "--started=no", reason="argument-type", name="--started")
+    refused("import", str(file), "--as", "excel", reason="unknown-name", name="excel")
     other = tmp_path / "y.csv"
     other.write_text("a,b\n")
-    assert "no format" in refused("import", str(other)).err
-    assert "own JSON only" in refused("import", "-", "--as", "googlebench").err
+    assert str(other) in refused("import", str(other)).err
+    refused("import", "-", "--as", "googlebench")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason", "fields"),
     [
-        (("--device", "foo"), "--device 'foo' is not a device"),
-        (("--device", "hip:x"), "--device 'hip:x' is not a device"),
-        (("--device", "hip:"), "--device 'hip:' is not a device"),
-        (("--arch", "gfxfoo"), "--arch 'gfxfoo' is not a GPU architecture"),
-        (("--arch", "sm90"), "--arch 'sm90' is not a GPU architecture"),
-        (("--workload", "w", "--arch", "gfxfoo"), "gfxfoo"),
-        (("--workload", "w", "--arch", "gfx999"), "known: sm_75"),
+        (("--device", "foo"), "device-form", {"device": "foo"}),
+        (("--device", "hip:x"), "device-form", {"device": "hip:x"}),
+        (("--device", "hip:"), "device-form", {"device": "hip:"}),
+        (("--arch", "gfxfoo"), "not-gpu-arch", {"arch": "gfxfoo"}),
+        (("--arch", "sm90"), "not-gpu-arch", {"arch": "sm90"}),
+        (("--workload", "w", "--arch", "gfxfoo"), "not-gpu-arch", {"arch": "gfxfoo"}),
+        (("--workload", "w", "--arch", "gfx999"), "arch-unknown", {"arch": "gfx999"}),
     ],
 )
-def test_import_refuses_a_machine_that_cannot_be(refused, tmp_path, words, told):
+def test_import_refuses_a_machine_that_cannot_be(refused, tmp_path, words, reason, fields):
     file = tmp_path / "x-gemm.csv"
     file.write_text(GOLDEN_CSV)
-    assert told in refused("import", str(file), *words).err
+    refused("import", str(file), *words, reason=reason, **fields)
     assert not (tmp_path / "w").exists()
 
 
@@ -400,12 +408,11 @@ def test_files_of_golden_and_tot_join(kmark, tmp_path):
 def test_a_rule_that_warns_after_it_fails_is_refused(refused, two, tmp_path):
     (tmp_path / "r.toml").write_text('rule = "ratio"\nwarn = 1.2\nfail = 1.1\n')
     ended = refused("compare", "base", "head", "--rule", str(tmp_path / "r.toml"))
-    assert "warn = 1.2 is above fail = 1.1" in ended.err
+    assert "1.2" in ended.err
+    assert "1.1" in ended.err
     (tmp_path / "r.toml").write_text('rule = "rob')
-    assert (
-        "hint: for example: rule ="
-        in refused("compare", "base", "head", "--rule", str(tmp_path / "r.toml")).err
-    )
+    words = ("compare", "base", "head", "--rule", str(tmp_path / "r.toml"))
+    assert 'rule = "ratio"' in refused(*words, reason="file-not-toml").err.splitlines()[1]
 
 
 def test_rows_that_are_unsure_are_not_called_unchanged(kmark, tmp_path):
@@ -419,7 +426,8 @@ def test_rows_that_are_unsure_are_not_called_unchanged(kmark, tmp_path):
 
 
 def test_a_rule_that_is_not_there_is_told_about_rules(refused, two):
-    assert "rule" in refused("compare", "golden", "head", "--rule", "no.toml").err.splitlines()[1]
+    ended = refused("compare", "golden", "head", "--rule", "no.toml", reason="file-missing")
+    assert "golden-tot" in ended.err.splitlines()[1]
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_another_workload_is_left_alone(kmark, refused, log, folder, tmp_path):
     assert kmark("import", first, "--workload", folder).code == 0
     assert kmark("import", first, "--workload", folder).code == 0, "the same again"
     ended = refused("import", second, "--workload", folder)
-    assert f"is there already, and is from {first}" in ended.err
+    assert first in ended.err
     assert "--force" in ended.err
     assert kmark("import", second, "--workload", folder, "--force").code == 0
     (call,) = read(tmp_path / "mine" / "workload.csv").calls
@@ -108,10 +108,10 @@ def test_edits_are_not_lost(kmark, refused, log, folder, tmp_path):
     kmark("import", place, "--workload", folder)
     file = tmp_path / "mine" / "workload.csv"
     file.write_text(file.read_text().replace(",1,", ",9,", 1))
-    assert "was changed since" in refused("import", place, "--workload", folder).err
+    assert str(file) in refused("import", place, "--workload", folder).err
     assert read(file).calls[0].count == 9
     (tmp_path / "mine" / "inputs.json").write_text("[]")
-    assert "is from something else" in refused("import", place, "--workload", folder).err
+    assert str(file) in refused("import", place, "--workload", folder).err
 
 
 def test_stdin_and_lists(kmark, folder, tmp_path, monkeypatch):
@@ -122,8 +122,8 @@ def test_stdin_and_lists(kmark, folder, tmp_path, monkeypatch):
 
 
 def test_a_log_without_workload_is_told_what_it_is(refused, log, tmp_path):
-    assert "is a log of calls (hipblaslt)" in refused("import", log("noise", LINE)).err
-    assert "add: --workload DIR" in refused("import", log("5,48,32", name="x.csv")).err
+    refused("import", log("noise", LINE), reason="format-of-other", format="hipblaslt")
+    assert "--workload DIR" in refused("import", log("5,48,32", name="x.csv")).err
     trace = tmp_path / "t.json"
     trace.write_text('{"schemaVersion": 1, "traceEvents": []}')
     assert "--workload DIR" in refused("import", str(trace), code=4).err
@@ -134,12 +134,14 @@ def test_formats_are_named_in_one_spelling_and_taken_in_several(kmark, refused, 
     for word in ("aiter-csv", "aiter_csv", "aiter"):
         ended = kmark("import", place, "--workload", folder, "--as", word)
         assert "1 call of 1 problem in 1 file (aiter-csv)" in ended.err
-    ended = refused("import", place, "--workload", folder, "--as", "t")
-    assert "format 't' may be torch-trace, triton-autotune or tunableop" in ended.err
-    ended = refused("import", place, "--workload", folder, "--as", "torch_tracer")
-    assert "did you mean torch-trace?" in ended.err
+    candidates = ("torch-trace", "triton-autotune", "tunableop")
+    words = ("import", place, "--workload", folder, "--as")
+    refused(*words, "t", reason="format-ambiguous", name="t", candidates=candidates)
+    ended = refused(*words, "torch_tracer", reason="unknown-name", name="torch_tracer")
+    assert " torch-trace? " in ended.err
     assert "aiter_csv" not in ended.err
-    assert "add: --workload DIR" in refused("import", place, "--as", "aiter_csv").err
+    ended = refused("import", place, "--as", "aiter_csv", reason="format-of-other")
+    assert "--workload DIR" in ended.err
 
 
 def test_how_a_list_was_read_is_told(kmark, log, folder):
@@ -155,52 +157,52 @@ def test_timings_are_sent_to_history(kmark, refused, log, folder, tmp_path):
     columns = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"'
     place = log(columns, '"KERNEL_DISPATCH","k",1000,3000', name="x_kernel_trace.csv")
     ended = refused("import", place, "--workload", folder)
-    assert "holds timings (rocprof), not problems" in ended.err
+    assert "rocprof" in ended.err
     assert f"kmark import {place}" in ended.err
     assert not (tmp_path / "mine").exists()
     assert "1 result added" in kmark("import", place).err
-    assert "not problems" in refused("import", log(LINE), place, "--workload", folder).err
+    assert place in refused("import", log(LINE), place, "--workload", folder).err
 
 
 @pytest.mark.parametrize("words", [(), ("--workload", "DIR")])
 def test_what_is_no_file_or_empty(refused, log, folder, tmp_path, words):
     asked = [folder if word == "DIR" else word for word in words]
     (tmp_path / "logs").mkdir()
-    ended = refused("import", str(tmp_path / "logs"), *asked)
-    assert "is a folder" in ended.err
+    ended = refused("import", str(tmp_path / "logs"), *asked, reason="file-is-folder")
     assert "logs/*" in ended.err
-    assert "--as" not in refused("import", str(tmp_path / "none.log"), *asked).err
+    ended = refused("import", str(tmp_path / "none.log"), *asked, reason="file-missing")
+    assert "--as" not in ended.err
     for name in ("x.log", "x.csv"):
-        assert "is empty" in refused("import", log(name=name), *asked).err
+        assert name in refused("import", log(name=name), *asked).err
     assert not (tmp_path / "mine").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "reason", "fields"),
     [
-        (("--workload", "DIR", "--label", "x"), "are for results"),
+        (("--workload", "DIR", "--label", "x"), "options-exclusive", {"options": ("--label",)}),
+        (("--workload", "DIR", "--as", "nvbench"), "format-of-other", {"format": "nvbench"}),
+        (("--workload", "DIR", "--dtype", "f33"), "unknown-name", {"name": "f33"}),
+        (("--workload", "DIR", "--skipped", "/no/x"), "file-without-folder", {"folder": "/no"}),
+        (("--force",), "option-needs", {"options": ("--force",), "other": "--workload"}),
         (
-            ("--workload", "DIR", "--as", "nvbench"),
-            "nvbench is a format of results, not of logs of calls",
+            ("--dtype", "f16", "--key", "x"),
+            "option-needs",
+            {"options": ("--dtype", "--key"), "other": "--workload"},
         ),
-        (("--workload", "DIR", "--dtype", "f33"), "unknown dtype 'f33'"),
-        (("--workload", "DIR", "--skipped", "/nonexistent/x"), "no folder"),
-        (("--force",), "are for logs of calls"),
-        (("--dtype", "f16"), "are for logs of calls"),
     ],
 )
-def test_what_does_not_go_together(refused, log, folder, words, sentence):
+def test_what_does_not_go_together(refused, log, folder, words, reason, fields):
     asked = [folder if word == "DIR" else word for word in words]
-    assert sentence in refused("import", log(LINE), *asked).err
+    refused("import", log(LINE), *asked, reason=reason, **fields)
 
 
 def test_nothing_is_made_of_a_file_without_calls(refused, log, folder, tmp_path):
-    ended = refused("import", log("nothing"), "--workload", folder)
-    assert "holds no call in any format tried" in ended.err
+    ended = refused("import", log("nothing"), "--workload", folder, reason="log-without-calls")
     assert "hipblaslt" in ended.err.splitlines()[1]
     assert not (tmp_path / "mine").exists()
     (tmp_path / "mine").write_text("")
-    assert "cannot be made" in refused("import", log(LINE), "--workload", folder).err
+    refused("import", log(LINE), "--workload", folder, reason="folder-not-made", folder=folder)
 
 
 def test_formats_are_listed(kmark):

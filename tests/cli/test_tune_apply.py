@@ -94,24 +94,29 @@ def test_export_of_a_run_is_as_before(kmark):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "reason", "fields"),
     [
-        (["--as", "nonsense", "-o", "x"], "unknown emitter 'nonsense'"),
-        (["--as", "python"], "needs a place"),
-        (["--as", "python", "-o", "x", "--csv", "-"], "--as writes winners"),
-        (["-o", "x"], "go with --as"),
-        (["--as", "aiter", "-o", "x"], "--base PATH"),
-        (["--as", "python", "-o", "x", "--with", "a=1"], "has no option 'a'"),
+        (["--as", "nonsense", "-o", "x"], "unknown-name", {"name": "nonsense"}),
+        (["--as", "python"], "option-needs", {"options": ("--as python",), "other": "-o"}),
+        (
+            ["--as", "python", "-o", "x", "--csv", "-", "--store", "s"],
+            "options-exclusive",
+            {"options": ("--csv", "--store"), "other": "--as"},
+        ),
+        (["-o", "x"], "option-needs", {"options": ("-o",), "other": "--as"}),
+        (["--as", "aiter", "-o", "x"], "option-needs", {"other": "--base"}),
+        (["--as", "python", "-o", "x", "--with", "a=1"], "option-unknown", {"name": "a"}),
     ],
 )
-def test_export_refuses(refused, tuned, words, message, tmp_path, monkeypatch):
+def test_export_refuses(refused, tuned, words, reason, fields, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert message in refused("export", tuned(), *words).err
+    refused("export", tuned(), *words, reason=reason, **fields)
 
 
 def test_export_does_not_overwrite(refused, tuned, tmp_path):
     (tmp_path / "t.py").write_text("mine")
-    refused("export", tuned(), "--as", "python", "-o", str(tmp_path / "t.py"))
+    words = ("export", tuned(), "--as", "python", "-o", str(tmp_path / "t.py"))
+    refused(*words, reason="file-exists", file=str(tmp_path / "t.py"))
     assert (tmp_path / "t.py").read_text() == "mine"
 
 
@@ -216,8 +221,8 @@ def test_a_winner_that_does_not_run_has_no_time_and_a_reason(
 
 def test_a_dry_run_that_writes_is_refused(refused, tuned, tmp_path):
     to = ("--as", "python", "--to", str(tmp_path / "t.py"))
-    ended = refused("tune", "apply", tuned(), *to, "--dry-run", "--write")
-    assert "--dry-run and --write do not go together" in ended.err
+    words = ("tune", "apply", tuned(), *to, "--dry-run", "--write")
+    refused(*words, reason="options-exclusive", options=("--write",), other="--dry-run")
     assert not (tmp_path / "t.py").exists()
 
 
@@ -245,10 +250,10 @@ def test_a_device_that_is_not_here_is_one_sentence(kmark, tuned, tmp_path):
 def test_nothing_kept_is_nothing_to_do(refused, kmark, tuned, tmp_path):
     folder = tuned(outcome(kept=False))
     ended = kmark("tune", "apply", folder, "--as", "python", "--to", str(tmp_path / "t.py"))
-    assert ended.code == 4
+    assert (ended.code, ended.reason.code) == (4, "none-kept")
     ended = kmark("tune", "apply", tuned(), "--as", "rocblas", "--to", str(tmp_path / "t.csv"))
-    assert ended.code == 4
-    assert "SSS_NN_0 is not written: it was tuned with triton" in ended.err
+    assert (ended.code, ended.reason.code) == (4, "no-winner-fits")
+    assert "SSS_NN_0" in ended.err
     (tmp_path / "empty").mkdir()
     assert kmark("export", str(tmp_path / "empty"), "--as", "python", "-o", "x").code == 4
 

@@ -244,18 +244,18 @@ def test_results_of_before_do_not_stand_in_for_journals(folder, export):
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "key"),
     [
-        ('nonsense = "maybe"', "reference.config.nonsense is no parameter of fake"),
-        ('tile_m = "maybe"', 'reference.config.tile_m cannot be "maybe"'),
+        ('nonsense = "maybe"', "reference.config.nonsense"),
+        ('tile_m = "maybe"', "reference.config.tile_m"),
     ],
 )
-def test_a_mistake_in_the_reference_is_told_before_the_search(kmark, tmp_path, line, sentence):
+def test_a_mistake_in_the_reference_is_told_before_the_search(kmark, tmp_path, line, key):
     folder = make_folder(tmp_path / "t", fake_plans(1, evaluations=8))
     edit(folder, FIRST, "[reference.config]\n", f"[reference.config]\n{line}\n")
     ended = kmark("tune", "run", str(folder.path), *WORDS)
     assert ended.code == 3
-    assert sentence in ended.err
+    assert key in ended.err
     assert not any(path.read_bytes() for path in folder.trials.glob("*.jsonl"))
 
 

@@ -133,16 +133,13 @@ def test_a_full_disk_is_told_with_the_file(kmark, folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     ended = kmark("tune", "run", str(folder.path), "-q", *WORDS)
     assert ended.code == 2
-    told, hint = ended.err.splitlines()
-    assert told.startswith(f"kmark: {folder.trials}/SSS_NN_")
-    assert told.endswith("cannot be written: No space left on device")
-    assert hint.startswith("hint: make room")
+    assert ended.reason.code == "file-unwritable"
+    assert ended.reason.fields["file"].startswith(f"{folder.trials}/SSS_NN_")
 
 
 def test_what_is_wrong_is_told_in_a_sentence(kmark, folder, tmp_path):
     ended = kmark("tune", "run", str(tmp_path / "none"))
-    assert ended.code == 2
-    assert "no tuning folder" in ended.err
+    assert (ended.code, ended.reason.code) == (2, "not-tuning-folder")
     ended = kmark("tune", "run", str(folder.path), "--only", "XXX")
     assert ended.code == 2
     assert "SSS_NN_0" in ended.err

@@ -352,7 +352,7 @@ def _rule(asked: ComparedOptions) -> Rule:
     if first < need:
         raise UsageError(
             Reason("too-few-rounds", rounds=first, least=need),
-            hint=f"let the first test be after {need + need % 2}, or give a larger --alpha",
+            hint=f"begin with {need + need % 2} rounds, or give a larger --alpha",
         )
     return Rule(looks=looks, delta=asked.delta, seed=asked.seed or 1)
 

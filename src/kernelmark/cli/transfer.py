@@ -178,7 +178,7 @@ def export(
     if of_winners:
         raise UsageError(
             Reason("option-needs", options=of_winners, other="--as"),
-            hint="say a format: --as python",
+            hint="name a format: --as python",
         )
     outputs = asked if asked.any else o.Outputs(json="-")
     with loaded(ref, store) as (results, _):

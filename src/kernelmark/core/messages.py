@@ -265,7 +265,7 @@ TEMPLATES = {
     ),
     "sides-equal": "both sides would measure {backends:list}: nothing differs",
     "side-without-backend": "no backend is given for {side}",
-    "ab-preset": "{timing}: kmark ab has no timing presets",
+    "ab-preset": "--timing {timing}: kmark ab has no presets",
     "tests-refused": "--rounds {rounds} --alpha {alpha}: {error}",
     "budget-before-start": (
         "--budget {budget_s:g} ends before the first round: starting both sides takes about"

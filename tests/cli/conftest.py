@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.cli.main import main
+from kernelmark.cli.main import ended_by, main
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.reason import NO_REASON, Reason
 
 FAKE = (
     *("run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"),
@@ -30,6 +32,7 @@ class Ended:
     code: int
     out: str
     err: str
+    reason: Reason = NO_REASON  # of the error that ended it
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +52,21 @@ def no_store_yet(tmp_path, monkeypatch):
 
 @pytest.fixture
 def kmark(capsys):
+    reasons = []
+
+    def recorded(error: BaseException, words: Sequence[str]) -> int:
+        reasons.append(error.message if isinstance(error, KernelmarkError) else NO_REASON)
+        return ended_by(error, words)
+
     def call(*words: str) -> Ended:
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(words)
+        reasons.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("kernelmark.cli.main.ended_by", recorded)
+            with pytest.raises(SystemExit) as ended:
+                main(words)
         captured = capsys.readouterr()
-        return Ended(ended.value.code or 0, captured.out, captured.err)
+        return Ended(ended.value.code or 0, captured.out, captured.err, *reasons)
 
     return call
 
@@ -85,9 +97,10 @@ def stopped(default_signals):
 
 @pytest.fixture
 def refused(kmark):
-    """A call that ends with one sentence and a hint on stderr, and nothing else."""
+    """A call that ends with one sentence and a hint on stderr, and nothing else. `reason` and the
+    fields are those of the error, or of the root of it."""
 
-    def call(*words: str, code: int = 2) -> Ended:
+    def call(*words: str, code: int = 2, reason: str = "", **fields: object) -> Ended:
         ended = kmark(*words)
         lines = ended.err.splitlines()
         assert ended.code == code, ended
@@ -96,6 +109,12 @@ def refused(kmark):
         assert lines[0].startswith("kmark: ")
         assert lines[1].startswith("hint: ")
         assert "Traceback" not in ended.err
+        if reason:
+            found = ended.reason if ended.reason.code == reason else ended.reason.root
+            assert (found.code, {name: found.fields.get(name) for name in fields}) == (
+                reason,
+                fields,
+            )
         return ended
 
     return call

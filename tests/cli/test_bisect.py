@@ -51,22 +51,31 @@ def test_a_row_of_configs_and_an_interrupted_search(kmark, rows, stopped, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason", "fields"),
     [
-        ((), "no candidates to search"),
-        (("--good", "HEAD", "--configs", "x"), "commits, wheels or configs"),
-        (("--configs", "none.txt"), "no file none.txt"),
-        (("--wheels", "none.txt"), "no file none.txt"),
-        (("--good", "HEAD", "--repo", "/"), "not in a git repository"),
-        (("--good", "HEAD", "--confidence", "0.3"), "must be above 0.5"),
-        (("--good", "HEAD", "--build-timeout", "0"), "--build-timeout must be positive"),
+        ((), "", {}),
+        (("--good", "HEAD", "--configs", "x"), "", {}),
+        (("--configs", "none.txt"), "file-missing", {"file": "none.txt"}),
+        (("--wheels", "none.txt"), "file-missing", {"file": "none.txt"}),
+        (("--good", "HEAD", "--repo", "/"), "not-in-repository", {"folder": "/"}),
+        (
+            ("--good", "HEAD", "--confidence", "0.3"),
+            "option-outside",
+            {"option": "--confidence", "given": 0.3, "above": 0.5},
+        ),
+        (
+            ("--good", "HEAD", "--build-timeout", "0"),
+            "option-outside",
+            {"option": "--build-timeout", "given": 0.0, "above": 0},
+        ),
     ],
 )
-def test_what_is_refused(refused, words, told):
-    assert told in refused(*FAKE, "-q", *words).err
+def test_what_is_refused(refused, words, reason, fields):
+    refused(*FAKE, "-q", *words, reason=reason, **fields)
 
 
 def test_a_single_candidate_is_nothing_to_do(refused, tmp_path):
     path = tmp_path / "rows.txt"
     path.write_text("time_us=10.0\n")
-    assert "nothing between" in refused(*FAKE, "-q", "--configs", str(path), code=4).err
+    words = ("-q", "--configs", str(path))
+    refused(*FAKE, *words, code=4, reason="bisect-nothing-between")

@@ -39,7 +39,7 @@ def test_a_run_is_deleted_with_its_results_and_pins(kmark, labelled):
 
 
 def test_nothing_is_deleted_unasked_or_if_one_run_is_unknown(kmark, labelled):
-    assert kmark("delete", "one").code == 2
+    assert kmark("delete", "one").reason.code == "deletion-unconfirmed"
     assert kmark("delete", "one", "nosuch", "--yes").code == 2
     assert kmark("show", "one").code == 0
 

@@ -34,7 +34,7 @@ def test_compare_and_history_draw_what_they_show(kmark, stored, figure):
     "words", [("compare", "a", "b"), ("history",), ("roofs",), ("tune", "show", "x")]
 )
 def test_a_figure_that_cannot_be_drawn_is_refused_first(refused, words):
-    assert "must end in one of" in refused(*words, "-f", "figure.txt").err
+    refused(*words, "-f", "figure.txt", reason="file-suffix", file="figure.txt")
 
 
 def test_roofs_are_drawn(kmark, tmp_path, figure):

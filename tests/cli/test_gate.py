@@ -111,17 +111,26 @@ def test_two_environments(kmark, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason", "fields"),
     [
-        ((), "nothing to compare with"),
-        (("--base", "nothing"), "no commit 'nothing'"),
-        (("--base", "HEAD", "--repo", "/"), "not in a git repository"),
-        (("--base-env", "python3"), "--head-env is missing"),
-        (("--base-env", "a", "--head-env", "b", "--build", "make"), "--build is for commits"),
-        (("--base", "HEAD", "--set", "other:A=1"), "is not [SIDE:]VARIABLE=VALUE"),
-        (("--base", "HEAD", "--budget", "0"), "--budget must be positive"),
-        (("--base", "HEAD", "--fail-on", "slowest"), "unknown verdict"),
+        ((), "base-missing", {}),
+        (("--base", "nothing"), "no-commit", {"ref": "nothing"}),
+        (("--base", "HEAD", "--repo", "/"), "not-in-repository", {"folder": "/"}),
+        (("--base-env", "a"), "option-needs", {"options": ("--base-env",), "other": "--head-env"}),
+        (("--head-env", "a"), "option-needs", {"options": ("--head-env",), "other": "--base-env"}),
+        (
+            ("--base-env", "a", "--head-env", "b", "--build", "make"),
+            "options-exclusive",
+            {"options": ("--build",), "other": "--base-env"},
+        ),
+        (("--base", "HEAD", "--set", "other:A=1"), "argument-type", {"given": "'other:A=1'"}),
+        (("--base", "HEAD", "--budget", "0"), "option-outside", {"option": "--budget"}),
     ],
 )
-def test_what_is_refused(repo, refused, words, told):
-    assert told in refused("gate", *FAKE, "-q", *words).err
+def test_what_is_refused(repo, refused, words, reason, fields):
+    refused("gate", *FAKE, "-q", *words, reason=reason, **fields)
+
+
+def test_an_unknown_verdict_is_refused(repo, refused):
+    words = ("--base", "HEAD", "--fail-on", "slowest")
+    assert "slowest" in refused("gate", *FAKE, "-q", *words).err

@@ -81,39 +81,53 @@ def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "reason", "fields"),
     [
-        (("--precompile", "sm_90,mi300x", "-o", "pack"), "'mi300x' is not a GPU architecture"),
-        (("--precompile", "gfx942:xnack-", "-o", "pack"), "'gfx942:xnack-' is not a GPU"),
-        (("--precompile", "sm_90a", "-o", "pack"), "a GPU calls itself sm_90"),
-        (("--precompile", "sm_90,gfx999", "-o", "pack"), "the compiler does not build for gfx999"),
-        (("--precompile", ",", "-o", "pack"), "an empty list names nothing"),
-        ((), "no benchmark is named"),
-        (("cache", "-o", "pack"), "-o goes with --precompile"),
-        (("-o", "pack"), "-o goes with --precompile"),
-        (("--precompile", "sm_90"), "--precompile needs a folder"),
-        (("--precompile", "sm_90", "-o", "taken"), "taken is a file, not a folder"),
+        (("--precompile", "sm_90,mi300x", "-o", "pack"), "not-gpu-arch", {"arch": "mi300x"}),
+        (("--precompile", "gfx942:xnack-", "-o", "pack"), "not-gpu-arch", {}),
+        (("--precompile", ",", "-o", "pack"), "list-empty", {}),
+        ((), "nothing-asked", {}),
+        (("cache", "-o", "pack"), "option-needs", {"other": "--precompile"}),
+        (("-o", "pack"), "option-needs", {"other": "--precompile"}),
+        (("--precompile", "sm_90"), "option-needs", {"other": "-o"}),
+        (("--precompile", "sm_90", "-o", "taken"), "not-a-folder", {"path": "taken"}),
+        (
+            ("cache", "--precompile", "sm_90", "-o", "pack"),
+            "argument-count",
+            {"of": "--precompile", "most": 0, "given": 1},
+        ),
         (
             ("--precompile", "sm_90", "-o", "pack", "--json", "-"),
-            "--json does not go with --precompile",
+            "options-exclusive",
+            {"options": ("--json",), "other": "--precompile"},
         ),
         (
             ("--precompile", "sm_90", "-o", "pack", "-d", "cpu"),
-            "--device does not go with --precompile",
+            "options-exclusive",
+            {"options": ("--device",)},
         ),
         (
             ("--precompile", "sm_90", "--full", "-p", "samples=1", "--no-store"),
-            "--full, --parameter, --no-store do not go with --precompile",
+            "options-exclusive",
+            {"options": ("--full", "--parameter", "--no-store")},
         ),
     ],
 )
 def test_refusals_come_before_anything_is_compiled(
-    refused, compiles, tmp_path, monkeypatch, words, sentence
+    refused, compiles, tmp_path, monkeypatch, words, reason, fields
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("")
-    assert sentence in refused("micro", *words).err
+    refused("micro", *words, reason=reason, **fields)
     assert not (tmp_path / "pack").exists()
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "gfx999"])
+def test_an_architecture_that_no_gpu_has_is_refused(refused, compiles, tmp_path, arch):
+    folder = tmp_path / "pack"
+    ended = refused("micro", "--precompile", f"sm_90,{arch}", "-o", str(folder))
+    assert arch in ended.err
+    assert not folder.exists()
 
 
 def test_real_kernels_for_hopper(kmark, tmp_path, monkeypatch):

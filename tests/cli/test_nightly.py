@@ -70,7 +70,8 @@ def test_dry_run_measures_nothing(folder, kmark):
 
 
 def test_what_is_refused(folder, refused):
-    assert f"no file {folder / 'none.toml'}" in refused("nightly", str(folder / "none.toml")).err
+    none = str(folder / "none.toml")
+    refused("nightly", none, reason="file-missing", file=none)
     (folder / "bad.toml").write_text(FILE.replace("backends", "backend"))
     told = refused("nightly", str(folder / "bad.toml")).err
     assert "run.backend" in told

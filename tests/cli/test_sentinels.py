@@ -78,4 +78,5 @@ def test_the_choice_holds_for_a_resumed_run(document, kmark, refused, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(document))
     assert kmark("import", str(tmp_path / "run.json")).code == 0
     run = document["run"]["id"]
-    assert "cannot be chosen again" in refused("run", "--resume", run, "--no-canaries").err
+    words = ("run", "--resume", run, "--no-canaries")
+    refused(*words, reason="options-exclusive", options=("--no-canaries",), other="--resume")

@@ -47,7 +47,7 @@ def test_it_tells_registers_and_spills_of_each_candidate(kmark, planned):
 )
 def test_a_run_without_the_gpu_says_what_can_be_done_here(refused, planned):
     ended = refused("tune", "run", planned)
-    assert "gfx942" in ended.err
+    assert "gfx942" in ended.err.splitlines()[0]
     assert f"'kmark tune check {planned}'" in ended.err
 
 
@@ -64,11 +64,12 @@ def test_a_run_of_what_check_refuses_does_not_point_to_it(kmark, refused, tmp_pa
     words = ("-b", str(mine), "--arch", "gfx942", "-p", "gemm m=8 n=8 k=8 dtype=f32")
     assert kmark("tune", "plan", place, *words).code == 0
     ended = refused("tune", "run", place)
-    assert "gfx942" in ended.err
-    assert ended.err.endswith("hint: run them where there is one\n")
+    assert "gfx942" in ended.err.splitlines()[0]
+    assert "kmark tune check" not in ended.err
 
 
 def test_it_says_what_it_refuses(refused, tmp_path):
     folder = make_folder(tmp_path / "t", fake_plans(1))
-    assert "is no GPU's" in refused("tune", "check", str(folder.path)).err
-    assert "no tuning folder" in refused("tune", "check", str(tmp_path / "none")).err
+    refused("tune", "check", str(folder.path), reason="plan-not-for-gpu", arch="fake")
+    none = str(tmp_path / "none")
+    refused("tune", "check", none, reason="not-tuning-folder", folder=none)

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from kernelmark.api import tuning_run
+from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import results
 from kernelmark_dev.tuning import fake_plans, make_folder
@@ -99,7 +100,7 @@ def test_another_search_gives_no_winner(folder, export, what):
     ended, configs = export()
     assert (ended.code, configs) == (0, 1), ended.err
     assert f"{FIRST} is not written: its plan was edited since" in ended.err
-    assert f"{SECOND} is not written" not in ended.err
+    assert SECOND not in ended.err
     edit(folder, SECOND, *EDITS[what])
     ended, configs = export()
     assert (ended.code, configs) == (4, None)
@@ -185,18 +186,18 @@ def spoil(path, number):
 def test_a_journal_that_cannot_be_read_is_told_and_holds_up_no_other(kmark, folder, export):
     path = folder.journal(FIRST)
     spoil(path, 5)
-    told = f"{path}: line 5 is not JSON"
+    told = f"{path}: {Reason('line-not-json', line=5)}"
     ended, configs = export()
     assert (ended.code, configs) == (3, 1)
-    assert f"{FIRST} is not written: {told}" in ended.err
-    assert f"{SECOND} is not written" not in ended.err
+    assert told in ended.err
+    assert SECOND not in ended.err
     where = ("--as", "python", "--to", str(folder.path / "tuned.py"), "--no-compare")
     ended = kmark("tune", "apply", str(folder.path), *where)
     assert ended.code == 3, ended.err
-    assert f"{FIRST} is not written: {told}" in ended.err
+    assert told in ended.err
     ended = kmark("tune", "run", str(folder.path), *WORDS)
     assert ended.code == 3
-    assert f"{FIRST} cannot be tuned: {told} (delete that line" in ended.err
+    assert told in ended.err
     spoil(folder.journal(SECOND), 2)
     ended, configs = export()
     assert (ended.code, configs) == (4, None)
@@ -232,7 +233,7 @@ def test_plans_without_trials_have_no_results_yet(folder, export):
     shutil.rmtree(folder.trials)
     ended, configs = export()
     assert (ended.code, configs) == (4, None)
-    assert "has no results yet" in ended.err
+    assert ended.reason.code == "no-tuning-results"
     assert f"hint: kmark tune run {folder.path}" in ended.err
 
 
@@ -244,18 +245,18 @@ def test_results_of_before_do_not_stand_in_for_journals(folder, export):
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "key"),
     [
-        ('nonsense = "maybe"', "reference.config.nonsense is no parameter of fake"),
-        ('tile_m = "maybe"', 'reference.config.tile_m cannot be "maybe"'),
+        ('nonsense = "maybe"', "reference.config.nonsense"),
+        ('tile_m = "maybe"', "reference.config.tile_m"),
     ],
 )
-def test_a_mistake_in_the_reference_is_told_before_the_search(kmark, tmp_path, line, sentence):
+def test_a_mistake_in_the_reference_is_told_before_the_search(kmark, tmp_path, line, key):
     folder = make_folder(tmp_path / "t", fake_plans(1, evaluations=8))
     edit(folder, FIRST, "[reference.config]\n", f"[reference.config]\n{line}\n")
     ended = kmark("tune", "run", str(folder.path), *WORDS)
     assert ended.code == 3
-    assert sentence in ended.err
+    assert key in ended.err
     assert not any(path.read_bytes() for path in folder.trials.glob("*.jsonl"))
 
 

@@ -428,7 +428,7 @@ class TestFigures:
             assert refused.value.hint == 'pip install "kernelmark[plots]"'
 
     def test_names_that_cannot_be_drawn_are_refused(self, tmp_path):
-        with raises_code(UsageError, "figure-suffix", file=str(tmp_path / "x.gif")):
+        with raises_code(UsageError, "file-suffix", file=str(tmp_path / "x.gif")):
             vega.check_name(tmp_path / "x.gif")
         with raises_code(UsageError, "file-without-folder", folder=str(tmp_path / "missing")):
             vega.check_name(tmp_path / "missing" / "x.png")

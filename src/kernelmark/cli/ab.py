@@ -217,7 +217,10 @@ def plan_of(
     from kernelmark.runners.environments import Side
 
     if asked.budget is not None and asked.budget <= 0:
-        raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
+        raise UsageError(
+            Reason("option-outside", option="--budget", given=asked.budget, above=0),
+            hint="seconds after which open pairs end",
+        )
     names = sides[0].name, sides[1].name
     timing = _timing(asked)
     choices = [_choices(asked, name, names) for name in names]
@@ -228,15 +231,16 @@ def plan_of(
         or selection.problems
         or selection.suites
     ):
-        raise UsageError("nothing was asked for", hint=_EXAMPLES)
+        raise UsageError(Reason("nothing-asked"), hint=_EXAMPLES)
     # the current interpreter and environment
     here = all(side == Side(name=side.name) for side in sides)
     problems = problems_of(selection, timing, here=here)
     _, info = targets.find(asked.device)
-    if len(choices[0][0]) != len(choices[1][0]):
+    base, head = (backends for backends, _ in choices)
+    if len(base) != len(head):
+        side, other = names
         raise UsageError(
-            f"{names[0]} has {len(choices[0][0])} backends and {names[1]} has "
-            f"{len(choices[1][0])}: they are compared one with one"
+            Reason("backends-unpaired", side=side, backends=base, other=other, others=head)
         )
 
     own = own_kernels(selection.backends)
@@ -266,14 +270,11 @@ def plan_of(
         jobs=_jobs(stored.jobs, info.kind),
     )
     if not may_be_equal and _alike(sides) and all(pair.base == pair.head for pair in pairs):
-        both = ", ".join(choices[0][0])
-        hint = f"name the sides: -b {names[0]}:{choices[0][0][0]} -b {names[1]}:BACKEND"
-        if len(choices[0][0]) > 1:
-            first, second = choices[0][0][:2]
-            hint = f"name the sides: -b {names[0]}:{first} -b {names[1]}:{second}"
+        first, second = (*base, "BACKEND")[:2]
         raise UsageError(
-            f"both sides would measure {both}: nothing differs",
-            hint=f"{hint}; --env a --env b compares a thing with itself",
+            Reason("sides-equal", backends=base),
+            hint=f"name the sides: -b {names[0]}:{first} -b {names[1]}:{second}; --env a --env b "
+            "compares a thing with itself",
         )
     return ab_plan
 
@@ -300,7 +301,7 @@ def _choices(
 
     words = o.comma_list(_of_side(asked.backends or (), name, names))
     if not words:
-        raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
+        raise UsageError(Reason("side-without-backend", side=name), hint="write: -b torch")
     backends = tuple(dict.fromkeys(known.canonical(word) for word in words))
     for backend in backends:
         # a file is loaded by its side, which may have other packages
@@ -324,13 +325,13 @@ def _timing(asked: ComparedOptions) -> Timing:
 
     if asked.timing in PRESETS:
         raise UsageError(
-            f"--timing {asked.timing}: kmark ab has no presets",
+            Reason("ab-preset", timing=asked.timing),
             hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
         )
     file_fields = load_timing_fields(Path(asked.timing).expanduser()) if asked.timing else {}
     if "preset" in file_fields:
         raise UsageError(
-            f"{asked.timing}: kmark ab has no presets", hint="leave preset out of the file"
+            Reason("ab-preset", timing=asked.timing), hint="leave preset out of the file"
         )
     return dataclasses.replace(ROUND, **file_fields | asked.timing_changes())
 
@@ -343,15 +344,15 @@ def _rule(asked: ComparedOptions) -> Rule:
         looks = Looks(rounds=_numbers(asked.rounds), alpha=asked.alpha)
     except ValueError as error:
         raise UsageError(
-            f"--rounds {asked.rounds} --alpha {asked.alpha}: {error}",
+            Reason("tests-refused", rounds=asked.rounds, alpha=asked.alpha, error=str(error)),
             hint="write: --rounds 10,16,24,32 --alpha 0.01",
         ) from None
     first = looks.rounds[0]
     need = least_rounds(looks.alpha_at(first))
     if first < need:
         raise UsageError(
-            f"a test after {first} rounds cannot show anything at alpha {looks.alpha:g}",
-            hint=f"the first test needs about {need + need % 2} rounds, or a larger --alpha",
+            Reason("too-few-rounds", rounds=first, least=need),
+            hint=f"begin with {need + need % 2} rounds, or give a larger --alpha",
         )
     return Rule(looks=looks, delta=asked.delta, seed=asked.seed or 1)
 

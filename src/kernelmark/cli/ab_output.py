@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.cli.ending import INTERRUPTED, NOTHING
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def refuse_short(plan: AbPlan) -> None:
     start_s, budget_s = rounds.start_s, plan.budget_s
     if budget_s is not None and start_s is not None and budget_s < start_s:
         raise NothingToDo(
-            f"--budget {budget_s:g} ends before the first round: starting both sides takes about "
-            f"{duration_text(start_s)}",
+            Reason("budget-before-start", budget_s=budget_s, start_s=start_s),
             hint=f"the first test needs about {duration_text(rounds.whole_s[0])}",
         )
 

@@ -37,6 +37,7 @@ from kernelmark.cli import (
 from kernelmark.cli.ending import Interrupted
 from kernelmark.cli.options import expand_options
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
@@ -120,7 +121,8 @@ def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
         for name, value in named.items():
             if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
                 shown = f"{str(value)[:12]}…" if isinstance(value, int) else f"{value:g}"
-                raise UsageError(f"--{name.replace('_', '-')} cannot be {shown}")
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(Reason("not-possible", name=option, value=shown))
         return call(*given, **named)
 
     return checked

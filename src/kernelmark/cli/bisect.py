@@ -17,6 +17,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.ending import NOTHING
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
@@ -88,7 +89,10 @@ def bisect(
 
     outputs = o.Outputs(json=json, md=md)
     if confidence <= 0.5:
-        raise UsageError("--confidence must be above 0.5", hint="0.95 is usual")
+        raise UsageError(
+            Reason("option-outside", option="--confidence", given=confidence, above=0.5),
+            hint="0.95 is usual",
+        )
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
     stored = o.StoredOptions(timeout=timeout)
     with _candidates(asked, compared, stored, tell) as (source, plan):

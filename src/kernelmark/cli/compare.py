@@ -15,6 +15,7 @@ from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import put_table, put_tables, say
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def compare(
     drawn = check_drawable(figure)
     if explain is not None and outputs.any:
         raise UsageError(
-            "--explain shows one row in words, --json, --csv and --md hold all rows",
-            hint="leave one of them out",
+            Reason("options-exclusive", options=outputs.given, other="--explain"),
+            hint="--explain shows one row in words; files have all rows",
         )
     words = o.comma_list(fail_on)
     limits = failing.parse(words) if words else failing.FailOn()
@@ -232,12 +233,13 @@ def _row(comparison: Comparison, asked: str) -> Row:
         return exact[0]
     if not exact:
         raise UsageError(
-            f"there is no row {asked!r}",
+            Reason("unknown-name", what="row", name=asked),
             hint=f"rows are numbered from 1 to {len(comparison.rows)}: --all shows them",
         )
+    numbers = tuple(row.number for row in exact)
     raise UsageError(
-        f"{len(exact)} rows have a case that begins with {asked!r}",
-        hint=f"numbers: {', '.join(str(row.number) for row in exact[:10])}",
+        Reason("rows-ambiguous", case=asked, count=len(numbers), rows=numbers),
+        hint=f"numbers: {', '.join(map(str, numbers[:10]))}",
     )
 
 

@@ -11,6 +11,7 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 Refs = Annotated[
@@ -40,7 +41,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
         found = {run.id: run for run in map(opened.run, refs)}
         for run in found.values():
             if alive.current_state(run) is RunState.RUNNING:
-                raise UsageError(f"run {run.id} is still going on", hint="interrupt it first")
+                raise UsageError(Reason("run-unfinished", run=run.id), hint="interrupt it first")
         if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in found.values()]):
             say("nothing was deleted")
             return 0
@@ -54,7 +55,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
 def _is_confirmed(names: list[str]) -> bool:
     """Ask on the terminal; the end of input (Ctrl-D) means no."""
     if not sys.stdin.isatty():
-        raise UsageError("deleting cannot be undone: nothing was deleted", hint="confirm by --yes")
+        raise UsageError(Reason("deletion-unconfirmed"), hint="confirm by --yes")
     try:
         return typer.confirm(f"delete {', '.join(names)}?", err=True)
     except typer.Abort as error:

@@ -15,6 +15,7 @@ from kernelmark.cli.ab_output import lone, preview, put_report, reporter
 from kernelmark.cli.compare import FailOnWords
 from kernelmark.cli.output import say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.checkouts import Checkouts
@@ -198,7 +199,7 @@ def _sides(
         return
     if asked.base is None:
         raise UsageError(
-            "there is nothing to compare with",
+            Reason("base-missing"),
             hint="give a commit, --base origin/main, or --base-env and --head-env",
         )
     with checkouts_of(asked, tell) as checkouts:
@@ -238,7 +239,9 @@ def checkouts_of(
     from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
     if asked.build_timeout <= 0:
-        raise UsageError("--build-timeout must be positive")
+        raise UsageError(
+            Reason("option-outside", option="--build-timeout", given=asked.build_timeout, above=0)
+        )
     recipe = Recipe(
         build=asked.build,
         python=asked.python,
@@ -258,7 +261,9 @@ def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) 
         name, colon, variable = left.rpartition(":")
         if not equals or not VARIABLE.match(variable) or (colon and name not in names):
             raise UsageError(
-                f"{word!r} is not [SIDE:]VARIABLE=VALUE",
+                Reason(
+                    "argument-type", name="--set", given=repr(word), wanted="[SIDE:]VARIABLE=VALUE"
+                ),
                 hint="for example: --set LD_LIBRARY_PATH=/new/lib"
                 + (f"; sides: {', '.join(names)}" if names else ""),
             )
@@ -269,11 +274,14 @@ def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) 
 
 def _check_environments(asked: SideOptions) -> None:
     if asked.base_env is None or asked.head_env is None:
-        missing = "base" if asked.base_env is None else "head"
-        raise UsageError(f"--{missing}-env is missing", hint="both sides need an interpreter")
-    for_commits = [name for name in ("base", "build", "python") if getattr(asked, name)]
+        given, missing = NAMES if asked.head_env is None else NAMES[::-1]
+        raise UsageError(
+            Reason("option-needs", options=(f"--{given}-env",), other=f"--{missing}-env"),
+            hint="both sides need an interpreter",
+        )
+    for_commits = [f"--{name}" for name in ("base", "build", "python") if getattr(asked, name)]
     if for_commits:
         raise UsageError(
-            f"--{for_commits[0]} is for commits and does not go with --base-env",
-            hint="environments are compared as they are",
+            Reason("options-exclusive", options=tuple(for_commits), other="--base-env"),
+            hint="environments are compared as they are; commits are built",
         )

@@ -220,6 +220,7 @@ def _backends() -> list[tuple[str, ...]]:
     for name in registry.names():
         kinds: tuple[str, ...] = ()
         lacking: dict[str, str] = {}
+        text: str
         try:
             backend = registry.get(name)
             kinds = backend.device_kinds
@@ -229,7 +230,7 @@ def _backends() -> list[tuple[str, ...]]:
                 kinds, lacking = listing.split_kinds(backend)
                 reason = None if kinds else next(iter(lacking.values()))
         except KernelmarkError as error:
-            state, text = "broken", str(error.message)
+            state, text = "broken", error.message
         except Exception as error:  # a library that fails to load must not end the checks
             state, text = "broken", f"{type(error).__name__}: {error}".splitlines()[0]
         else:

@@ -162,9 +162,11 @@ def history(
 
     drawn = check_drawable(figure)
     if runs < 1:
-        raise UsageError(f"--runs is {runs}, and must be at least 1")
+        raise UsageError(Reason("option-outside", option="--runs", given=runs, above=0))
     if not 0 < min_effect < 1:
-        raise UsageError(f"--min-effect is {min_effect:g}, and must be between 0 and 1")
+        raise UsageError(
+            Reason("option-outside", option="--min-effect", given=min_effect, above=0, below=1)
+        )
     suites = None
     canaries = canaries if sentinels is None else sentinels
     if micro is not None:
@@ -200,7 +202,8 @@ def history(
     if not picked:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
-            "no series matches", hint=f"there are {len(found.stories)}: {whole_history}"
+            Reason("nothing-matches", what="series"),
+            hint=f"there are {len(found.stories)}: {whole_history}",
         )
     shown = [s for s in picked if s.steps or s.alarm or s.held] if changed else picked
     whole = every or changed or bool(ops or backends or filter)
@@ -219,7 +222,9 @@ def history(
 
 
 def _not_stored(micro: str) -> NothingToDo:
-    return NothingToDo(f"no {micro} is stored", hint=Reason("measure-micro", names=micro))
+    return NothingToDo(
+        Reason("micro-not-stored", benchmark=micro), hint=Reason("measure-micro", names=micro)
+    )
 
 
 def _opened(store: str | None, micro: str | None) -> Store:
@@ -254,14 +259,17 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     pins = store.pins()
     # Check both first, so that a refusal of one leaves the other undone.
     if unpin is not None and unpin not in pins:
-        raise UsageError(f"{unpin!r} is not pinned", hint=f"pinned: {', '.join(pins) or 'nothing'}")
+        raise UsageError(
+            Reason("unknown-name", what="pin", name=unpin),
+            hint=f"pinned: {', '.join(pins) or 'nothing'}",
+        )
     if pin is not None:
         name, _, ref = pin.partition("=")
         check_name(name, "the name")
         run = store.run(ref or "latest")
         if name not in pins and (taken := _run_id_of(store, name)) not in (None, run.id):
             raise UsageError(
-                f"{name!r} means run {taken} already", hint="pin another name: --pin NAME=RUN"
+                Reason("name-taken", name=name, run=taken), hint="pin another name: --pin NAME=RUN"
             )
         store.pin(name, run.id)
         say(f"{name} is now run {run.id}")

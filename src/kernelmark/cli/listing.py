@@ -13,6 +13,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put_table, put_tables, write
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.backends.base import Backend
@@ -61,7 +62,10 @@ def list_things(
     if json is not None:
         check_writable(json)
     if op is not None and what != "ops":
-        raise UsageError(f"-o does not go with 'list {what}'", hint="use: kmark list ops -o OP")
+        raise UsageError(
+            Reason("options-exclusive", options=("-o",), other=f"'list {what}'"),
+            hint="use: kmark list ops -o OP",
+        )
     if json is not None:
         from kernelmark.core.files import json_text
 

@@ -47,7 +47,7 @@ def backends() -> Rows:
         try:
             backend = registry.get(name)
         except KernelmarkError as error:
-            rows.append({**row, "reason": str(error.message)})
+            rows.append({**row, "reason": error.message})
             continue
         reason, runs_on = backend.available(), backend.device_kinds
         if reason is None:

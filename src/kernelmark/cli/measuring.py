@@ -18,6 +18,7 @@ from kernelmark.cli.ending import INTERRUPTED, NOTHING, SOME_FAILED, command_age
 from kernelmark.cli.output import put_table, say
 from kernelmark.cli.places import extended, redacted, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run(
             if roofs == _default(context, "roofs"):
                 roofs = before.roofs
         if plan is None:
-            raise NothingToDo("there is nothing to run")
+            raise NothingToDo(Reason("nothing-to-run"))
         if asked.dry_run:
             return _preview(plan, opened, resumed, asked, outputs)
         from kernelmark.api.roofs import expected_roofs_s
@@ -76,9 +77,12 @@ def run(
 
 def _check_resume(resume: str | None, asked: RunOptions) -> None:
     if resume is None and asked.retry_failed:
-        raise UsageError("--retry-failed goes with --resume")
+        raise UsageError(Reason("option-needs", options=("--retry-failed",), other="--resume"))
     if resume is not None and asked.no_store:
-        raise UsageError("a run is resumed from a store: --no-store does not go with --resume")
+        raise UsageError(
+            Reason("options-exclusive", options=("--no-store",), other="--resume"),
+            hint="a run is resumed from a store",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +148,13 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
     run = store.run(ref)
     if not run.argv:
         raise UsageError(
-            f"run {run.id} was not started by kmark run, so its cases are not known here",
-            hint="start a new run",
+            Reason("run-not-resumable", run=run.id),
+            hint="its cases are not known here: start a new run",
         )
     if run.argv[0] != "run":
         made_by = shlex.join(run.argv[: 2 if run.argv[0] == "tune" else 1])
         raise UsageError(
-            f"run {run.id} was made by kmark {made_by}, and kmark run cannot go on with it",
+            Reason("run-not-resumable", run=run.id, command=made_by),
             hint=f"give that command again: kmark {shlex.join(redacted(run.argv))}",
         )
     return run
@@ -170,7 +174,7 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     if ended:
         return ended[0]
     raise NothingToDo(
-        "there is no unfinished run of kmark run",
+        Reason("no-unfinished-run"),
         hint="--resume --retry-failed measures again what failed in the newest one",
     )
 
@@ -182,9 +186,10 @@ def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
     names = [field.name for field in dataclasses.fields(RunChoice)]
     again = [name for name in names if context.params[name] != _default(context, name)]
     if again:
+        options = {parameter.name: parameter.opts[-1] for parameter in context.command.params}
         raise UsageError(
-            f"a resumed run keeps what it was started with: {again[0]} cannot be chosen again",
-            hint=f"it was: kmark {shlex.join(redacted(run.argv))}",
+            Reason("options-exclusive", options=tuple(map(options.get, again)), other="--resume"),
+            hint=f"it keeps those of the run: kmark {shlex.join(redacted(run.argv))}",
         )
     params = dict(context.command.make_context("kmark run", list(run.argv[1:])).params)
     folder = folder_of(run.id)
@@ -207,8 +212,9 @@ def _from_folder(word: str, folder: Path | None, run: Run) -> str:
         return str(folder / path)
     if not path.exists():
         raise UsageError(
-            f"there is no file {word}, which run {run.id} names",
-            hint="it was started in another folder, which is not known here: resume it from there",
+            Reason("file-missing", file=word),
+            hint=f"run {run.id} was started in another folder, which is not known here: resume it "
+            "from there",
         )
     return word
 
@@ -300,7 +306,7 @@ def _preview(
     done = store.finished(resumed.id) if store is not None and resumed is not None else set()
     cases = [case for case in plan.cases if case.id not in done]
     if not cases:
-        raise NothingToDo("nothing is left to run")
+        raise NothingToDo(Reason("nothing-to-run"))
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
     possible = [case for case in cases if case.id not in refused]

@@ -153,12 +153,15 @@ def micro(
         return _compare(names[1:], store, outputs, drawn, quiet=quiet)
     if verb:
         if len(names) > 2:
-            raise UsageError("show takes one run", hint="kmark micro show latest")
+            raise UsageError(
+                Reason("argument-count", of="micro show", most=1, what="run", given=len(names) - 1),
+                hint="kmark micro show latest",
+            )
         results = _loaded(names[1] if names[1:] else "latest", store)
         _show(results, outputs, kept_by(_again(*names), store), points=points, figure=drawn)
         return 0
     if not (names or every or quick or full or brief):
-        raise UsageError("no benchmark is named", hint=_EXAMPLE)
+        raise UsageError(Reason("nothing-asked"), hint=_EXAMPLE)
     mode = _mode(quick=quick, full=full, brief=brief)
     if drawn is not None:
         check_writable(str(drawn))
@@ -195,7 +198,10 @@ def _compare(
     from kernelmark.cli.compare import compare
 
     if len(refs) != 2:
-        raise UsageError("two different runs or files are needed", hint="kmark micro compare A B")
+        raise UsageError(
+            Reason("argument-count", of="micro compare", most=2, what="run", given=len(refs)),
+            hint="kmark micro compare A B, two different runs or files",
+        )
     found = list(refs)
     if not all(map(is_file, refs)):
         with opened_for_micro(store) as opened:
@@ -245,7 +251,7 @@ def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
     from kernelmark.stores import open_store
 
     if not files:
-        raise UsageError("import takes files", hint="kmark micro import FILE.json")
+        raise UsageError(Reason("nothing-asked"), hint="kmark micro import FILE.json")
     found = [read_file(file) for file in files]
     with open_store(place) as store:
         for file, result_set in zip(files, found, strict=True):
@@ -262,7 +268,10 @@ def _listing(names: Sequence[str]) -> Table:
     from kernelmark.report.tables import Column, Table
 
     if len(names) > 1:
-        raise UsageError("list takes one benchmark", hint="kmark micro list cache")
+        raise UsageError(
+            Reason("argument-count", of="micro list", most=1, what="benchmark", given=len(names)),
+            hint="kmark micro list cache",
+        )
     rows: list[tuple[str, ...]]
     titles: tuple[str, ...]
     if names:
@@ -407,7 +416,7 @@ def _draw(runs: Sequence[Results], figure: Path) -> None:
     if not groups and any(result.status.failed for result, _ in every):
         say("nothing is drawn: what failed has no points")
     elif not groups:
-        raise NothingToDo("there are no points to draw")
+        raise NothingToDo(Reason("figure-no-points", name=figure.name))
     # Count results without points too: whether one fails must not change the file names.
     alone = len({result.case.problem.op for result, _ in every}) == 1
     for name, group in groups.items():
@@ -419,7 +428,8 @@ def _draw(runs: Sequence[Results], figure: Path) -> None:
 def _mode(*, quick: bool, full: bool, brief: bool) -> Mode:
     asked = [name for name, on in (("quick", quick), ("full", full), ("brief", brief)) if on]
     if len(asked) > 1:
-        raise UsageError(f"--{asked[0]} does not go with --{asked[1]}")
+        options = tuple(f"--{name}" for name in asked[1:])
+        raise UsageError(Reason("options-exclusive", options=options, other=f"--{asked[0]}"))
     return asked[0] if asked else "quick"  # type: ignore[return-value]
 
 
@@ -428,6 +438,6 @@ def _parameters(words: Sequence[str] | None) -> dict[str, str]:
     for word in words or ():
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
-            raise UsageError(f"parameter {word!r} is not NAME=VALUE", hint="-p sizes=4096,8192")
+            raise UsageError(Reason("option-not-name-value", given=word), hint="-p sizes=4096,8192")
         found[name] = value
     return found

@@ -13,6 +13,8 @@ from kernelmark.cli import options as o
 from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unwritable
+from kernelmark.core.reason import Reason
 
 # Options that apply to a bundle; `words` has a separate check.
 _WITH_PACK = ("precompile", "output", "quiet", "words")
@@ -30,11 +32,14 @@ def make_pack(
     archs = list(o.comma_list(precompile))
     if not precompile:
         raise UsageError(
-            "-o goes with --precompile",
+            Reason("option-needs", options=("-o",), other="--precompile"),
             hint="results go where --json, --csv, --md and -f say",
         )
     if names:
-        raise UsageError("--precompile takes no benchmarks", hint="it compiles all kernels")
+        raise UsageError(
+            Reason("argument-count", of="--precompile", most=0, what="benchmark", given=len(names)),
+            hint="it compiles all kernels",
+        )
     o.check_alone(
         context,
         _WITH_PACK,
@@ -42,15 +47,17 @@ def make_pack(
         hint="it takes architectures and -o DIR; nothing is measured",
     )
     if output is None:
-        raise UsageError("--precompile needs a folder for the pack", hint="add: -o DIR")
+        raise UsageError(
+            Reason("option-needs", options=("--precompile",), other="-o"), hint="add: -o DIR"
+        )
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{output} is a file, not a folder", hint="choose another folder: -o DIR")
+        raise UsageError(Reason("not-a-folder", path=output), hint="choose another folder: -o DIR")
     try:
         return _compile_into(folder, archs, quiet=quiet)
     except OSError as error:
         raise UsageError(
-            f"{output} cannot be written: {error.strerror}", hint="choose another folder: -o DIR"
+            file_unwritable(output, error), hint="choose another folder: -o DIR"
         ) from None
 
 

@@ -14,6 +14,7 @@ import typer
 from kernelmark.cli import completing
 from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.plan import Selection
@@ -381,7 +382,7 @@ def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
     iree` gives three words."""
     words = [word.strip() for text in given or () for word in text.split(",")]
     if words and not any(words):
-        raise UsageError("an empty list names nothing", hint="leave it out, or name something")
+        raise UsageError(Reason("list-empty"), hint="leave it out, or name something")
     return tuple(dict.fromkeys(word for word in words if word))
 
 
@@ -507,18 +508,24 @@ class Outputs(Options):
     md: Md = None
 
     def __post_init__(self) -> None:
-        asked = [place for place in (self.json, self.csv, self.md) if place is not None]
-        if asked.count("-") > 1:
+        asked = {name: getattr(self, name[2:]) for name in self.given}
+        on_stdout = tuple(name for name, place in asked.items() if place == "-")
+        if len(on_stdout) > 1:
             raise UsageError(
-                "only one of --json, --csv and --md can go to stdout",
-                hint="give the others a file name",
+                Reason("stdout-shared", options=on_stdout), hint="give the others a file name"
             )
-        for place in asked:
+        for place in asked.values():
             check_writable(place)
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """The options that were given."""
+        names = ("json", "csv", "md")
+        return tuple(f"--{name}" for name in names if getattr(self, name) is not None)
+
+    @property
     def any(self) -> bool:
-        return not (self.json is None and self.csv is None and self.md is None)
+        return bool(self.given)
 
     @property
     def shows_percent(self) -> bool:
@@ -548,5 +555,4 @@ def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hin
         if ignored and source is not None and source.name == "COMMANDLINE":
             words.append(parameter.opts[-1])
     if words:
-        verb = "do" if len(words) > 1 else "does"
-        raise UsageError(f"{', '.join(words)} {verb} not go with {beside}", hint=hint)
+        raise UsageError(Reason("options-exclusive", options=tuple(words), other=beside), hint=hint)

@@ -13,6 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.output import put
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.plotting import Figure
@@ -134,7 +135,10 @@ def _of_history(asked: _Asked) -> Figure:
     from kernelmark.stores import open_store
 
     if asked.refs:
-        raise UsageError("history takes no runs", hint="--filter, -o and -b choose series")
+        raise UsageError(
+            Reason("argument-count", of="plot history", most=0, what="run", given=len(asked.refs)),
+            hint="--filter, -o and -b choose series",
+        )
     with open_store(asked.store, readonly=True) as opened:
         found = history(opened)
     stories = by_worry(chosen(found, **asked.picked))
@@ -145,7 +149,12 @@ def _of_tuning(asked: _Asked) -> Figure:
     from kernelmark.api import plotting
 
     if len(asked.refs) != 1:
-        raise UsageError("tuning takes one folder", hint="for example: kmark plot tuning DIR")
+        raise UsageError(
+            Reason(
+                "argument-count", of="plot tuning", most=1, what="folder", given=len(asked.refs)
+            ),
+            hint="for example: kmark plot tuning DIR",
+        )
     return plotting.of_tuning(asked.refs[0], dark=asked.dark)
 
 

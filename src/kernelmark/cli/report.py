@@ -12,11 +12,14 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unwritable
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.report.changes import Change
     from kernelmark.report.page import Part
 
+_SUFFIXES = (".html", ".md")
 Refs = Annotated[
     list[str] | None,
     typer.Argument(
@@ -55,8 +58,8 @@ def report(
     from kernelmark.report import page, vega
 
     path = Path(file)
-    if path.suffix not in (".html", ".md"):
-        raise UsageError(f"{file}: a report's file name ends in .html or .md")
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(Reason("file-suffix", file=file, known=_SUFFIXES))
     parts = []
     for ref in refs or ("latest",):
         with loaded(ref, store) as (results, opened):
@@ -86,8 +89,7 @@ def report(
                 vega.save(spec, folder / f"{number}-{kind}.svg")
     except OSError as error:
         raise UsageError(
-            f"{error.filename or path} cannot be written: {error.strerror}",
-            hint="name another file",
+            file_unwritable(error.filename or path, error), hint="name another file"
         ) from None
     if not quiet:
         put(f"{path}\n")

@@ -12,7 +12,7 @@ from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import check_writable, put_table, say, write
 from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.units import counted
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.core.environment import DeviceInfo
@@ -63,7 +63,7 @@ def roofs(
         check_writable(json)
     drawn = check_drawable(figure)
     if stored and no_store:
-        raise UsageError("--stored does not go with --no-store")
+        raise UsageError(Reason("options-exclusive", options=("--no-store",), other="--stored"))
     names = o.comma_list(devices) or ("cpu",)
     absent = stored and all(map(_is_absent_gpu, names))
     infos = [] if absent else targets.expand(names)
@@ -113,7 +113,7 @@ def _measured(
     measured = measure_roofs(info, threads, store, tell)
     if not measured:
         raise NothingToDo(
-            f"no roof of {info.name} could be measured", hint="kmark micro says what went wrong"
+            Reason("roofs-not-measured", device=info.name), hint="kmark micro says what went wrong"
         )
     return measured
 
@@ -122,20 +122,23 @@ def _known(info: DeviceInfo, threads: int, store: Store, place: str | None) -> t
     host = platform.node()
     found = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads or None)
     if not found:
-        kind = f" with {counted(threads, 'thread')}" if threads else ""
         words = (*(("--threads", str(threads)) if threads else ()), *store_words(place))
         raise NothingToDo(
-            f"no roofs of {info.name}{kind} are stored{_other_devices(store, info.name)}",
+            Reason(
+                "roofs-not-stored",
+                device=info.name,
+                threads=threads,
+                others=_other_devices(store, info.name),
+            ),
             hint=f"measure them: {extended(f'kmark roofs -d {info.name}', words)}",
         )
     return found
 
 
-def _other_devices(store: Store, name: str) -> str:
-    """Return `; there are some of cuda:0` for other devices with stored roofs, or ""."""
+def _other_devices(store: Store, name: str) -> tuple[str, ...]:
+    """Return other devices with stored roofs."""
     roofs = store.roofs(host=platform.node())
-    found = [device for device in dict.fromkeys(r.device for r in roofs) if device != name]
-    return f"; there are some of {', '.join(found)} (-d)" if found else ""
+    return tuple(device for device in dict.fromkeys(r.device for r in roofs) if device != name)
 
 
 def _is_absent_gpu(name: str) -> bool:
@@ -162,7 +165,7 @@ def _known_absent(
     found = store.roofs(host=host, device=device)
     if not found:
         raise NothingToDo(
-            f"no roofs of {device} are stored for this host",
+            Reason("roofs-not-stored", device=device),
             hint="measure them where it is: "
             f"{extended(f'kmark roofs -d {device}', store_words(place))}",
         )

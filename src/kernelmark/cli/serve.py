@@ -12,6 +12,8 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, put_table, say, write
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unreadable
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 _NEEDED = ("fastapi", "uvicorn", "jinja2")
@@ -51,7 +53,6 @@ def serve(
     For example: kmark serve --port 8080
     """
     _require(*_NEEDED)
-    from kernelmark.core.reason import Reason
     from kernelmark.web import serving
 
     folders = [_folder(name) for name in tuning or ()]
@@ -139,15 +140,15 @@ def _token(file: Path | None) -> str:
     try:
         token = os.environ.get("KERNELMARK_TOKEN", "") if file is None else file.read_text()
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise UsageError(file_unreadable(file, error)) from None
     except UnicodeDecodeError:
         raise UsageError(
-            f"{file} is not text", hint="it holds the token and nothing else"
+            Reason("file-not-utf8", file=str(file)), hint="it holds the token and nothing else"
         ) from None
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
         raise UsageError(
-            "there is no token to push with",
+            Reason("token-missing"),
             hint="set KERNELMARK_TOKEN or give --token-file; where the dashboard runs, "
             "'kmark token create NAME --scope write' makes one",
         )
@@ -172,7 +173,9 @@ def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = No
     from kernelmark.stores.tokens import Scope
 
     if scope not in tuple(Scope):
-        raise UsageError(f"unknown scope {scope!r}", hint=f"scopes: {', '.join(Scope)}")
+        raise UsageError(
+            Reason("unknown-name", what="scope", name=scope), hint=f"scopes: {', '.join(Scope)}"
+        )
     with open_store(store) as opened:
         put(opened.create_token(name, Scope(scope)) + "\n")
     return 0
@@ -246,7 +249,7 @@ def _require(*names: str) -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the dashboard needs {', '.join(missing)}, which is not installed",
+            Reason("not-installed", name=", ".join(missing), needs="the dashboard"),
             hint='pip install "kernelmark[web]"',
         )
 

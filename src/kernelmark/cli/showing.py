@@ -8,6 +8,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put, put_tables
 from kernelmark.cli.places import extended, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -92,7 +93,9 @@ def chosen(
     known = [status.value for status in Status]
     for word in statuses:
         if word not in known:
-            raise UsageError(f"unknown status {word!r}", hint=f"known: {', '.join(known)}")
+            raise UsageError(
+                Reason("unknown-name", what="status", name=word), hint=f"known: {', '.join(known)}"
+            )
     every: ResultSet = results.result_set
     held = {result.case.problem.op for result in every.results}
     for word in ops:
@@ -100,7 +103,7 @@ def chosen(
             # Other commands have -o FILE for outputs.
             meant = "a figure's file is given by -f; " if "." in word else ""
             hint = f"{meant}the run has {', '.join(sorted(held))}"
-            raise UsageError(f"unknown op {word!r}", hint=hint)
+            raise UsageError(Reason("unknown-name", what="op", name=word), hint=hint)
     keys = None
     if regex is not None:
         keys = {p.key for p in matching([r.case.problem for r in every.results], regex)}
@@ -114,10 +117,12 @@ def chosen(
         and (case is None or result.case.id.startswith(case))
     )
     if not every.results:
-        raise NothingToDo(f"run {every.run.id} has no results", hint=_without_results(every, place))
+        raise NothingToDo(
+            Reason("run-without-results", run=every.run.id), hint=_without_results(every, place)
+        )
     if not kept:
         raise NothingToDo(
-            f"run {every.run.id} has no result that matches",
+            Reason("nothing-matches", what="result", run=every.run.id),
             hint=f"it has {len(every.results)}: {extended(f'kmark show {every.run.id}', place)}",
         )
     return Results(ResultSet(run=every.run, results=kept), results.roofs, results.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,14 +167,19 @@ def export(
     if form is not None:
         from kernelmark.cli.tune_apply import export_winners
 
-        if asked.any or store is not None:
+        of_runs = (*asked.given, *_given({"--store": store}))
+        if of_runs:
             raise UsageError(
-                "--as writes winners, --json, --csv, --md and --store are for runs",
-                hint="give one or the other",
+                Reason("options-exclusive", options=of_runs, other="--as"),
+                hint="--as writes winners of a tuning folder, the others write runs",
             )
         return export_winners(ref, form, output=output, base=base, words=words or ())
-    if output is not None or base is not None or words:
-        raise UsageError("-o, --base and --with go with --as", hint="say a format: --as python")
+    of_winners = _given({"-o": output, "--base": base, "--with": words})
+    if of_winners:
+        raise UsageError(
+            Reason("option-needs", options=of_winners, other="--as"),
+            hint="name a format: --as python",
+        )
     outputs = asked if asked.any else o.Outputs(json="-")
     with loaded(ref, store) as (results, _):
         put_results(results, outputs, table=False)
@@ -207,10 +213,11 @@ def import_results(
     """
     _check_machine(device, arch, of_log=workload is not None)
     if workload is not None:
-        if label or backend or device or started is not None or store is not None:
+        metadata = {"--label": label, "--backend": backend, "--device": device}
+        if given := _given({**metadata, "--started": started, "--store": store}):
             raise UsageError(
-                "--label, --backend, --device, --started and --store are for results",
-                hint="leave them out, or leave --workload out",
+                Reason("options-exclusive", options=given, other="--workload"),
+                hint="leave it out, or leave --workload out, which is for logs of calls",
             )
         from kernelmark.cli.workload import import_workload
 
@@ -224,10 +231,10 @@ def import_results(
             skipped=skipped,
             force=force,
         )
-    if dtype is not None or key is not None or skipped is not None or force:
+    of_logs = {"--dtype": dtype, "--key": key, "--skipped": skipped, "--force": force}
+    if given := _given(of_logs):
         raise UsageError(
-            "--dtype, --key, --skipped and --force are for logs of calls",
-            hint="add: --workload DIR",
+            Reason("option-needs", options=given, other="--workload"), hint="add: --workload DIR"
         )
     from kernelmark.stores import open_store
     from kernelmark.workloads.importers import notes
@@ -235,10 +242,13 @@ def import_results(
 
     when = None if started is None else iso_time(started)
     if started is not None and when is None:
-        raise UsageError(f"--started {started!r} is not a date", hint="write: 2024-10-01")
-    given = Given(label=label, backend=backend, device=device, arch=arch, started=when)
+        raise UsageError(
+            Reason("argument-type", name="--started", given=repr(started), wanted="a date"),
+            hint="write: 2024-10-01",
+        )
+    origin = Given(label=label, backend=backend, device=device, arch=arch, started=when)
     # Read all files before storing any: an invalid one leaves the store unchanged.
-    found = [_results(file, given, form) for file in files]
+    found = [_results(file, origin, form) for file in files]
     with open_store(store) as opened:
         for file, result_set in zip(files, found, strict=True):
             say(str(opened.add_result_set(result_set)))
@@ -257,15 +267,19 @@ def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
     kinds = devices.registry.names()
     if device and (kind not in kinds or (colon and not re.fullmatch("[0-9]+", index))):
         raise UsageError(
-            f"--device {device!r} is not a device",
+            Reason("device-form", device=device),
             hint=f"write a kind and a number, as hip:0; kinds: {', '.join(kinds)}",
         )
     if of_log and arch:
         absent(arch)
     elif arch.startswith(("gfx", "sm")) and not _GPU_ARCH.match(arch):
         raise UsageError(
-            f"--arch {arch!r} is not a GPU architecture", hint="write, for example: gfx942, sm_90"
+            Reason("not-gpu-arch", arch=arch), hint="write, for example: gfx942, sm_90"
         )
+
+
+def _given(options: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(name for name, value in options.items() if value)
 
 
 @about("import-file")
@@ -286,8 +300,9 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
         known = logs.recognized(file)
         if known is None:
             raise
+        of_calls = Reason("format-of-other", format=known, of="logs of calls", asked="results")
         raise UsageError(
-            f"{file}: is a log of calls ({known}), not of results",
+            Reason("in-file", file=file, cause=of_calls),
             hint="add: --workload DIR"
             + (f", or for its times: --as {known}" if known in importers.names() else ""),
         ) from None

@@ -13,6 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.ending import REGRESSION, SOME_FAILED
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ def apply(
     from kernelmark.tune.install import apply as applying
 
     if dry_run and write:
-        raise UsageError("--dry-run and --write do not go together", hint="leave one of them out")
+        raise UsageError(
+            Reason("options-exclusive", options=("--write",), other="--dry-run"),
+            hint="leave one of them out",
+        )
     into = Path(to).expanduser()
     emitter, outcomes, given, missing = load_winners(folder, form, words or ())
     with hinted(_MEND):
@@ -119,18 +123,22 @@ def export_winners(
     from kernelmark.tune.install import apply as applying
 
     if output is None:
-        raise UsageError(f"--as {form} needs a place to write to", hint="give it: -o PATH")
+        raise UsageError(
+            Reason("option-needs", options=(f"--as {form}",), other="-o"), hint="add: -o PATH"
+        )
     emitter, outcomes, given, missing = load_winners(folder, form, words)
     if emitter.needs_base and base is None:
         raise UsageError(
-            f"--as {form} needs the existing files to merge winners into",
-            hint="add: --base PATH; 'kmark tune apply' changes them in place",
+            Reason("option-needs", options=(f"--as {form}",), other="--base"),
+            hint="add: --base PATH, the files that winners are merged into; 'kmark tune apply' "
+            "changes them in place",
         )
     to = Path(output).expanduser()
     into = Path(base).expanduser() if base is not None else to
     if base is None and to.exists():
         raise UsageError(
-            f"{output} exists", hint=f"kmark tune apply {folder} --as {form} --to {output} merges"
+            Reason("file-exists", file=output),
+            hint=f"kmark tune apply {folder} --as {form} --to {output} merges",
         )
     with hinted(_MEND):
         change = applying.prepare(emitter, outcomes, into, given)
@@ -139,7 +147,7 @@ def export_winners(
         return _nothing(change, into) or missing
     if output == "-":
         if len(change.edits) > 1 or change.edits[0].path != Path():
-            raise UsageError(f"{form} writes a folder of files", hint="give it: -o PATH")
+            raise UsageError(Reason("format-writes-folder", format=form), hint="give it: -o PATH")
         put(change.edits[0].after)
     else:
         for file in applying.export(emitter, change, to):
@@ -163,7 +171,7 @@ def load_winners(
     options = checked_options(emitter, words)
     place = Path(folder).expanduser()
     if not place.is_dir():
-        raise UsageError(f"{folder} is no folder", hint="name a tuning folder")
+        raise UsageError(Reason("not-a-folder", path=folder), hint="name a tuning folder")
     tuning = TuningFolder(place)
     tuned = tuning.names() or results.outcomes_file(tuning).exists()
     if "logic" in emitter.options and not tuned:
@@ -174,7 +182,7 @@ def load_winners(
     outcomes = tuple(current.outcomes.values())
     if not any(outcome.kept for outcome in outcomes):
         raise NothingToDo(
-            f"{folder}: none of {counted(len(outcomes), 'outcome')} is kept",
+            Reason("none-kept", folder=folder, outcomes=len(outcomes)),
             hint=f"kmark tune show {folder} says why",
         )
     return emitter, outcomes, options, SOME_FAILED if current.unreadable else 0
@@ -195,7 +203,7 @@ def _nothing(change: Change, into: Path) -> int:
     if change.written:
         say(f"{into} has {_winners(change)} already: nothing to change")
         return 0
-    raise NothingToDo("no winner can be written in this format", hint="the reasons are above")
+    raise NothingToDo(Reason("no-winner-fits"), hint="the reasons are above")
 
 
 def _winners(change: Change) -> str:

@@ -13,6 +13,7 @@ from kernelmark.cli import tune_options as t
 from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def show(
     opened = TuningFolder.open(folder)
     plan_states = standings(opened)
     if not plan_states:
-        raise NothingToDo(f"{folder} has no plans yet", hint=f"kmark tune plan {folder} -b BACKEND")
+        raise NothingToDo(
+            Reason("folder-without", folder=folder, what="plans"),
+            hint=f"kmark tune plan {folder} -b BACKEND",
+        )
     _put_standings(plan_states, outputs, every=every)
     _print_standings(plan_states, quiet=quiet)
     if drawn is not None:

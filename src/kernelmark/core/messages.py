@@ -249,6 +249,50 @@ TEMPLATES = {
     "threshold-not-percent": "a threshold is from 0 to 100 percent, not {given:g}",
     "figure-no-points": "{name} has no points to draw",
     "figure-not-shared": "{names:list} cannot share one figure",
+    # Options and arguments of commands
+    "option-outside": (
+        "{option} must be above {above:g}{below:if  and below {below:g}}, not {given:g}"
+    ),
+    "option-needs": "{options:or} needs {other}",
+    "options-exclusive": "{options:or} cannot be combined with {other}",
+    "argument-count": "{of} takes {most:n {what}}, not {given}",
+    "list-empty": "an empty list names nothing",
+    "stdout-shared": "only one of {options:and} can go to stdout",
+    "nothing-matches": "no {what} matches{run:if  in run {run}}",
+    "nothing-to-run": "there is nothing left to run",
+    "no-unfinished-run": "there is no unfinished run of kmark run",
+    "run-not-resumable": (
+        "kmark run cannot resume run {run}{command:if , which was made by kmark {command}}"
+    ),
+    "run-unfinished": "run {run} is still running",
+    "run-without-results": "run {run} has no results",
+    "deletion-unconfirmed": "deleting cannot be undone: nothing was deleted",
+    "name-taken": "{name!r} is already the name of run {run}",
+    "rows-ambiguous": "{count} rows have a case that begins with {case!r}",
+    "base-missing": "there is nothing to compare with",
+    "backends-unpaired": (
+        "{side} has {backends:list}, and {other} has {others:list}: backends are compared one with"
+        " one"
+    ),
+    "sides-equal": "both sides would measure {backends:list}: nothing differs",
+    "side-without-backend": "no backend is given for {side}",
+    "ab-preset": "--timing {timing}: kmark ab has no presets",
+    "tests-refused": "--rounds {rounds} --alpha {alpha}: {error}",
+    "budget-before-start": (
+        "--budget {budget_s:g} ends before the first round: starting both sides takes about"
+        " {start_s:duration}"
+    ),
+    "micro-not-stored": "no {benchmark} is stored",
+    "roofs-not-measured": "no roof of {device} could be measured",
+    "roofs-not-stored": (
+        "no roofs of {device}{threads:if  with {threads:n thread}} are stored for this host"
+        "{others:if ; there are some of {others:list} (-d)}"
+    ),
+    "token-missing": "there is no token to push with",
+    "folder-without": "{folder} has no {what}",
+    "format-writes-folder": "{format} writes a folder of files",
+    "none-kept": "{folder}: none of {outcomes:n outcome} is kept",
+    "no-winner-fits": "no winner can be written in this format",
     # Commits, builds and nights
     "not-in-repository": "{folder} is not in a git repository",
     "no-commit": "{repository} has no commit {ref!r}",
@@ -394,7 +438,7 @@ TEMPLATES = {
     "file-without-folder": "{file} cannot be written: there is no folder {folder}",
     "file-not-utf8": "{file}: is not UTF-8 text",
     "file-not-toml": "{file}: is not valid TOML: {error}",
-    "figure-suffix": "{file}: a figure's file name must end in one of {known:list}",
+    "file-suffix": "{file}: the file name must end in one of {known:list}",
     "file-not-imported": "{file} cannot be imported{error:if : {error}}",
     "file-lacks": "{file} defines no {name!r}",
     "file-op-name": "{file}: op={given} is not a valid name",

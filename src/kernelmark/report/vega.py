@@ -73,7 +73,7 @@ def check_name(path: str | Path) -> Path:
     """Return the path if its suffix is a known format and it is writable, else raise UsageError."""
     made = Path(path)
     if made.suffix.lower() not in KINDS:
-        raise UsageError(Reason("figure-suffix", file=str(path), known=KINDS))
+        raise UsageError(Reason("file-suffix", file=str(path), known=KINDS))
     if made.is_dir():
         raise UsageError(Reason("file-is-folder", file=str(path)))
     if not made.parent.is_dir():

@@ -162,8 +162,8 @@ def test_a_broken_torch_is_one_sentence(tmp_path):
         "try:\n"
         f"    backends.registry.get('torch').prepare(ops.parse({GEMM!r}), {{}}, CpuDevice(), [])\n"
         "except CaseError as error:\n"
-        "    assert error.message == 'torch is installed but cannot be imported: '\\\n"
-        "        'libfoo.so.1 is missing', error.message\n"
+        "    assert error.message.code == 'library-not-imported', error.message\n"
+        "    assert error.message.fields['error'] == 'libfoo.so.1 is missing'\n"
         "else:\n"
         "    raise AssertionError('no error')\n"
     )

@@ -278,25 +278,23 @@ def test_a_cpu_is_no_place_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "code"),
     [
-        ({"blok_m": 64}, "'blok_m'"),
-        ({"waves_per_eu": 2}, "'waves_per_eu'"),  # AMD's alone
-        ({"block_m": "64"}, "block_m is a whole number, not '64'"),
-        ({"block_m": 64.0}, "block_m is a whole number, not 64.0"),
-        ({"block_m": True}, "block_m is a whole number, not True"),
-        ({"persistent": 1}, "persistent is yes or no, not 1"),
-        ({"block_n": 0}, "block_n is at least 1, not 0"),
-        ({"split_k": -2}, "split_k is at least 1, not -2"),
+        ({"blok_m": 64}, "config-unknown-name"),
+        ({"waves_per_eu": 2}, "config-unknown-name"),  # AMD's alone
+        ({"block_m": "64"}, "config-not-whole"),
+        ({"block_m": 64.0}, "config-not-whole"),
+        ({"block_m": True}, "config-not-whole"),
+        ({"persistent": 1}, "config-not-yes-or-no"),
+        ({"block_n": 0}, "config-below"),
+        ({"split_k": -2}, "config-below"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(
-    config: dict[str, object], words: str
-) -> None:
+def test_a_config_that_makes_no_sense_is_refused(config: dict[str, object], code: str) -> None:
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
-    with pytest.raises(Unsupported) as caught:
+    (name,) = config
+    with raises_code(Unsupported, code, name=name):
         backend.compile(problem, config, info("sm_90"))  # type: ignore[arg-type]
-    assert words in caught.value.message
 
 
 def test_small_arithmetic() -> None:

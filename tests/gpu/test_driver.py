@@ -158,14 +158,13 @@ def test_a_failing_call_is_a_sentence(
 ) -> None:
     symbol = driver.table.symbols[expected[0]]
     library.codes[symbol] = 719
-    with pytest.raises(GpuError) as caught:
+    fields = {"call": symbol, "status": 719, "name": "NAME_719", "text": "text 719"}
+    with raises_code(GpuError, "driver-failed", **fields) as caught:
         act(driver)
-    assert caught.value.message == f"{symbol} failed: NAME_719 (text 719)"
     assert caught.value.code == 719
     library.codes[symbol] = driver.table.out_of_memory
-    with pytest.raises(OutOfMemory) as full:
+    with raises_code(OutOfMemory, "driver-failed", call=symbol, name="NAME_2"):
         act(driver)
-    assert full.value.message == f"{symbol} failed: NAME_2 (text 2)"
 
 
 @both
@@ -175,9 +174,8 @@ def test_a_symbol_that_is_not_there_says_what_to_install(
 ) -> None:
     symbol = driver.table.symbols[expected[0]]
     library.missing.add(symbol)
-    with pytest.raises(GpuError) as caught:
+    with raises_code(GpuError, "library-lacks", name=symbol) as caught:
         act(driver)
-    assert caught.value.message == f"{symbol} is not in the {driver.table.vendor} library"
     assert caught.value.hint == driver.table.install
 
 
@@ -399,21 +397,14 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     drivers.driver.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("vendor", "sentence"),
-    [
-        ("cuda", "cuda: libcuda.so not found; install the NVIDIA driver (libcuda.so.1)"),
-        (
-            "hip",
-            "hip: libamdhip64.so not found; install ROCm, or set ROCM_PATH to where it is",
-        ),
-    ],
-)
-def test_a_missing_library_is_one_sentence(loads: list[str], vendor: str, sentence: str) -> None:
-    assert drivers.unavailable(vendor) == sentence
-    with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize(("vendor", "library"), [("cuda", "libcuda.so"), ("hip", "libamdhip64.so")])
+def test_a_missing_library_is_one_sentence(loads: list[str], vendor: str, library: str) -> None:
+    with raises_code(UsageError, "library-missing", vendor=vendor, library=library) as caught:
         drivers.driver(vendor)
-    assert f"{caught.value.message}; {caught.value.hint}" == sentence
+    reason = drivers.unavailable(vendor)
+    assert reason is not None
+    assert reason.root == caught.value.message
+    assert reason.fields["hint"] == caught.value.hint
 
 
 def test_rocm_path_is_looked_into(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

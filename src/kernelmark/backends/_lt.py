@@ -66,16 +66,13 @@ class LtLibrary:
         return int(self.shared[f"{self.table.prefix}{name}"](*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
-        code = self.code(name, *arguments)
+        code, call = self.code(name, *arguments), f"{self.table.prefix}{name}"
         if code == self.table.not_supported:
-            call = f"{self.table.prefix}{name}"
             raise Unsupported(Reason("library-refused", call=call, status=code))
         if code == self.table.alloc_failed:
-            raise OutOfMemory(f"{self.table.prefix}{name}: the library could not allocate memory")
+            raise OutOfMemory(Reason("library-out-of-memory", call=call))
         if code:
-            raise CaseError(
-                Reason("library-failed", call=f"{self.table.prefix}{name}", status=code)
-            )
+            raise CaseError(Reason("library-failed", call=call, status=code))
 
 
 def scalar(kind: str, value: float) -> Any:

@@ -100,7 +100,10 @@ def function_of(problem: Problem, config: Config) -> tuple[str, str]:
     kernels = functions_of(problem)
     kernel = str(config.get("kernel", next(iter(kernels))))
     if kernel not in kernels:
-        raise Unsupported(f"aiter has {', '.join(kernels)} for this problem, not {kernel!r}")
+        known = tuple(kernels)
+        raise Unsupported(
+            Reason("config-not-in-space", backend="aiter", name="kernel", known=known, value=kernel)
+        )
     module, name = kernels[kernel]
     split, number = config.get("split_k", _TUNED), config.get("kernel_id")
     for key, value in (("split_k", 0 if split == _TUNED else split), ("kernel_id", number or 0)):
@@ -154,7 +157,8 @@ def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise Unsupported(f"this aiter has no {module}.{name}: {error}") from None
+        reason = Reason("library-lacks", library="aiter", name=f"{module}.{name}", error=str(error))
+        raise Unsupported(reason) from None
     if problem.op == "attention":
         return _attention(function, problem, held)
     bias = held.get("bias")
@@ -277,7 +281,9 @@ class Aiter(Backend):
         try:
             importlib.import_module("aiter")
         except (ImportError, OSError, RuntimeError) as error:
-            raise CaseError(f"aiter is installed but cannot be imported: {error}") from error
+            raise CaseError(
+                Reason("library-not-imported", library="aiter", error=str(error))
+            ) from error
         calls, outputs = [], []
         for arguments in sets:
             call, output = call_of(problem, config, _views(problem, arguments, viewer))

@@ -121,7 +121,7 @@ def library(index: int) -> _lt.LtLibrary:
         raise UsageError(_not_found())
     # hipblasLtCreate ends the process if there is no device.
     if reason := drivers.unavailable("hip"):
-        raise UsageError(f"hipblaslt: {reason}")
+        raise UsageError(Reason("backend-unavailable", backend="hipblaslt", cause=reason))
     drivers.driver("hip").use(index)
     return _lt.LtLibrary(TABLE, found)
 
@@ -183,7 +183,7 @@ def check_present(info: DeviceInfo) -> None:
         raise Unsupported(reason)
     here = drivers.driver("hip").arch(info.index)
     if here != info.arch:
-        raise Unsupported(f"hip:{info.index} is {here} here, not {info.arch}")
+        raise Unsupported(Reason("device-arch", device=info.name, arch=here, wanted=info.arch))
 
 
 def chosen(found: Sequence[Solution], config: Config) -> Solution:

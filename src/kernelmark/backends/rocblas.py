@@ -75,7 +75,7 @@ def _call(name: str, *arguments: object) -> None:
     if code in NOT_SUPPORTED:
         raise Unsupported(Reason("library-refused", call=f"rocblas_{name}", status=code))
     if code == MEMORY_ERROR:
-        raise OutOfMemory(f"rocblas_{name}: the library could not allocate memory")
+        raise OutOfMemory(Reason("library-out-of-memory", call=f"rocblas_{name}"))
     if code:
         raise CaseError(Reason("library-failed", call=f"rocblas_{name}", status=code))
 
@@ -226,9 +226,10 @@ def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solu
             command, timeout_s=_NAMES_TIMEOUT_S, env={**os.environ, "TENSILE_DB": "0x4"}
         )
     except subprocess.TimeoutExpired:
-        raise CaseError("rocBLAS took too long to name its solutions") from None
+        cause = Reason("program-timed-out", program="rocBLAS", limit_s=_NAMES_TIMEOUT_S)
+        raise CaseError(Reason("solutions-unnamed", cause=cause)) from None
     if done.returncode:
-        raise CaseError(f"rocBLAS could not name its solutions: {last_line(done.stderr)}")
+        raise CaseError(Reason("solutions-unnamed", cause=last_line(done.stderr)))
     return {
         number: hipblaslt.Solution(name=name, index=number, algorithm=b"", tensile_index=at)
         for number, (name, at) in parse_names(done.stdout.decode(errors="replace")).items()

@@ -198,7 +198,9 @@ class _Compiler:
     def check(self, name: str, *arguments: object) -> None:
         code = self.call(name, *arguments)
         if code:
-            raise CompileError(f"{self._prefix}{name} failed: {self._error(code)}")
+            call = f"{self._prefix}{name}"
+            error = self._error(code)
+            raise CompileError(Reason("library-failed", call=call, status=code, error=error))
 
     def _error(self, code: int) -> str:
         function = self._library[f"{self._prefix}GetErrorString"]

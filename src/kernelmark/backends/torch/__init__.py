@@ -109,7 +109,8 @@ class TorchBackend(Backend):
             importlib.import_module("torch")
         except (ImportError, OSError) as error:
             raise CaseError(
-                f"torch is installed but cannot be imported: {error}", hint="reinstall torch"
+                Reason("library-not-imported", library="torch", error=str(error)),
+                hint="reinstall torch",
             ) from error
         if not isinstance(device, CpuDevice):
             return gpu.prepare(problem, config, device, sets)

@@ -282,7 +282,7 @@ def _view(viewer: Viewer, tensor: Tensor) -> Any:
     if (name := _MX_NAMES.get(tensor.spec.dtype)) is None:
         return viewer.view(tensor)
     if not hasattr(torch, name):
-        raise Unsupported(f"torch {torch.__version__} has no {name}")
+        raise Unsupported(Reason("library-lacks", library=f"torch {torch.__version__}", name=name))
     return viewer.codes(tensor).view(getattr(torch, name))
 
 
@@ -450,7 +450,8 @@ def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     refuse_unknown("torch", config)
     product = getattr(torch, "_grouped_mm", None)  # from 2.8 on
     if product is None:
-        raise Unsupported(f"torch {torch.__version__} has no grouped GEMM")
+        library = f"torch {torch.__version__}"
+        raise Unsupported(Reason("library-lacks", library=library, name="_grouped_mm"))
 
     def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
         return product(rows, matrices, offs=ends)

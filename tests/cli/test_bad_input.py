@@ -58,7 +58,7 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         ((*GEMM, "-a", "m=8", "--retry-failed"), "goes with --resume"),
         (("run", "-o", "gem", "-a", "m=8"), "unknown op 'gem'"),
         (("run", "-o", "gemm", "-a", "m=8", "--dtype", "f33"), "unknown dtype 'f33'"),
-        (("run", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8"), "no dtype is given"),
+        (("run", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8"), "dtype is missing"),
         (("run", "-s", "nosuch"), "unknown suite 'nosuch'"),
         (("run", "-s", "./nosuch.toml"), "no file nosuch.toml"),
         (("run", "-p", "gemm m=8 n"), "not name=value"),

@@ -44,7 +44,7 @@ def test_one_that_does_not_answer_is_listed_with_its_reason(kind: DeviceKind) ->
 
 
 def test_one_that_does_not_answer_is_not_opened(kind: DeviceKind) -> None:
-    with raises_code(UsageError, "driver-failed", call="cuDeviceTotalMem_v2"):
+    with raises_code(UsageError, "device-unusable", device="cuda:0"):
         kind.open(0)
     kind.open(1).close()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernelmark.core.errors import OutOfMemory, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.driver import Driver, GpuError, pack
 from kernelmark.gpu.names import kernel_names
@@ -435,7 +436,7 @@ def found(table: Table, library: Library, monkeypatch: pytest.MonkeyPatch) -> It
 @both
 def test_a_library_without_devices_is_one_sentence(table: Table, found: Library) -> None:
     found.codes[table.symbols["init"]] = table.no_device
-    expected = f"/somewhere/libvendor.so.9 is there but reports no {table.vendor} device"
+    expected = Reason("no-device-found", library="/somewhere/libvendor.so.9", kind=table.vendor)
     assert drivers.unavailable(table.vendor) == expected
 
 
@@ -447,8 +448,10 @@ def test_a_library_that_cannot_start_says_why(
 ) -> None:
     symbol = table.symbols[word]
     found.codes[symbol] = code
-    expected = f"/somewhere/libvendor.so.9: {symbol} failed: NAME_{code} (text {code})"
-    assert drivers.unavailable(table.vendor) == expected
+    reason = drivers.unavailable(table.vendor)
+    assert reason is not None
+    assert reason.fields["where"] == "/somewhere/libvendor.so.9"
+    assert (reason.root.fields["call"], reason.root.fields["status"]) == (symbol, code)
 
 
 @pytest.mark.parametrize("table", [HIP])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmark.backends._rules import unknown_op
+from kernelmark.backends._rules import unknown_op, wrong_acc, wrong_dtypes
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
@@ -337,11 +337,13 @@ def supports(problem: Problem, table: LtTable, name: str) -> str | None:
         return reason
     for operand in ("a", "b", "c"):
         if problem.dtypes[operand] not in table.types:
-            return f"{name} has no {problem.dtypes[operand]} on this device"
-    if problem.dtypes["acc"] not in table.compute:
-        return f"{name} does not accumulate in {problem.dtypes['acc']}"
+            return wrong_dtypes(name, problem)
+    if reason := wrong_acc(name, problem, table.compute):
+        return reason
     if problem.dtypes["acc"] == "i32" and problem.options["bias"]:
-        return f"{name} has no bias for integer results"
+        return Reason(
+            "epilogue-missing", backend=name, names=("bias",), op=problem.op, given="acc=i32"
+        )
     act = str(problem.options.get("act", "none"))
     if act != "none" and (act, False) not in table.epilogues:
         return Reason("epilogue-unknown", backend=name, act=act)

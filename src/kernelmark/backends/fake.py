@@ -219,10 +219,7 @@ class FakeBackend(Backend):
         op = ops.registry.get(problem.op)
         flops = max(op.flops(problem), op.output(problem).count)
         if flops > MAX_FLOPS:
-            return (
-                f"fake works out the whole answer by the reference, so it takes problems of at "
-                f"most {MAX_FLOPS} operations; this {problem.op} has {flops}"
-            )
+            return Reason("fake-too-large", op=problem.op, flops=flops, most=MAX_FLOPS)
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:

@@ -38,7 +38,8 @@ from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import first_of, rocm_places
+from kernelmark.gpu.library import first_of, missing_library, rocm_places
+from kernelmark.gpu.table import HIP
 
 LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")
 # rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status;
@@ -80,8 +81,8 @@ def _call(name: str, *arguments: object) -> None:
         raise CaseError(Reason("library-failed", call=f"rocblas_{name}", status=code))
 
 
-def _not_found() -> str:
-    return f"{LIBRARIES[-1]} not found; install ROCm, or set ROCM_PATH to where it is"
+def _not_found() -> Reason:
+    return missing_library(LIBRARIES[-1], HIP.install)
 
 
 class Handle:
@@ -344,10 +345,11 @@ class Rocblas(Backend):
             return reason
         if reason := _rules.unknown_op(self.name, ("gemm", "batched_gemm"), problem):
             return reason
-        for kind in problem.dtypes.values():
-            if kind not in TYPES:
-                return f"rocblas has no {kind}"
-        return "rocblas adds no bias" if problem.options["bias"] else None
+        if any(kind not in TYPES for kind in problem.dtypes.values()):
+            return _rules.wrong_dtypes(self.name, problem)
+        if problem.options["bias"]:
+            return Reason("epilogue-missing", backend=self.name, names=("bias",), op=problem.op)
+        return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         hipblaslt.check_present(info)

@@ -201,11 +201,21 @@ TEMPLATES = {
     "library-not-imported": "{library} is installed but cannot be imported: {error}",
     "config-not-number": "{backend}: {name}={value!r} in the config is not a number ≥ 0",
     "config-below": "{backend}: {name}={value} is below {least}",
+    "acc-unsupported": "{backend}'s {op} accumulates in {sums:or}, not in {acc}",
+    "layout-unsupported": "{backend} multiplies {dtype} only as {layout}",
+    "order-unsupported": "{backend} has no scheme={scheme} with {order}",
+    "epilogue-missing": "{backend} applies no {names:or} to {op}{given:if  with {given}}",
+    "rounds-twice": "{backend} would round this {op} to {dtype} before it applies {names:or}",
+    "dtype-converted": "{backend} converts the operands of this {dtype} {op} to f32 first",
+    "f32-narrowed": "{name}={value} lets torch compute f32 in a narrower type; unset it",
+    "no-kernel": "{backend} has no kernel for this problem: {error}",
+    "no-device-found": "{library} reports no {kind} device",
+    "bundle-unusable": (
+        "{unsafe:if a bundle is not used: {unsafe:list}; }{damaged:if damaged: {damaged:and}; }"
+        "{cause}"
+    ),
     "device-arch": "{device} is {arch} here, not {wanted}",
     "solutions-unnamed": "rocBLAS could not list its solutions: {cause}",
-    "attention-not-fused": (
-        "torch has no fused {dtype} attention for this shape here: it converts to f32 first"
-    ),
     "clusters-unsupported": "{kernel} uses thread-block clusters, which cannot be launched here",
     "shared-memory-exceeded": (
         "{kernel} needs {needed} bytes of shared memory, {arch} has {most} a block"
@@ -220,9 +230,13 @@ TEMPLATES = {
         "{program} failed{exit_code:if  with exit code {exit_code}}{error:if : {error}}"
     ),
     "program-signalled": "{program} was ended by {signal}{error:if : {error}}",
+    "fake-too-large": (
+        "fake computes the whole output by the reference, and {op} has {flops} operations, more"
+        " than {most}"
+    ),
     "fake-failure": "fake: {behaviour}, as the config demands",
     "arch-of-kernels": "{arch} is a target of single kernels; the GPU's architecture is {gpu}",
-    "arch-not-compiled": "the compiler has no target {arch}",
+    "arch-not-compiled": "the compiler{compiler:if  {compiler}} has no target {arch}",
     "not-gpu-object": (
         "neither a cubin nor an AMD code object{machine:if  (ELF machine {machine})}"
     ),
@@ -575,6 +589,9 @@ TEMPLATES = {
         "{why:if  ({why})}"
     ),
     # Compilers, whose log is in `output`
+    "source-refused": "{error}",
+    "source-not-compiled": "{file} does not compile: {error}",
+    "linker-missing": "clang {version} has no lld to link with",
     "compiler-not-finished": "{compiler} did not run to its end: {error}",
     "function-missing": "{function} is not in the library: it is too old",
     "hiprtc-no-code": "hipRTC returned no code for {arch}",

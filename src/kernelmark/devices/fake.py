@@ -151,7 +151,10 @@ class FakeKind(DeviceKind):
     name = "fake"
 
     def available(self) -> str | None:
-        return None if _count() else f"${COUNT_VARIABLE} is 0; set it to a positive number"
+        if _count():
+            return None
+        cause = Reason("no-device-found", library=f"${COUNT_VARIABLE}", kind="fake")
+        return Reason("hinted", cause=cause, hint="set it to a positive number")
 
     def infos(self) -> list[DeviceInfo]:
         script = Script.from_text(os.environ.get(SCRIPT_VARIABLE, ""))

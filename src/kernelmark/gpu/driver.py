@@ -387,14 +387,14 @@ def driver(vendor: str) -> Driver:
     return made
 
 
-def unavailable(vendor: str) -> str | None:
-    """Return None if a device of this vendor is present, else one sentence on why not."""
+def unavailable(vendor: str) -> Reason | None:
+    """Return None if a device of this vendor is present, else the reason why not."""
     try:
         found = driver(vendor)
     except UsageError as error:
-        return f"{error.message}; {error.hint}"
+        return Reason("hinted", cause=error.message, hint=error.hint)
     try:
         count = found.count()
     except CaseError as error:
-        return f"{found.where}: {error.message}"
-    return None if count else f"{found.where} is there but reports no {vendor} device"
+        return Reason("at", where=found.where, cause=error.message)
+    return None if count else Reason("no-device-found", library=found.where, kind=vendor)

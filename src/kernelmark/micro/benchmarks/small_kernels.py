@@ -351,8 +351,8 @@ def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:
             ctypes.c_uint(count),
         )
         if code:
-            call = driver.table.symbols["launch"]
-            raise CaseError(Reason("library-failed", call=call, status=code))
+            symbol = driver.table.symbols["launch"]
+            raise CaseError(Reason("library-failed", call=symbol, status=code))
 
     return quickly, ""
 

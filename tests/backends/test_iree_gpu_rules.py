@@ -13,6 +13,7 @@ from kernelmark.backends.iree import batch, choices, compiler, queue
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
 from kernelmark_dev.raising import raises_code
 
@@ -111,9 +112,9 @@ def test_a_damaged_module_is_named(
     path = pack.add(tmp_path, compiler.pack_key("module", ()), place.pack, b"binary")
     path.write_bytes(path.read_bytes()[:-1])
     monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
-    with pytest.raises(CompileError) as caught:
+    with raises_code(CompileError, "bundle-unusable", damaged=[str(path)]) as caught:
         compiler.build("module", (), "", place.pack)
-    assert caught.value.message.startswith(f"{path} is damaged; iree-base-compiler is not")
+    assert caught.value.message.root.code == "iree-compiler-missing"
 
 
 def test_a_pack_does_not_pass_for_kernels_of_our_own(
@@ -127,8 +128,8 @@ def test_a_pack_does_not_pass_for_kernels_of_our_own(
 
 def test_cpus_need_the_compiler(no_compiler: None) -> None:
     cpu = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
-    reason = iree.supports(ops.parse(GEMM), cpu)
-    assert reason == 'iree-base-compiler is not installed; pip install "kernelmark[iree]"'
+    reason = Reason.of(iree.supports(ops.parse(GEMM), cpu) or "").root
+    assert (reason.code, reason.fields["name"]) == ("not-installed", "iree-base-compiler")
 
 
 CUDA_ERROR = (
@@ -139,13 +140,16 @@ CUDA_ERROR = (
 
 def test_a_missing_driver_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "_loads", lambda library: False)
-    assert queue._explain("cuda", CUDA_ERROR) == (
-        "iree's runtime cannot use cuda here: CUDA driver library 'libcuda.so' not available; "
-        "please ensure installed"
-    )
     several = "x.c:1: UNAVAILABLE; no library: \n  Tried: this\n  Tried: that"
-    assert queue._explain("hip", several) == "iree's runtime cannot use hip here: no library"
-    assert queue._explain("hip", "odd") == "iree's runtime cannot use hip here: odd"
+    cuda = "CUDA driver library 'libcuda.so' not available; please ensure installed"
+    for driver, text, error in (
+        ("cuda", CUDA_ERROR, cuda),
+        ("hip", several, "no library"),
+        ("hip", "odd", "odd"),
+    ):
+        reason = queue._explain(driver, text)
+        assert reason.code == "device-unusable"
+        assert reason.fields == {"device": driver, "cause": f"IREE's runtime: {error}"}
 
 
 def test_a_driver_under_another_name_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:

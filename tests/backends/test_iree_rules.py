@@ -371,11 +371,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, missing: st
         return object() if name.startswith("iree.") else real(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    reason = backends.registry.get("iree").available()
-    assert reason == (
-        f"iree: iree-base-{missing.removeprefix('iree.')} not installed; "
-        'pip install "kernelmark[iree]"'
-    )
+    reason = Reason.of(backends.registry.get("iree").available() or "").root
+    assert reason.code == "not-installed"
+    assert reason.fields["name"] == f"iree-base-{missing.removeprefix('iree.')}"
 
 
 def test_missing_altogether(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +381,6 @@ def test_missing_altogether(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError("No module named 'iree'")
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    reason = backends.registry.get("iree").available()
-    assert reason is not None
-    assert reason.startswith("iree: iree-base-compiler and iree-base-runtime not installed")
+    reason = Reason.of(backends.registry.get("iree").available() or "").root
+    assert reason.code == "not-installed"
+    assert reason.fields["name"] == "iree-base-compiler and iree-base-runtime"

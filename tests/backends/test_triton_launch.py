@@ -15,6 +15,7 @@ from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.devices.base import Tensor
+from kernelmark_dev.raising import raises_code
 
 ARCH = "sm_90"
 INFO = DeviceInfo(
@@ -253,11 +254,9 @@ def test_too_much_shared_memory_is_refused_before_anything_is_loaded(
     monkeypatch.setitem(BUILT, "main", built("main", shared_bytes=100_001))
     driver = Driver()
     gpu = Gpu(driver)
-    with pytest.raises(Unsupported) as caught:
+    fields = {"kernel": "main", "needed": 100_001, "most": 100_000}
+    with raises_code(Unsupported, "shared-memory-exceeded", **fields):
         TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
-    assert caught.value.message == (
-        "main needs 100001 bytes of shared memory, sm_90 has 100000 a block"
-    )
     assert driver.loaded == []
     assert gpu.held == []
 

@@ -66,9 +66,17 @@ def test_environment_gives_count_and_script(monkeypatch: pytest.MonkeyPatch) -> 
         kind.open(3)
 
 
-@pytest.mark.parametrize("text", ["[1", "[1]", '"x"', '{"speed": 1}'])
-def test_bad_scripts_are_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match="KERNELMARK_FAKE_SCRIPT"):
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("[1", "document-not-json"),
+        ("[1]", "document-not-json"),
+        ('"x"', "document-not-json"),
+        ('{"speed": 1}', "field-unknown"),
+    ],
+)
+def test_bad_scripts_are_refused(text: str, code: str) -> None:
+    with raises_code(UsageError, code):
         Script.from_text(text)
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.complaint import explain
 
 SOURCE = '#line 1 "common.h"\nheader one\nheader two\n\n#line 1 "mine.cu"\nbody one\nbody two\n'
@@ -39,7 +40,8 @@ def test_no_line_is_shown_where_it_is_not_known(log: str) -> None:
 
 
 def test_a_log_without_a_place_is_shown() -> None:
-    assert explain("out of memory", SOURCE, "mine.cu") == "mine.cu does not compile: out of memory"
+    expected = Reason("source-not-compiled", file="mine.cu", error="out of memory")
+    assert explain("out of memory", SOURCE, "mine.cu") == expected
 
 
 @given(st.text(), st.text(), st.text())

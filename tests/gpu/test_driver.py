@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernelmark.core.errors import OutOfMemory, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.driver import Driver, GpuError, pack
 from kernelmark.gpu.names import kernel_names
@@ -158,14 +159,13 @@ def test_a_failing_call_is_a_sentence(
 ) -> None:
     symbol = driver.table.symbols[expected[0]]
     library.codes[symbol] = 719
-    with pytest.raises(GpuError) as caught:
+    fields = {"call": symbol, "status": 719, "name": "NAME_719", "text": "text 719"}
+    with raises_code(GpuError, "driver-failed", **fields) as caught:
         act(driver)
-    assert caught.value.message == f"{symbol} failed: NAME_719 (text 719)"
     assert caught.value.code == 719
     library.codes[symbol] = driver.table.out_of_memory
-    with pytest.raises(OutOfMemory) as full:
+    with raises_code(OutOfMemory, "driver-failed", call=symbol, name="NAME_2"):
         act(driver)
-    assert full.value.message == f"{symbol} failed: NAME_2 (text 2)"
 
 
 @both
@@ -175,9 +175,8 @@ def test_a_symbol_that_is_not_there_says_what_to_install(
 ) -> None:
     symbol = driver.table.symbols[expected[0]]
     library.missing.add(symbol)
-    with pytest.raises(GpuError) as caught:
+    with raises_code(GpuError, "library-lacks", name=symbol) as caught:
         act(driver)
-    assert caught.value.message == f"{symbol} is not in the {driver.table.vendor} library"
     assert caught.value.hint == driver.table.install
 
 
@@ -399,21 +398,14 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     drivers.driver.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("vendor", "sentence"),
-    [
-        ("cuda", "cuda: libcuda.so not found; install the NVIDIA driver (libcuda.so.1)"),
-        (
-            "hip",
-            "hip: libamdhip64.so not found; install ROCm, or set ROCM_PATH to where it is",
-        ),
-    ],
-)
-def test_a_missing_library_is_one_sentence(loads: list[str], vendor: str, sentence: str) -> None:
-    assert drivers.unavailable(vendor) == sentence
-    with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize(("vendor", "library"), [("cuda", "libcuda.so"), ("hip", "libamdhip64.so")])
+def test_a_missing_library_is_one_sentence(loads: list[str], vendor: str, library: str) -> None:
+    with raises_code(UsageError, "library-missing", vendor=vendor, library=library) as caught:
         drivers.driver(vendor)
-    assert f"{caught.value.message}; {caught.value.hint}" == sentence
+    reason = drivers.unavailable(vendor)
+    assert reason is not None
+    assert reason.root == caught.value.message
+    assert reason.fields["hint"] == caught.value.hint
 
 
 def test_rocm_path_is_looked_into(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +436,7 @@ def found(table: Table, library: Library, monkeypatch: pytest.MonkeyPatch) -> It
 @both
 def test_a_library_without_devices_is_one_sentence(table: Table, found: Library) -> None:
     found.codes[table.symbols["init"]] = table.no_device
-    expected = f"/somewhere/libvendor.so.9 is there but reports no {table.vendor} device"
+    expected = Reason("no-device-found", library="/somewhere/libvendor.so.9", kind=table.vendor)
     assert drivers.unavailable(table.vendor) == expected
 
 
@@ -456,8 +448,10 @@ def test_a_library_that_cannot_start_says_why(
 ) -> None:
     symbol = table.symbols[word]
     found.codes[symbol] = code
-    expected = f"/somewhere/libvendor.so.9: {symbol} failed: NAME_{code} (text {code})"
-    assert drivers.unavailable(table.vendor) == expected
+    reason = drivers.unavailable(table.vendor)
+    assert reason is not None
+    assert reason.fields["where"] == "/somewhere/libvendor.so.9"
+    assert (reason.root.fields["call"], reason.root.fields["status"]) == (symbol, code)
 
 
 @pytest.mark.parametrize("table", [HIP])

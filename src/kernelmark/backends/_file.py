@@ -399,7 +399,7 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
     if form == "cupy":
         return cupy_array(tensor, device.info.index)
     if on_gpu:
-        raise Unsupported("NumPy arrays cannot be on a GPU", hint='set tensors = "torch"')
+        raise Unsupported(Reason("numpy-on-gpu"), hint='set tensors = "torch"')
     from kernelmark.devices.cpu import array
 
     return array(tensor)

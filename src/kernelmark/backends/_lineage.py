@@ -19,8 +19,9 @@ from pathlib import Path
 
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import parse_toml, write_whole
+from kernelmark.core.files import file_unreadable, parse_toml, write_whole
 from kernelmark.core.private import private_folder
+from kernelmark.core.reason import Reason
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*\Z")
 _DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)
@@ -55,7 +56,7 @@ def identify(paths: Iterable[Path]) -> list[OwnKernel]:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+            raise UsageError(file_unreadable(path, error)) from None
         here, digest = str(path), hashlib.sha256(content).hexdigest()[:16]
         name = _declared(path, content.decode(errors="replace")) or _undeclared(path, digest, known)
         before = known.get(name, {})
@@ -116,8 +117,9 @@ def _declared(path: Path, text: str) -> str:
         with contextlib.suppress(ValueError):
             name = parse_toml(found[1]).get("name", "")
     if name and not (isinstance(name, str) and _NAME.match(name)):
+        cause = Reason("name-illegal", name=name, what="kernel")
         raise UsageError(
-            f"{path}: name={name!r} is no name for a kernel",
+            Reason("in-file", file=str(path), cause=cause),
             hint='use letters, digits and . _ / + -: name = "softmax-v2"',
         )
     return str(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmark.backends._rules import unknown_op
+from kernelmark.backends._rules import unknown_op, wrong_acc, wrong_dtypes
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
@@ -66,16 +66,13 @@ class LtLibrary:
         return int(self.shared[f"{self.table.prefix}{name}"](*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
-        code = self.code(name, *arguments)
+        code, call = self.code(name, *arguments), f"{self.table.prefix}{name}"
         if code == self.table.not_supported:
-            call = f"{self.table.prefix}{name}"
             raise Unsupported(Reason("library-refused", call=call, status=code))
         if code == self.table.alloc_failed:
-            raise OutOfMemory(f"{self.table.prefix}{name}: the library could not allocate memory")
+            raise OutOfMemory(Reason("library-out-of-memory", call=call))
         if code:
-            raise CaseError(
-                Reason("library-failed", call=f"{self.table.prefix}{name}", status=code)
-            )
+            raise CaseError(Reason("library-failed", call=call, status=code))
 
 
 def scalar(kind: str, value: float) -> Any:
@@ -340,11 +337,13 @@ def supports(problem: Problem, table: LtTable, name: str) -> str | None:
         return reason
     for operand in ("a", "b", "c"):
         if problem.dtypes[operand] not in table.types:
-            return f"{name} has no {problem.dtypes[operand]} on this device"
-    if problem.dtypes["acc"] not in table.compute:
-        return f"{name} does not accumulate in {problem.dtypes['acc']}"
+            return wrong_dtypes(name, problem)
+    if reason := wrong_acc(name, problem, table.compute):
+        return reason
     if problem.dtypes["acc"] == "i32" and problem.options["bias"]:
-        return f"{name} has no bias for integer results"
+        return Reason(
+            "epilogue-missing", backend=name, names=("bias",), op=problem.op, given="acc=i32"
+        )
     act = str(problem.options.get("act", "none"))
     if act != "none" and (act, False) not in table.epilogues:
         return Reason("epilogue-unknown", backend=name, act=act)

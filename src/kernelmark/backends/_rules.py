@@ -34,6 +34,20 @@ def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> Reas
     return Reason("device-unsupported", backend=backend, kinds=tuple(kinds), kind=info.kind)
 
 
+def not_installed(backend: str, name: str, hint: str) -> Reason:
+    """Return the reason that a backend lacks a package; `hint` is how to install it."""
+    cause = Reason("not-installed", needs=f"the backend {backend}", name=name)
+    return Reason("hinted", cause=cause, hint=hint)
+
+
+def wrong_acc(backend: str, problem: Problem, sums: Collection[str]) -> Reason | None:
+    """Return why a backend cannot accumulate in the problem's type, or None."""
+    acc = problem.dtypes["acc"]
+    if acc in sums:
+        return None
+    return Reason("acc-unsupported", backend=backend, op=problem.op, sums=tuple(sums), acc=acc)
+
+
 def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> Reason | None:
     """Return why a backend cannot compute this op at all, or None."""
     if problem.op in ops:
@@ -46,15 +60,17 @@ def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> Reaso
     native = AMD_NARROW_TYPES.get(info.arch, ())
     for kind in problem.dtypes.values():
         if kind.startswith(("f8", "f4")) and kind not in native:
-            other = kind.removesuffix("fnuz") if kind.endswith("fnuz") else f"{kind}fnuz"
-            return Reason(
-                "narrow-float-unsupported",
-                backend=backend,
-                dtype=kind,
-                arch=info.arch,
-                instead=other if other in native else "",
-            )
+            return no_narrow_float(backend, kind, info.arch)
     return None
+
+
+def no_narrow_float(backend: str, kind: str, arch: str) -> Reason:
+    """Return the reason for refusing a dtype on a GPU, with the FNUZ or OCP type it has instead."""
+    other = kind.removesuffix("fnuz") if kind.endswith("fnuz") else f"{kind}fnuz"
+    instead = other if other in AMD_NARROW_TYPES.get(arch, ()) else ""
+    return Reason(
+        "narrow-float-unsupported", backend=backend, dtype=kind, arch=arch, instead=instead
+    )
 
 
 def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:

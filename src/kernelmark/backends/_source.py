@@ -31,6 +31,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.core.files import parse_toml
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import Binary, compile_source
@@ -85,13 +86,14 @@ def module_of(path: Path) -> ModuleType:
     found = _DESCRIPTION.search(text)
     if found is None:
         raise UsageError(
-            f"{path} does not say how it is launched",
+            Reason("launch-undescribed", file=str(path)),
             hint='it needs a comment: /* kmark, op = "…", kernel = "…", grid, block, args */',
         )
     try:
         description = parse_toml(found[1])
     except ValueError as error:
-        raise UsageError(f"{path}: its kmark comment is not valid TOML: {error}") from None
+        reason = Reason("comment-not-toml", file=str(path), error=str(error))
+        raise UsageError(reason) from None
     _check(path, description)
     module = ModuleType(path.stem)
     module.__file__ = str(path)
@@ -111,18 +113,22 @@ def module_of(path: Path) -> ModuleType:
 
 
 def _check(path: Path, description: Mapping[str, Any]) -> None:
-    known = ", ".join(_KEYS)
+    file, hint = str(path), f"keys of the kmark comment: {', '.join(_KEYS)}"
     for key in description:
         if key not in _KEYS:
-            raise UsageError(f"{path}: {key!r} in its kmark comment is unknown", hint=known)
+            raise UsageError(Reason("key-unknown", file=file, key=key), hint=hint)
     for key in ("op", "kernel", "grid", "block", "args"):
         if key not in description:
-            raise UsageError(f"{path}: its kmark comment has no {key!r}", hint=f"keys: {known}")
+            raise UsageError(Reason("key-missing", file=file, key=key), hint=hint)
     for key in ("grid", "block", "args"):
-        if not isinstance(description[key], list) or not description[key]:
-            raise UsageError(f"{path}: {key} is not a list", hint=f'for example: {key} = ["rows"]')
-    if max(len(description["grid"]), len(description["block"])) > 3:
-        raise UsageError(f"{path}: a grid and a block have at most three dimensions")
+        given = description[key]
+        if not isinstance(given, list) or not given:
+            raise UsageError(
+                Reason("value-not-list", file=file, key=key, given=repr(given)),
+                hint=f'for example: {key} = ["rows"]',
+            )
+        if key != "args" and len(given) > 3:
+            raise UsageError(Reason("too-many-dimensions", file=file, key=key, count=len(given)))
 
 
 class _Source:
@@ -177,7 +183,7 @@ class _Source:
     def _three(self, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
         sizes = [int(self._number(key, word, values)) for word in self._description[key]]
         if min(sizes) < 1:
-            raise CaseError(f"{self._path.name}: {key} is {sizes}, not positive")
+            raise CaseError(Reason("size-not-positive", file=self._path.name, key=key, sizes=sizes))
         return (*sizes, 1, 1)[:3]
 
     def _arguments(self, one: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
@@ -186,30 +192,24 @@ class _Source:
         types, words = declared(self._text, self._kernel), self._description["args"]
         if types is None:
             raise CaseError(
-                f"{self._path.name} has no kernel {self._kernel!r}",
+                Reason("kernel-unknown", file=self._path.name, kernel=self._kernel),
                 hint='write: extern "C" __global__ void NAME(…)',
             )
         if len(types) != len(words):
-            raise CaseError(
-                f"{self._path.name}: {self._kernel} takes {len(types)} arguments, args has "
-                f"{len(words)}"
-            )
+            counts = {"wanted": len(types), "given": len(words)}
+            cause = Reason("kernel-arguments", kernel=self._kernel, **counts)
+            raise CaseError(Reason("in-file", file=self._path.name, cause=cause))
         made: list[Any] = []
         for word, kind in zip(words, types, strict=True):
-            if (word in one) != kind.endswith("*"):
+            is_tensor = word in one
+            if not (kind.endswith("*") if is_tensor else kind in _TYPES):
                 raise CaseError(
-                    f"{self._path.name}: {word!r} in args is for a parameter of type {kind}",
-                    hint=f"tensors: {', '.join(one)}",
+                    Reason("argument-kind", file=self._path.name, name=str(word), type=kind),
+                    hint=f"pointers: {', '.join(one)}; types of numbers: {', '.join(_TYPES)}",
                 )
-            if word in one:
+            if is_tensor:
                 made.append(ctypes.c_void_p(one[word]))
                 continue
-            if kind not in _TYPES:
-                known = ", ".join(_TYPES)
-                raise CaseError(
-                    f"{self._path.name}: a parameter of type {kind} cannot be given",
-                    hint=f"numbers may be: {known}",
-                )
             value = self._number("args", word, values)
             made.append(_TYPES[kind](value if kind in ("float", "double") else int(value)))
         return made
@@ -220,7 +220,7 @@ class _Source:
         except (SyntaxError, ValueError, TypeError, KeyError, ZeroDivisionError):
             names = ", ".join(values)
             raise CaseError(
-                f"{self._path.name}: {key} has {word!r}, which cannot be computed",
+                Reason("formula-unreadable", file=self._path.name, key=key, formula=str(word)),
                 hint=f"{_FORMULAS}; here: {names}",
             ) from None
 

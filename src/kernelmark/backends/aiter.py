@@ -100,7 +100,10 @@ def function_of(problem: Problem, config: Config) -> tuple[str, str]:
     kernels = functions_of(problem)
     kernel = str(config.get("kernel", next(iter(kernels))))
     if kernel not in kernels:
-        raise Unsupported(f"aiter has {', '.join(kernels)} for this problem, not {kernel!r}")
+        known = tuple(kernels)
+        raise Unsupported(
+            Reason("config-not-in-space", backend="aiter", name="kernel", known=known, value=kernel)
+        )
     module, name = kernels[kernel]
     split, number = config.get("split_k", _TUNED), config.get("kernel_id")
     for key, value in (("split_k", 0 if split == _TUNED else split), ("kernel_id", number or 0)):
@@ -129,20 +132,24 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         return None
     if problem.op == "batched_gemm_quant":
         if options["scheme"] in ("a16wfp4", "afp4wfp4") and info.arch not in _FP4_ARCHS:
-            return f"aiter multiplies MXFP4 on {' and '.join(_FP4_ARCHS)}, not on {info.arch}"
+            return Reason(
+                "narrow-float-unsupported", backend="aiter", dtype="f4e2m1", arch=info.arch
+            )
         free = options["scheme"] == "a8w8_group"  # its function takes both orders
         mixed = (options["a_order"], options["c_order"]) != ("bmk", "bmn")
         if mixed and not free and options["scheme"] != "a16wfp4":
-            return f"aiter's {options['scheme']} has no other order than bmk and bmn"
+            order = f"a_order={options['a_order']} c_order={options['c_order']}"
+            scheme = options["scheme"]
+            return Reason("order-unsupported", backend="aiter", scheme=scheme, order=order)
         return None
     if types["a"] not in _HALVES or types["c"] != types["a"] or types["acc"] != "f32":
         return _rules.wrong_dtypes("aiter", problem)
     if options["ta"] != "n" or options["tb"] != "t":
-        return "aiter multiplies ta=n tb=t only"
+        return Reason("layout-unsupported", backend="aiter", dtype=types["a"], layout="ta=n tb=t")
     if options["alpha"] != 1 or options["beta"] != 0:
-        return "aiter has no alpha and beta"
+        return Reason("epilogue-missing", backend="aiter", names=("alpha", "beta"), op=problem.op)
     if options["bias"] and problem.op == "batched_gemm":
-        return "aiter takes a bias for each GEMM of a batch, not one for all"
+        return Reason("epilogue-missing", backend="aiter", names=("shared bias",), op=problem.op)
     return None
 
 
@@ -154,7 +161,8 @@ def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise Unsupported(f"this aiter has no {module}.{name}: {error}") from None
+        reason = Reason("library-lacks", library="aiter", name=f"{module}.{name}", error=str(error))
+        raise Unsupported(reason) from None
     if problem.op == "attention":
         return _attention(function, problem, held)
     bias = held.get("bias")
@@ -232,9 +240,10 @@ class Aiter(Backend):
         folders = list(spec.submodule_search_locations or []) if spec else []
         # Another package has the same name.
         if not any((Path(folder) / "ops").is_dir() for folder in folders):
-            return "aiter is not installed: github.com/ROCm/aiter; it needs a torch built for ROCm"
+            hint = "github.com/ROCm/aiter; it needs a torch built for ROCm"
+            return _rules.not_installed(self.name, "aiter", hint)
         if importlib.util.find_spec("torch") is None:
-            return "torch is not installed: aiter needs one built for ROCm"
+            return _rules.not_installed(self.name, "torch", "install one built for ROCm")
         return None
 
     def missing_on(self, kind: str) -> Reason:
@@ -277,7 +286,9 @@ class Aiter(Backend):
         try:
             importlib.import_module("aiter")
         except (ImportError, OSError, RuntimeError) as error:
-            raise CaseError(f"aiter is installed but cannot be imported: {error}") from error
+            raise CaseError(
+                Reason("library-not-imported", library="aiter", error=str(error))
+            ) from error
         calls, outputs = [], []
         for arguments in sets:
             call, output = call_of(problem, config, _views(problem, arguments, viewer))

@@ -20,6 +20,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
+from kernelmark.gpu.library import missing_library
 
 MOST_ALGORITHMS = 256
 
@@ -179,7 +180,7 @@ class CublasLt(Backend):
 
     def available(self) -> str | None:
         if _shared_object() is None:
-            return "libcublasLt.so not found; install CUDA, or a torch built for CUDA"
+            return missing_library("libcublasLt.so", "install CUDA, or a torch built for CUDA")
         return None
 
     def version(self) -> str:
@@ -187,17 +188,18 @@ class CublasLt(Backend):
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        if info.kind not in self.device_kinds:
-            return f"cuBLASLt runs on NVIDIA GPUs, not on {info.kind}"
         if reason := (
-            _rules.wrong_scales(self.name, problem, info)
+            _rules.wrong_device(self.name, self.device_kinds, info)
+            or _rules.wrong_scales(self.name, problem, info)
             or _lt.supports(problem, TABLE, self.name)
             or _rules.wrong_bias_type(self.name, problem)
         ):
             return reason
         narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
         if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):
-            return "cuBLASLt multiplies 8-bit floats only as ta=n tb=t"
+            return Reason(
+                "layout-unsupported", backend=self.name, dtype=narrow[0], layout="ta=n tb=t"
+            )
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:

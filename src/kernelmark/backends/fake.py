@@ -87,18 +87,28 @@ class Script:
         """Parse the script in a config; raise Unsupported for an unknown name or value."""
         refuse_unknown("fake", config, [field.name for field in fields(cls)])
         known = get_args(Behaviour)
-        if config.get("behaviour", "ok") not in known:
+        if (given := config.get("behaviour", "ok")) not in known:
             raise Unsupported(
-                f"fake: behaviour={config['behaviour']!r} is not one of {', '.join(known)}"
+                Reason(
+                    "config-not-in-space",
+                    backend="fake",
+                    name="behaviour",
+                    known=known,
+                    value=given,
+                )
             )
         for field in fields(cls):
             value = config.get(field.name, field.default)
             whole = isinstance(field.default, int)
             if field.name != "behaviour" and not _is_number(value, whole=whole):
-                kind = "a whole number" if whole else "a number"
-                raise Unsupported(f"fake: {field.name}={value!r} is not {kind} of at least 0")
-        given = [name for name in _fake_model.TILES if config.get(name)]
-        if given and len(given) < len(_fake_model.TILES):
+                where = {"backend": "fake", "name": field.name, "value": value}
+                raise Unsupported(
+                    Reason("config-not-whole", **where)
+                    if whole
+                    else Reason("config-not-number", **where)
+                )
+        tiles = [name for name in _fake_model.TILES if config.get(name)]
+        if tiles and len(tiles) < len(_fake_model.TILES):
             raise Unsupported(
                 Reason("config-tiles", backend="fake", names=tuple(_fake_model.TILES))
             )
@@ -209,10 +219,7 @@ class FakeBackend(Backend):
         op = ops.registry.get(problem.op)
         flops = max(op.flops(problem), op.output(problem).count)
         if flops > MAX_FLOPS:
-            return (
-                f"fake works out the whole answer by the reference, so it takes problems of at "
-                f"most {MAX_FLOPS} operations; this {problem.op} has {flops}"
-            )
+            return Reason("fake-too-large", op=problem.op, flops=flops, most=MAX_FLOPS)
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -224,7 +231,7 @@ class FakeBackend(Backend):
         script, resources = Script.read(config).on(problem)
         name = f"fake_{script.behaviour}"
         if script.behaviour == "compile_error":
-            raise CompileError("fake: the compiler refuses, as the config asks")
+            raise CompileError(Reason("fake-failure", behaviour=script.behaviour))
         if not script.compile_s:
             return KernelInfo(name=name, resources=resources)
         cache = DiskCache(cache_root() / "fake", 1 << 20)
@@ -244,7 +251,7 @@ class FakeBackend(Backend):
         script, _ = Script.read(config).on(problem)
         info = self.compile(problem, config, device.info)
         if script.behaviour == "oom":
-            raise OutOfMemory("fake: the device has no memory left, as the config asks")
+            raise OutOfMemory(Reason("fake-failure", behaviour=script.behaviour))
         if script.behaviour == "memory_hog":
             _hog(script.hog_bytes)
         # Each preparation of a case is a new block; the sequence is the same in every process.

@@ -27,7 +27,8 @@ from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import first_of, rocm_places
+from kernelmark.gpu.library import first_of, missing_library, rocm_places
+from kernelmark.gpu.table import HIP
 
 LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
 # More than any build has for one type of GEMM; hipblaslt-bench requests as many.
@@ -121,13 +122,13 @@ def library(index: int) -> _lt.LtLibrary:
         raise UsageError(_not_found())
     # hipblasLtCreate ends the process if there is no device.
     if reason := drivers.unavailable("hip"):
-        raise UsageError(f"hipblaslt: {reason}")
+        raise UsageError(Reason("backend-unavailable", backend="hipblaslt", cause=reason))
     drivers.driver("hip").use(index)
     return _lt.LtLibrary(TABLE, found)
 
 
-def _not_found() -> str:
-    return f"{LIBRARIES[-1]} not found; install ROCm, or set ROCM_PATH to where it is"
+def _not_found() -> Reason:
+    return missing_library(LIBRARIES[-1], HIP.install)
 
 
 def index_of(algorithm: bytes) -> int:
@@ -183,7 +184,7 @@ def check_present(info: DeviceInfo) -> None:
         raise Unsupported(reason)
     here = drivers.driver("hip").arch(info.index)
     if here != info.arch:
-        raise Unsupported(f"hip:{info.index} is {here} here, not {info.arch}")
+        raise Unsupported(Reason("device-arch", device=info.name, arch=here, wanted=info.arch))
 
 
 def chosen(found: Sequence[Solution], config: Config) -> Solution:
@@ -264,9 +265,11 @@ def _scaled(problem: Problem) -> str | None:
     """Return why hipBLASLt cannot compute a scaled GEMM, or None: it supports MXFP4 without a
     batch."""
     if problem.options["scheme"] != "afp4wfp4":
-        return f"hipblaslt has no scheme {problem.options['scheme']}"
+        scheme = problem.options["scheme"]
+        return Reason("not-possible", name="scheme", value=scheme, why="with hipblaslt")
     if problem.dims["batch"] != 1:
-        return "hipblaslt scales blocks of 32 elements of one GEMM, not of a batch"
+        why = "with hipblaslt, which scales the blocks of one GEMM"
+        return Reason("not-possible", name="batch", value=problem.dims["batch"], why=why)
     return None
 
 

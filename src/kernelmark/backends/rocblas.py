@@ -38,7 +38,8 @@ from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import first_of, rocm_places
+from kernelmark.gpu.library import first_of, missing_library, rocm_places
+from kernelmark.gpu.table import HIP
 
 LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")
 # rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status;
@@ -75,13 +76,13 @@ def _call(name: str, *arguments: object) -> None:
     if code in NOT_SUPPORTED:
         raise Unsupported(Reason("library-refused", call=f"rocblas_{name}", status=code))
     if code == MEMORY_ERROR:
-        raise OutOfMemory(f"rocblas_{name}: the library could not allocate memory")
+        raise OutOfMemory(Reason("library-out-of-memory", call=f"rocblas_{name}"))
     if code:
         raise CaseError(Reason("library-failed", call=f"rocblas_{name}", status=code))
 
 
-def _not_found() -> str:
-    return f"{LIBRARIES[-1]} not found; install ROCm, or set ROCM_PATH to where it is"
+def _not_found() -> Reason:
+    return missing_library(LIBRARIES[-1], HIP.install)
 
 
 class Handle:
@@ -226,9 +227,10 @@ def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solu
             command, timeout_s=_NAMES_TIMEOUT_S, env={**os.environ, "TENSILE_DB": "0x4"}
         )
     except subprocess.TimeoutExpired:
-        raise CaseError("rocBLAS took too long to name its solutions") from None
+        cause = Reason("program-timed-out", program="rocBLAS", limit_s=_NAMES_TIMEOUT_S)
+        raise CaseError(Reason("solutions-unnamed", cause=cause)) from None
     if done.returncode:
-        raise CaseError(f"rocBLAS could not name its solutions: {last_line(done.stderr)}")
+        raise CaseError(Reason("solutions-unnamed", cause=last_line(done.stderr)))
     return {
         number: hipblaslt.Solution(name=name, index=number, algorithm=b"", tensile_index=at)
         for number, (name, at) in parse_names(done.stdout.decode(errors="replace")).items()
@@ -343,10 +345,11 @@ class Rocblas(Backend):
             return reason
         if reason := _rules.unknown_op(self.name, ("gemm", "batched_gemm"), problem):
             return reason
-        for kind in problem.dtypes.values():
-            if kind not in TYPES:
-                return f"rocblas has no {kind}"
-        return "rocblas adds no bias" if problem.options["bias"] else None
+        if any(kind not in TYPES for kind in problem.dtypes.values()):
+            return _rules.wrong_dtypes(self.name, problem)
+        if problem.options["bias"]:
+            return Reason("epilogue-missing", backend=self.name, names=("bias",), op=problem.op)
+        return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         hipblaslt.check_present(info)

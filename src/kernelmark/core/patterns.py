@@ -20,7 +20,7 @@ _LONGEST = 1000
 def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> list[bool]:
     """Return for each text whether it contains a match."""
     if len(pattern) > _LONGEST:
-        raise UsageError(f"a regular expression of {len(pattern)} characters is too long", hint)
+        raise UsageError(Reason("regex-too-long", length=len(pattern)), hint)
     try:
         with _limited():
             compiled = re.compile(pattern)
@@ -30,7 +30,7 @@ def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> 
         raise UsageError(reason, hint) from None
     except TimeoutError:
         raise UsageError(
-            f"the regular expression {pattern!r} takes more than {LIMIT_S:g} s",
+            Reason("regex-too-slow", pattern=pattern, limit_s=LIMIT_S),
             hint="repeat nothing that is itself repeated, such as (a+)+",
         ) from None
 

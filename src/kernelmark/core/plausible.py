@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelmark.core.errors import CodecError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Measurement, Result, ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import MOST_S
@@ -53,7 +54,8 @@ def check_result(result: Result, where: str) -> None:
 def _check(value: object, where: str) -> None:
     for place, bad in _faults(value, where, ""):
         raise CodecError(
-            f"{place}: {bad} is not possible", hint="is the file damaged, or not of kmark?"
+            Reason("field-impossible", where=place, given=bad),
+            hint="is the file damaged, or not of kmark?",
         )
 
 

@@ -118,14 +118,17 @@ def _check_form(problem: Problem) -> None:
         if not isinstance(name, str) or not _NAME.match(name):
             raise ProblemError(Reason("parameter-not-named", name=name))
     if len(set(names)) != len(names):
-        raise ProblemError("a name is used twice among dims, dtypes and options")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ProblemError(Reason("parameter-twice", name=twice))
     for name, size in problem.dims.items():
         if not isinstance(size, int) or isinstance(size, bool):
-            raise ProblemError(f"{name}={size!r} is not an integer")
+            reason = Reason("argument-type", name=name, given=repr(size), wanted="an integer")
+            raise ProblemError(reason)
     for name, dtype_name in problem.dtypes.items():
         if dtype_name not in DTYPES:
             raise ProblemError(
-                f"{name}={dtype_name!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}"
+                Reason("argument-type", name=name, given=repr(dtype_name), wanted="a dtype"),
+                hint=f"known dtypes: {', '.join(DTYPES)}",
             )
     for name, value in problem.options.items():
         _check_option(name, value)

@@ -64,7 +64,8 @@ class Case(_CaseMemory):
     def __post_init__(self) -> None:
         if not isinstance(self.config, Mapping):
             raise UsageError(
-                f"config={self.config!r} is not a mapping", hint='write: config={"tile": 64}'
+                Reason("argument-type", name="config", given=repr(self.config), wanted="a mapping"),
+                hint='write: config={"tile": 64}',
             )
         plain: dict[str, Any] = {n: plain_number(value) for n, value in self.config.items()}
         object.__setattr__(self, "config", FrozenDict(plain))
@@ -177,7 +178,7 @@ class Mode:
     def __post_init__(self) -> None:
         if not (0 < self.value_s < math.inf and 0 < self.share <= 1):
             raise UsageError(
-                f"a mode of {self.value_s} s with the share {self.share} is none", hint=_IMPOSSIBLE
+                Reason("mode-impossible", value_s=self.value_s, share=self.share), hint=_IMPOSSIBLE
             )
 
 

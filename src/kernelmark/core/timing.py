@@ -102,8 +102,9 @@ class Timing:
             value = plain_number(getattr(self, field.name))
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                what = "a whole number" if whole else "a number"
-                raise UsageError(f"timing: {field.name}={value!r} is not {what}")
+                wanted = "a whole number" if whole else "a number"
+                cause = Reason("argument-type", name=field.name, given=repr(value), wanted=wanted)
+                raise UsageError(Reason("at", where="timing", cause=cause))
             object.__setattr__(self, field.name, value)
         for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
             try:
@@ -183,7 +184,8 @@ def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
-    return UsageError(f"{where}: unknown field {name!r}", hint=f"{meant}known: {', '.join(known)}")
+    reason = Reason("field-unknown", where=where, name=name)
+    return UsageError(reason, hint=f"{meant}known: {', '.join(known)}")
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def load_timing_fields(path: Path) -> dict[str, Any]:
             kind = int
         if isinstance(value, bool) or not isinstance(value, kind):
             raise UsageError(
-                f"{path}: {name} = {value!r} is of the wrong type",
+                Reason("field-type", where=str(path), given=f"{name} = {value!r}"),
                 hint=f"for example: {name} = {json.dumps(default)}",
             )
     return found

@@ -35,7 +35,7 @@ class GpuKind(DeviceKind):
 
         reason = self.available()
         if reason:
-            raise UsageError(f"{self.name}: {reason}")
+            raise UsageError(Reason("device-unusable", device=self.name, cause=reason))
         gpus = driver(self.name)
         if not 0 <= index < gpus.count():
             raise UsageError(
@@ -44,7 +44,7 @@ class GpuKind(DeviceKind):
             )
         info = _info(gpus, index)
         if info.unusable:
-            raise UsageError(f"{info.name} is {info.model}")
+            raise UsageError(Reason("device-unusable", device=info.name, cause=info.unusable))
         return _gpu.GpuDevice(gpus, index)
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:

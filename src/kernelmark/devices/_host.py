@@ -15,7 +15,6 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import (
     GUARD_BYTE,
     GUARD_BYTES,
@@ -119,7 +118,8 @@ class HostDevice(Device):
         try:
             return HostBuffer(nbytes, capacity)
         except (OSError, OverflowError, MemoryError) as error:
-            raise OutOfMemory(f"the system refused {bytes_text(nbytes)}: {error}") from None
+            reason = Reason("out-of-memory", needed=nbytes, free=free, cause=str(error))
+            raise OutOfMemory(reason) from None
 
     def free(self, buffer: Buffer) -> None:
         cast(HostBuffer, buffer).close()

@@ -54,10 +54,11 @@ class Script:
             unknown = sorted(document.keys() - known)
             fields = {name: _frozen(value) for name, value in document.items()}
         except (ValueError, AttributeError) as error:
-            raise UsageError(f"${SCRIPT_VARIABLE} is not a JSON object: {error}") from None
+            cause = Reason("document-not-json", error=str(error))
+            raise UsageError(Reason("at", where=f"${SCRIPT_VARIABLE}", cause=cause)) from None
         if unknown:
             raise UsageError(
-                f"${SCRIPT_VARIABLE}: unknown field {unknown[0]!r}",
+                Reason("field-unknown", where=f"${SCRIPT_VARIABLE}", name=unknown[0]),
                 hint=f"known: {', '.join(sorted(known))}",
             )
         return cls(**fields)
@@ -128,7 +129,7 @@ class FakeDevice(HostDevice):
 
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> FakeReplay:
         if timer is Timer.PROFILER:
-            raise Unsupported("the fake device has no profiler")
+            raise Unsupported(Reason("timer-unsupported", device="fake", timer=str(timer)))
         return FakeReplay(self, launch, order, Timer.LOOP if timer is Timer.AUTO else timer)
 
     def evict_cache(self) -> None:
@@ -150,7 +151,10 @@ class FakeKind(DeviceKind):
     name = "fake"
 
     def available(self) -> str | None:
-        return None if _count() else f"${COUNT_VARIABLE} is 0; set it to a positive number"
+        if _count():
+            return None
+        cause = Reason("no-device-found", library=f"${COUNT_VARIABLE}", kind="fake")
+        return Reason("hinted", cause=cause, hint="set it to a positive number")
 
     def infos(self) -> list[DeviceInfo]:
         script = Script.from_text(os.environ.get(SCRIPT_VARIABLE, ""))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
 from kernelmark.gpu.absent import is_known, known_names
 from kernelmark.gpu.rtc import cache_key, compile_source, vendor_of
@@ -33,7 +34,7 @@ def check(arch: str) -> None:
     if vendor_of(arch) == "cuda" and arch[-1] in "af":
         plain = arch[:-1]
         raise UsageError(
-            f"{arch} is what single kernels are built for; a GPU calls itself {plain}",
+            Reason("arch-of-kernels", arch=arch, gpu=plain),
             hint=f"ask for {plain}: what needs {arch} is built for that",
         )
     if is_known(arch):
@@ -41,7 +42,7 @@ def check(arch: str) -> None:
     try:
         compile_source(_EMPTY, arch=arch, name="empty.cu")
     except CompileError:
-        raise UsageError(f"the compiler does not build for {arch}", hint=known_names()) from None
+        raise UsageError(Reason("arch-not-compiled", arch=arch), hint=known_names()) from None
 
 
 def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:

@@ -83,12 +83,13 @@ class Clang:
         script.chmod(0o755)
         return ("-B", folder)
 
-    def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[str, str | None]:
+    def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[Reason, str | None]:
         # clang has one exit code for every error: only its log contains the cause.
         if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
-            return f"clang {self.version} does not know {arch}", "use a newer clang, or ROCm"
+            reason = Reason("arch-not-compiled", compiler=f"clang {self.version}", arch=arch)
+            return reason, "use a newer clang, or ROCm"
         if "lld" in log and "error: unable to execute" in log:
-            return f"clang {self.version} has no lld to link with", "install lld of its version"
+            return Reason("linker-missing", version=self.version), "install lld of its version"
         return explain(log, source, name), None
 
 

@@ -72,7 +72,8 @@ class Driver:
                 function = self.library[symbol]
             except AttributeError:
                 raise GpuError(
-                    f"{symbol} is not in the {self.table.vendor} library", hint=self.table.install
+                    Reason("library-lacks", library=self.where, name=symbol),
+                    hint=self.table.install,
                 ) from None
             function.restype = ctypes.c_int
             self._functions[word] = function
@@ -376,7 +377,8 @@ def driver(vendor: str) -> Driver:
     table = {"cuda": CUDA, "hip": HIP}[vendor]
     library = find_library(table)
     if library is None:
-        raise UsageError(f"{vendor}: {table.libraries[-1]} not found", hint=table.install)
+        reason = Reason("library-missing", vendor=vendor, library=table.libraries[-1])
+        raise UsageError(reason, hint=table.install)
     made = Driver(table, library)
     if table.newest and not made.has(table.newest):
         raise UsageError(
@@ -385,14 +387,14 @@ def driver(vendor: str) -> Driver:
     return made
 
 
-def unavailable(vendor: str) -> str | None:
-    """Return None if a device of this vendor is present, else one sentence on why not."""
+def unavailable(vendor: str) -> Reason | None:
+    """Return None if a device of this vendor is present, else the reason why not."""
     try:
         found = driver(vendor)
     except UsageError as error:
-        return f"{error.message}; {error.hint}"
+        return Reason("hinted", cause=error.message, hint=error.hint)
     try:
         count = found.count()
     except CaseError as error:
-        return f"{found.where}: {error.message}"
-    return None if count else f"{found.where} is there but reports no {vendor} device"
+        return Reason("at", where=found.where, cause=error.message)
+    return None if count else Reason("no-device-found", library=found.where, kind=vendor)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.table import Table
 
 
@@ -20,6 +21,11 @@ def find_library(table: Table) -> ctypes.CDLL | None:
     invalid in another in the same process. Then $ROCM_PATH and the loader's path are searched.
     """
     return first_of(_search_paths(table))
+
+
+def missing_library(library: str, hint: str) -> Reason:
+    """Return the reason that a library was not found; `hint` is how to install it."""
+    return Reason("hinted", cause=Reason("library-missing", library=library), hint=hint)
 
 
 def first_of(places: Iterable[str]) -> ctypes.CDLL | None:

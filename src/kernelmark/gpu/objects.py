@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 _EM_AMDGPU, _EM_CUDA = 224, 190
 _NT_AMDGPU_METADATA = 32
@@ -38,10 +39,9 @@ _DAMAGE = (
 
 def resources(code: bytes) -> dict[str, dict[str, int]]:
     """Return registers, spills, stack and shared bytes of each kernel in a cubin or code object."""
-    if code[:4] != b"\x7fELF" or len(code) < 64:
-        raise UsageError("not an ELF object: neither a cubin nor an AMD code object")
-    if code[4] != 2 or code[5] != 1:
-        raise UsageError("not a 64-bit little-endian ELF object, as GPU objects are")
+    # GPU objects are 64-bit and little-endian.
+    if code[:4] != b"\x7fELF" or len(code) < 64 or code[4] != 2 or code[5] != 1:
+        raise UsageError(Reason("not-gpu-object"))
     (machine,) = struct.unpack_from("<H", code, 18)
     try:
         if machine == _EM_AMDGPU:
@@ -49,8 +49,8 @@ def resources(code: bytes) -> dict[str, dict[str, int]]:
         if machine == _EM_CUDA:
             return _cuda(code)
     except _DAMAGE as error:
-        raise UsageError(f"the object file is cut short or damaged: {error}") from None
-    raise UsageError(f"ELF machine {machine} is neither NVIDIA's nor AMD's")
+        raise UsageError(Reason("object-damaged", error=str(error))) from None
+    raise UsageError(Reason("not-gpu-object", machine=machine))
 
 
 def _amd(code: bytes) -> dict[str, dict[str, int]]:

@@ -16,6 +16,7 @@ from kernelmark.core.diskcache import sealed, unsealed
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
 from kernelmark.core.private import Unsafe, find_unsafe
+from kernelmark.core.reason import Reason
 
 _BINARY = ".bin"
 
@@ -53,13 +54,13 @@ def blamed(key: str, arch: str) -> Iterator[None]:
         yield
     except (CompileError, Unsupported) as error:
         bad = [str(path) for path, code in _files(key, arch) if code is None]
-        clauses = [f"a pack is not used: {unsafe}" for unsafe in refused()]
-        if bad:
-            clauses.append(f"{' and '.join(bad)} {'are' if len(bad) > 1 else 'is'} damaged")
-        if not clauses:
+        unsafe = [str(one) for one in refused()]
+        if not bad and not unsafe:
             raise
-        hint = "copy the bundle again, or make it anew"
-        raise CompileError("; ".join([*clauses, error.message]), hint) from None
+        raise CompileError(
+            Reason("bundle-unusable", unsafe=unsafe, damaged=bad, cause=error.message),
+            hint="copy the bundle again, or make it anew",
+        ) from None
 
 
 def _files(key: str, arch: str, suffix: str = _BINARY) -> Iterator[tuple[Path, bytes | None]]:

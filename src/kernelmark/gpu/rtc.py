@@ -25,11 +25,12 @@ from pathlib import Path
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, read_reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
-from kernelmark.gpu.library import first_of, mapped, path_of
+from kernelmark.gpu.library import first_of, mapped, missing_library, path_of
+from kernelmark.gpu.table import HIP
 
 # (source, arch, name, options) -> (code, log)
 Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]
@@ -128,18 +129,16 @@ def cache_key(source: str, arch: str, options: tuple[str, ...]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def unavailable(vendor: str) -> str | None:
-    """Return None if this vendor's runtime compiler is present, else one sentence on why not."""
+def unavailable(vendor: str) -> Reason | None:
+    """Return None if this vendor's runtime compiler is present, else the reason why not."""
     if _library(vendor) is not None:
         return None
     if vendor == "cuda":
-        return 'NVRTC not found; install it with: pip install "kernelmark[nvrtc]"'
+        return missing_library("NVRTC", 'install it with: pip install "kernelmark[nvrtc]"')
     if clang.find() is not None:
         return None
-    return (
-        "hipRTC not found; install ROCm, set ROCM_PATH to where it is, "
-        f"or install clang and lld {clang.OLDEST} or newer"
-    )
+    hint = f"{HIP.install}, or install clang and lld {clang.OLDEST} or newer"
+    return missing_library("hipRTC", hint)
 
 
 # -- NVRTC and hipRTC
@@ -198,7 +197,9 @@ class _Compiler:
     def check(self, name: str, *arguments: object) -> None:
         code = self.call(name, *arguments)
         if code:
-            raise CompileError(f"{self._prefix}{name} failed: {self._error(code)}")
+            call = f"{self._prefix}{name}"
+            error = self._error(code)
+            raise CompileError(Reason("library-failed", call=call, status=code, error=error))
 
     def _error(self, code: int) -> str:
         function = self._library[f"{self._prefix}GetErrorString"]
@@ -254,7 +255,7 @@ def _compile_in_child(
     header, _, code = done.stdout.partition(b"\n")
     try:
         answer = json.loads(header)
-        error, log = str(answer["error"]), str(answer["log"])
+        error, log = answer["error"], str(answer["log"])
     except (ValueError, KeyError, TypeError):
         raise CompileError(
             Reason(
@@ -266,7 +267,7 @@ def _compile_in_child(
             hint=f"this hipRTC may not know {arch}",
         ) from None
     if error or not code:
-        raise CompileError(error or Reason("hiprtc-no-code", arch=arch))
+        raise CompileError(read_reason(error) if error else Reason("hiprtc-no-code", arch=arch))
     return code, log
 
 

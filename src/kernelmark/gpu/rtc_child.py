@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 from kernelmark.core.errors import CompileError
+from kernelmark.core.reason import reason_document
 from kernelmark.gpu.rtc import compile_here
 
 
@@ -16,13 +18,14 @@ def main() -> None:
     answer_fd = os.dup(1)
     os.dup2(2, 1)
     request = json.load(sys.stdin)
-    code, log, error = b"", "", ""
+    code, log = b"", ""
+    error: Any = None
     try:
         code, log = compile_here(
             request["source"], request["arch"], request["name"], tuple(request["options"])
         )
     except CompileError as failed:
-        error = failed.message
+        error = reason_document(failed.message)
     with os.fdopen(answer_fd, "wb") as answer:
         answer.write(json.dumps({"error": error, "log": log}).encode() + b"\n" + code)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.devices._host import HostBuffer
 from kernelmark.devices.base import Buffer
 from kernelmark.devices.cpu import CpuDevice
@@ -130,7 +131,7 @@ class CpuRig(Rig):
             ctypes.c_void_p(times.ctypes.data),
         )
         if own < 0:
-            raise Unsupported(f"{first.grid} threads could not be started")
+            raise Unsupported(Reason("threads-not-started", threads=first.grid))
         begin, end = times[:, :, 0], times[:, :, 1]
         whole = (end.max(axis=0) - begin.min(axis=0)) * 1e-9
         # Threads that share a core take turns, each as fast as if it had the core alone: their

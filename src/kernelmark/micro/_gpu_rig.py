@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from kernelmark.core.errors import CaseError, CompileError
+from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Buffer
 from kernelmark.gpu.driver import pack as packed
@@ -40,7 +41,7 @@ def no_cycles(arch: str) -> str | None:
     common.h."""
     if not arch.startswith("gfx11"):
         return None
-    return f"{arch} counts core cycles in 20 bits, which pass within a millisecond"
+    return Reason("cycles-wrap", arch=arch)
 
 
 class GpuRig(Rig):

@@ -154,8 +154,8 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
             yield _ready(command, text, file, Path(folder) / "kernels.so")
     except OSError as error:
-        reason = error.strerror or error
-        raise CompileError(f"no folder can be written to build the kernels in: {reason}") from None
+        reason = Reason("no-build-folder", error=error.strerror or str(error))
+        raise CompileError(reason) from None
 
 
 def _ready(
@@ -180,7 +180,8 @@ def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
             program.write_text(text + "".join(found.values()), encoding="utf-8")
             done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(made))
         except subprocess.TimeoutExpired:
-            raise CompileError(f"{command.words[0]} did not end within {_LIMIT_S:g} s") from None
+            reason = Reason("program-timed-out", program=command.words[0], limit_s=_LIMIT_S)
+            raise CompileError(reason) from None
         if done.returncode:
             raise CompileError(explain(done.stderr.decode(errors="replace").strip(), text, file))
         names = Path(folder) / "kernels.txt"

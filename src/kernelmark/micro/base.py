@@ -308,7 +308,8 @@ def available(
     """Return those of `asked` for which `there` is true, and a note on the others; raise
     Unsupported if there are none."""
     found = tuple(word for word in asked if there(word))
-    missing = ", ".join(word for word in asked if not there(word))
+    missing = tuple(word for word in asked if word not in found)
+    reason = Reason("instruction-missing", where=where, names=missing)
     if not found:
-        raise Unsupported(f"{where} has no instruction for: {missing}")
-    return found, [f"no instruction here for: {missing}"] if missing else []
+        raise Unsupported(reason)
+    return found, [reason] if missing else []

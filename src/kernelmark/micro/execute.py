@@ -119,21 +119,25 @@ class _Execution:
             return Status.UNSUPPORTED, error.message, Findings()
         except CompileError as error:
             return Status.COMPILE_ERROR, error.message, Findings()
-        except (OutOfMemory, MemoryError) as error:
-            text = str(getattr(error, "message", error)) or "the host is out of memory"
-            return Status.OUT_OF_MEMORY, text, Findings()
+        except OutOfMemory as error:
+            return Status.OUT_OF_MEMORY, error.message, Findings()
+        except MemoryError as error:
+            return Status.OUT_OF_MEMORY, Reason("host-memory", error=str(error)), Findings()
         except ZeroDivisionError:
             # No setting used as a divisor is 0, so a clock did not advance.
-            reason = "something took no time at all by the clock it was timed with"
-            return Status.WRONG, reason, Findings()
+            return Status.WRONG, Reason("clock-stalled"), Findings()
         except Exception as error:
             return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}", Findings()
 
     def _run(self) -> tuple[Status, str, Findings]:
         benchmark, rig = self._benchmark, self._rig
         if rig.info.kind not in benchmark.kinds:
-            where = ", ".join(benchmark.kinds)
-            raise Unsupported(f"{benchmark.name} runs on {where}, not on {rig.info.kind}")
+            kinds = tuple(benchmark.kinds)
+            raise Unsupported(
+                Reason(
+                    "device-unsupported", backend=benchmark.name, kinds=kinds, kind=rig.info.kind
+                )
+            )
         reason = rig.no_cycles if benchmark.by_cycles else None
         reason = reason or benchmark.unsupported(rig)
         if reason is not None:

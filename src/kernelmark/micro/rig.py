@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer, Device
 from kernelmark.micro.hardware import Hardware
@@ -181,9 +182,10 @@ class Rig(ABC):
         return made
 
     def check_free(self, nbytes: int) -> None:
-        if nbytes > 0.75 * self.device.free_bytes():
-            free = self.device.free_bytes() / 2**30
-            raise Unsupported(f"{nbytes / 2**30:.1f} GiB are needed and {free:.1f} GiB are free")
+        most = 0.75 * self.device.free_bytes()
+        if nbytes > most:
+            share = "three quarters of the free memory"
+            raise Unsupported(Reason("micro-does-not-fit", size=nbytes, most=most, share=share))
 
     def untouched(self, nbytes: int) -> Buffer:
         """Allocate memory that was not written to yet, if that makes a difference."""

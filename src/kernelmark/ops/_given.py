@@ -36,10 +36,14 @@ class Given:
                     f"{meant}known: {', '.join(known)}",
                 )
 
-    def refuse(self, sentence: str, hint: str | None = None) -> NoReturn:
+    def refuse(self, cause: Reason, hint: str | None = None) -> NoReturn:
         """Raise ProblemError with a message that begins with the op's name."""
-        cause = Reason.of(sentence)
         raise ProblemError(Reason("of-op", op=self._op, cause=cause), hint=hint)
+
+    def _refuse_type(
+        self, name: str, value: object, wanted: str, hint: str | None = None
+    ) -> NoReturn:
+        self.refuse(Reason("argument-type", name=name, given=repr(value), wanted=wanted), hint)
 
     def _find(self, name: str, shorthand: str | None) -> tuple[str, Parameter | None]:
         if name not in self._given and shorthand is not None and shorthand in self._given:
@@ -59,7 +63,7 @@ class Given:
                 )
             value = default
         if isinstance(value, bool | str | float):
-            self.refuse(f"{said}={value!r} is not an integer")
+            self._refuse_type(said, value, "an integer")
         size = operator.index(value)
         shown = f"{said}={size}" if size.bit_length() < 128 else said
         if size < least:
@@ -75,7 +79,8 @@ class Given:
         `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._given), None)
         if name is None:
-            self.refuse("no dtype is given", Reason("give-dtype", allowed=tuple(allowed)))
+            hint = Reason("give-dtype", allowed=tuple(allowed))
+            self.refuse(Reason("parameter-missing", name="dtype"), hint)
         return self._one_dtype(name, self._given[name], allowed, because, other)
 
     def dtype(
@@ -89,7 +94,7 @@ class Given:
         self, name: str, value: object, allowed: Sequence[str], because: str, other: str
     ) -> str:
         if not isinstance(value, str):
-            self.refuse(f"{name}={value!r} is not a dtype", f"allowed: {', '.join(allowed)}")
+            self._refuse_type(name, value, "a dtype", f"allowed: {', '.join(allowed)}")
         text = dtype(value).name
         if text not in allowed:
             also = f", or {other}" if other else ""
@@ -107,7 +112,7 @@ class Given:
             hint = f"{name} may be {' or '.join(allowed)}"
             if because:
                 self.refuse(Reason("not-possible", name=name, value=str(value), why=because), hint)
-            self.refuse(f"{name}={value!r} is unknown", hint)
+            self.refuse(Reason("field-unknown-value", name=name, given=repr(value)), hint)
         return str(value)
 
     def flag(self, name: str) -> bool:
@@ -116,14 +121,14 @@ class Given:
         if value in ("yes", "no"):
             return value == "yes"
         if not isinstance(value, bool):
-            self.refuse(f"{name}={value!r} is not a truth value", f"write {name}=yes or {name}=no")
+            self._refuse_type(name, value, "a truth value", f"write {name}=yes or {name}=no")
         return bool(value)
 
     def number(self, name: str, default: float) -> float:
         """Return a finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
         value = self._given.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.refuse(f"{name}={value!r} is not a number")
+            self._refuse_type(name, value, "a number")
         try:
             real = float(value)
         except OverflowError:
@@ -137,9 +142,9 @@ def checked_sizes(problem: Problem, tensors: Iterable[TensorSpec]) -> Problem:
     """Return `problem`. Raise ProblemError if a tensor is larger than any memory."""
     for spec in tensors:
         if spec.count >= TENSOR_LIMIT:
-            shape = "×".join(map(str, spec.shape))
+            cause = Reason("tensor-too-large", tensor=spec.name, shape=spec.shape)
             raise ProblemError(
-                f"{problem.op}: tensor {spec.name} ({shape}) is too large",
+                Reason("of-op", op=problem.op, cause=cause),
                 hint="a tensor must have fewer than 2^40 elements",
             )
     return problem

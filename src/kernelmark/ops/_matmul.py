@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._contraction import matmul_contraction
@@ -192,18 +193,19 @@ def _check_factors(read: Given, problem: Problem) -> None:
     alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
     out = dtype(problem.dtypes["c"])
     if alpha == 0:
-        read.refuse("alpha=0 leaves nothing to multiply", "alpha must not be 0")
+        read.refuse(Reason("not-possible", name="alpha", value=0), "alpha must not be 0")
     if out.kind == "int":
         for name, factor in (("alpha", alpha), ("beta", beta)):
             if not factor.is_integer():
-                read.refuse(f"{name}={factor} is not an integer, but D is {out}")
+                reason = Reason("argument-type", name=name, given=factor, wanted="an integer")
+                read.refuse(reason, f"c={out} requires integers")
     top = 128.0 if is_int(problem.dtypes["a"]) else 1.0
     # A product of two uniform numbers has variance at most top²·top²/8 as a sub-Gaussian.
     largest = abs(alpha) * SIGMAS * math.sqrt(problem.dims["k"] / 8) * top**2
     largest += (abs(beta) + bool(problem.options["bias"])) * top
     if out.bits > 8 and largest > out.max_value:
         read.refuse(
-            f"values of D would overflow {out} (up to {largest:.2g})",
+            Reason("output-overflows", dtype=out.name, largest=largest),
             "use a smaller alpha, beta or k, or a wider c",
         )
 

@@ -43,6 +43,7 @@ CHECKED = 1 << 16
 # of summation is unknown.
 OUTPUT_ROUNDINGS, ACCUMULATOR_ROUNDINGS = 4, 256
 
+_PAIR = "a shape and a dtype"
 _BY_ARRAY_NAME = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
 
 
@@ -82,8 +83,8 @@ class OwnOp(Op):
         found = self._signature.parameters
         for name, parameter in found.items():
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                raise ProblemError(
-                    f"{self.name}: inputs(*{name}) does not name its parameters",
+                raise self._error(
+                    Reason("parameters-unnamed", name=name),
                     hint='for example: def inputs(rows, cols, dtype="f32")',
                 )
         return found
@@ -124,15 +125,17 @@ class OwnOp(Op):
             or not isinstance(found, int | float)
             or not 0 <= found < math.inf
         ):
-            raise ProblemError(f"{self.name}: {what} returned {found!r}, not a count")
+            raise self._returned(what, repr(found), "a count")
         return int(found)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         if problem.key not in self._tensors:
             made = self._call(self._definition.inputs, "inputs", _parameters(problem))
             if not isinstance(made, Mapping) or not made:
-                raise ProblemError(
-                    f"{self.name}: inputs returned {type(made).__name__}, not a dict of tensors",
+                raise self._returned(
+                    "inputs",
+                    type(made).__name__,
+                    "a dict of tensors",
                     hint='for example: return {"x": ((rows, cols), dtype)}',
                 )
             specs = tuple(self._spec(str(name), value) for name, value in made.items())
@@ -141,7 +144,7 @@ class OwnOp(Op):
 
     def _spec(self, name: str, value: Any) -> TensorSpec:
         if name == OUTPUT:
-            raise ProblemError(f"{self.name}: an input cannot be called {OUTPUT!r}")
+            raise self._error(Reason("input-name-reserved", name=name))
         if not isinstance(value, tuple | list):
             return given_spec(name, value)
         try:
@@ -151,8 +154,8 @@ class OwnOp(Op):
                 return spec
             low, high = map(float, bounds)
         except (TypeError, ValueError):
-            raise ProblemError(
-                f"{self.name}: input {name} is {value!r}, not a shape and a dtype",
+            raise self._error(
+                Reason("argument-type", name=name, given=repr(value), wanted=_PAIR),
                 hint='for example: {"x": ((rows, cols), "f32")}, with bounds: (shape, dtype, 0, 9)',
             ) from None
         return TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, low=low, high=high)
@@ -167,9 +170,8 @@ class OwnOp(Op):
                 shape, dtype_name = found
                 shape = _shape(shape)
             except (TypeError, ValueError):
-                raise ProblemError(
-                    f"{self.name}: output returned {found!r}, not a shape and a dtype",
-                    hint="for example: return (rows, cols), dtype",
+                raise self._returned(
+                    "output", repr(found), _PAIR, hint="for example: return (rows, cols), dtype"
                 ) from None
         kind = dtype(str(dtype_name)).name
         return TensorSpec(name=OUTPUT, shape=shape, dtype=kind, role="out")
@@ -178,9 +180,8 @@ class OwnOp(Op):
         specs = self.tensors(problem)
         value = self._answer(problem, specs[:-1], inputs)
         if tuple(value.shape) != specs[-1].shape:
-            raise ProblemError(
-                f"{self.name}: the reference's shape is {tuple(value.shape)}, the output's "
-                f"{specs[-1].shape}"
+            raise self._error(
+                Reason("reference-shape", shape=tuple(value.shape), output=specs[-1].shape)
             )
         return self._picked(value, where)
 
@@ -203,8 +204,10 @@ class OwnOp(Op):
         try:
             return np.asarray(found, np.float64)
         except (TypeError, ValueError):
-            raise ProblemError(
-                f"{self.name}: reference returned {type(found).__name__}, not one array",
+            raise self._returned(
+                "reference",
+                type(found).__name__,
+                "one array",
                 hint="an op has one output; return it from reference",
             ) from None
 
@@ -220,9 +223,18 @@ class OwnOp(Op):
         except KernelmarkError:
             raise
         except Exception as error:
-            raise ProblemError(
-                f"{self.name}: {what} failed: {type(error).__name__}: {error}"
+            raise self._error(
+                Reason("function-failed", name=what, error=f"{type(error).__name__}: {error}")
             ) from error
+
+    def _returned(
+        self, function: str, given: str, wanted: str, hint: str | None = None
+    ) -> ProblemError:
+        reason = Reason("function-returned", name=function, given=given, wanted=wanted)
+        return self._error(reason, hint)
+
+    def _error(self, cause: Reason, hint: str | None = None) -> ProblemError:
+        return ProblemError(Reason("of-op", op=self.name, cause=cause), hint=hint)
 
     def tolerance(self, problem: Problem) -> Tolerance:
         definition, out = self._definition, self.output(problem).type
@@ -316,7 +328,8 @@ def _known_dtype(name: str, values: Any) -> str:
     if dtype_name is None:
         kind = getattr(values, "dtype", type(values).__name__)
         raise ProblemError(
-            f"input {name} is of {kind}", hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}"
+            Reason("array-dtype", name=name, dtype=str(kind)),
+            hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}",
         )
     return dtype_name
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops import _softmax
@@ -229,21 +230,28 @@ def _check(read: Given, problem: Problem) -> None:
     d = problem.dims
     if d["heads_q"] % d["heads_kv"]:
         read.refuse(
-            f"heads_q={d['heads_q']} is not a multiple of heads_kv={d['heads_kv']}",
+            Reason(
+                "not-multiple",
+                name="heads_q",
+                value=d["heads_q"],
+                of="heads_kv",
+                multiple=d["heads_kv"],
+            ),
             "query heads share key-value heads in equal groups",
         )
     if problem.options["causal"] and d["seq_q"] > d["seq_kv"]:
+        why = f"with seq_q={d['seq_q']} > seq_kv={d['seq_kv']}: queries would have no keys"
         read.refuse(
-            f"causal with seq_q={d['seq_q']} > seq_kv={d['seq_kv']} leaves queries without keys",
+            Reason("not-possible", name="causal", value="yes", why=why),
             "use causal=no, or seq_kv of at least seq_q",
         )
     factor = scale(problem)
     if factor <= 0:
-        read.refuse(f"scale={factor} must be positive")
+        read.refuse(Reason("not-positive", name="scale", value=factor))
     if factor * math.sqrt(d["dim_qk"]) > 64:
         # Beyond this, exp of a score's rounding error is no longer near 1.
         read.refuse(
-            f"scale={factor} is too large",
+            Reason("dim-too-large", name="scale", given=f"scale={factor}"),
             f"scale·√dim_qk must be at most 64 (here {factor * math.sqrt(d['dim_qk']):.3g})",
         )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics import mxfp4
 from kernelmark.numerics.floats import decode, encode
@@ -112,7 +113,10 @@ class BatchedGemmQuant(Op):
         if name == "a8w8_group":
             dims["group"] = _group(read)
         elif "group" in given:
-            read.refuse(f"group does not go with scheme={name}", "only a8w8_group has it")
+            reason = Reason(
+                "not-possible", name="group", value=given["group"], why=f"with scheme={name}"
+            )
+            read.refuse(reason, "only a8w8_group has it")
         wide = read.dtype("dtype", "bf16", _WIDE)
         because = f"with scheme={name}"
         dtypes = {
@@ -127,9 +131,11 @@ class BatchedGemmQuant(Op):
             "bias": read.flag("bias"),
         }
         if options["bias"] and not scheme.bias:
-            read.refuse(f"scheme={name} has no bias", "leave bias out")
+            reason = Reason("not-possible", name="bias", value="yes", why=because)
+            read.refuse(reason, "leave bias out")
         if scheme.b == ("f4e2m1",) and dims["k"] % mxfp4.GROUP:
-            read.refuse(f"k={dims['k']} is not a multiple of {mxfp4.GROUP}, a group of MXFP4")
+            reason = Reason("not-multiple", name="k", value=dims["k"], multiple=mxfp4.GROUP)
+            read.refuse(reason, f"a group of MXFP4 has {mxfp4.GROUP} elements")
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         return checked_sizes(problem, self.tensors(problem))
 
@@ -305,7 +311,8 @@ def group_rounded(values: Floats, group: int, to: str) -> Floats:
 def _group(read: Given) -> int:
     group = read.dim("group", 128, least=_GROUPS[0])
     if group & (group - 1) or group > _GROUPS[1]:
-        read.refuse(f"group={group} is not a power of two from {_GROUPS[0]} to {_GROUPS[1]}")
+        wanted = f"a power of two from {_GROUPS[0]} to {_GROUPS[1]}"
+        read.refuse(Reason("argument-type", name="group", given=group, wanted=wanted))
     return group
 
 

@@ -286,7 +286,10 @@ def _check(read: Given, problem: Problem) -> None:
     d = problem.dims
     for name in ("c", "k"):
         if d[name] % d["groups"]:
-            read.refuse(f"{name}={d[name]} is not a multiple of groups={d['groups']}")
+            groups = d["groups"]
+            read.refuse(
+                Reason("not-multiple", name=name, value=d[name], of="groups", multiple=groups)
+            )
     for side, taps, out in (("h", "r", 0), ("w", "s", 1)):
         if output_size(problem)[out] < 1:
             reach = d[f"dilation_{side}"] * (d[taps] - 1) + 1

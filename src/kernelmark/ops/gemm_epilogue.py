@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Option, Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.mxfp4 import GROUP
@@ -143,7 +144,11 @@ class GemmEpilogue(Matmul):
             allowed = tuple(dict.fromkeys((usual, "f32")))
             dtypes["bias_type"] = read.dtype("bias_type", usual, allowed, f"with c={dtypes['c']}")
         elif "bias_type" in given:
-            read.refuse("bias_type is given without a bias", "add bias=yes, or leave bias_type out")
+            value = given["bias_type"]
+            read.refuse(
+                Reason("not-possible", name="bias_type", value=value, why="without a bias"),
+                "add bias=yes, or leave bias_type out",
+            )
         options: dict[str, Option] = {
             # The 32 elements of an MX block are adjacent in memory: both operands have k innermost.
             "ta": read.word("ta", ("n",), "with scale=mx") if mx else read.word("ta", ("n", "t")),
@@ -156,12 +161,13 @@ class GemmEpilogue(Matmul):
             options["scale_layout"] = read.word("scale_layout", _LAYOUTS)
             if dims["k"] % GROUP:
                 read.refuse(
-                    f"k={dims['k']} is not possible with scale=mx, which scales blocks of {GROUP}",
-                    f"k must be a multiple of {GROUP}",
+                    Reason("not-multiple", name="k", value=dims["k"], multiple=GROUP),
+                    f"scale=mx scales blocks of {GROUP} elements",
                 )
         elif "scale_layout" in given:
+            value = given["scale_layout"]
             read.refuse(
-                f"scale_layout is not possible with scale={scale}",
+                Reason("not-possible", name="scale_layout", value=value, why=f"with scale={scale}"),
                 "use scale=mx, or leave scale_layout out",
             )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)

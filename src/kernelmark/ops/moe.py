@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
 from kernelmark.numerics.floats import encode
 from kernelmark.numerics.generate import POOL, Inputs
@@ -76,9 +77,13 @@ class Moe(Op):
         read = Given(self.name, given, self.parameters)
         dims = {name: read.dim(name) for name in ("m", "n", "k", "e", "top_k")}
         if dims["top_k"] > dims["e"]:
-            read.refuse(f"top_k={dims['top_k']} is more than the experts (e={dims['e']})")
+            reason = Reason(
+                "not-possible", name="top_k", value=dims["top_k"], why=f"with e={dims['e']}"
+            )
+            read.refuse(reason, "top_k must be at most e, the number of experts")
         if dims["e"] > _EXPERTS:
-            read.refuse(f"e={dims['e']} is too large", f"e must be at most {_EXPERTS}")
+            reason = Reason("dim-too-large", name="e", given=f"e={dims['e']}")
+            read.refuse(reason, f"e must be at most {_EXPERTS}")
         kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}
         problem = Problem(op=self.name, dims=dims, dtypes=types)

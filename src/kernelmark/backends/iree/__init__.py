@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark import ops
-from kernelmark.backends._rules import ON_AMD, unknown_op, wrong_device
+from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.iree import choices, queue
 from kernelmark.backends.iree.choices import Choice
@@ -62,12 +62,13 @@ class Iree(Backend):
         if missing == ["iree-base-compiler"] and holds(PACK_PREFIX):
             missing = []  # modules in a bundle were compiled elsewhere
         if missing:
-            return f"iree: {' and '.join(missing)} not installed; {_INSTALL}"
+            return not_installed(self.name, " and ".join(missing), _INSTALL)
         import iree.runtime as rt
         from iree.runtime.version import VERSION
 
         if not hasattr(rt.HalAllocator, "import_host_allocation"):
-            return f"iree: runtime {VERSION} cannot work on given memory; {_UPGRADE}"
+            cause = Reason("library-too-old", vendor=self.name, library=f"runtime {VERSION}")
+            return Reason("hinted", cause=cause, hint=_UPGRADE)
         return None
 
     def version(self) -> str:
@@ -91,7 +92,7 @@ class Iree(Backend):
         if reason is None and info.kind != "cpu":
             return queue.absent(info.kind)
         if reason is None and not compiler_present():
-            return f"iree-base-compiler is not installed; {_INSTALL}"
+            return not_installed(self.name, "iree-base-compiler", _INSTALL)
         return reason
 
     def refuses(self, problem: Problem, info: DeviceInfo) -> str | None:

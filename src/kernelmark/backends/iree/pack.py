@@ -29,6 +29,7 @@ from kernelmark.backends.iree.compiler import (
 from kernelmark.backends.iree.targets import target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported, UsageError
+from kernelmark.core.files import read_text
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
@@ -94,21 +95,20 @@ def _problems(word: str) -> list[Problem]:
     if not word.startswith("@"):
         return [ops.parse(word)]
     file = Path(word[1:]).expanduser()
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
-        hint = "@FILE names a file with one problem a line"
-        raise UsageError(f"{file}: {reason or error}", hint=hint) from None
     found = []
+    lines = read_text(file, missing="@FILE names a file with one problem a line").splitlines()
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         try:
             found += [ops.parse(text)] if text else []
         except KernelmarkError as error:
-            raise UsageError(f"{file}: line {number}: {error.message}", hint=error.hint) from None
+            reason = Reason("at", where=f"{file}: line {number}", cause=error.message)
+            raise UsageError(reason, hint=error.hint) from None
     if not found:
-        raise UsageError(f"{file}: has no problem", hint="write one a line: gemm m=512 n=512 k=512")
+        raise UsageError(
+            Reason("workload-empty", file=str(file)),
+            hint="write one a line: gemm m=512 n=512 k=512",
+        )
     return found
 
 

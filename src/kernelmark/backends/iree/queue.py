@@ -22,10 +22,11 @@ from kernelmark.backends.base import Kernel
 from kernelmark.backends.iree.batch import BATCH, BATCH_FUNCTION
 from kernelmark.backends.iree.memory import import_memory
 from kernelmark.backends.iree.runtime import Binder, argument_list, instance, reraise
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream
-from kernelmark.gpu.library import find_library, path_of
+from kernelmark.gpu.library import find_library, missing_library, path_of
 from kernelmark.gpu.table import HIP
 from kernelmark.kernels.mlir.base import FUNCTION
 
@@ -171,7 +172,7 @@ def absent(driver: str) -> str | None:
         found = _driver(driver).query_available_devices()
     except (RuntimeError, ValueError) as error:
         return _explain(driver, str(error))
-    return None if found else f"iree's runtime finds no {driver} device"
+    return None if found else Reason("no-device-found", library="IREE's runtime", kind=driver)
 
 
 @functools.cache
@@ -200,15 +201,13 @@ def hip_runtime() -> Path | None:
     return None if library is None else path_of(library, "hipInit")
 
 
-def _explain(driver: str, text: str) -> str:
+def _explain(driver: str, text: str) -> Reason:
     if driver == "cuda" and _loads("libcuda.so.1") and not _loads("libcuda.so"):
-        return (
-            "iree looks for libcuda.so and there is only libcuda.so.1; link it under that name in "
-            "a folder on LD_LIBRARY_PATH"
-        )
+        hint = "link libcuda.so.1 under that name in a folder on LD_LIBRARY_PATH"
+        return missing_library("libcuda.so", hint)
     found = _REASON.search(text)
     reason = " ".join((found[1] if found else text).split())
-    return f"iree's runtime cannot use {driver} here: {reason.rstrip(':. ')}"
+    return Reason("device-unusable", device=driver, cause=f"IREE's runtime: {reason.rstrip(':. ')}")
 
 
 def _loads(library: str) -> bool:

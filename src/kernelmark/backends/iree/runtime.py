@@ -157,7 +157,7 @@ def _open(threads: int) -> Any:
         return rt.get_driver("local-sync").create_default_device(["caching"])
     if threads > _MAX_WORKERS:
         raise Unsupported(
-            f"iree starts at most {_MAX_WORKERS} workers, not {threads}",
+            Reason("iree-workers", most=_MAX_WORKERS, threads=threads),
             hint=f"use threads={_MAX_WORKERS} or less",
         )
     rt.flags.parse_flags(f"--task_topology_group_count={threads}")

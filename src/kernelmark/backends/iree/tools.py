@@ -14,8 +14,10 @@ from kernelmark.backends.iree.compiler import signal_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError
+from kernelmark.core.reason import Reason
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MODULE = "iree-benchmark-module"
 _LOG_CHARACTERS = 2000
 
 
@@ -61,13 +63,16 @@ def run_tool(words: Sequence[str], timeout_s: float) -> str:
         done = run_child(words, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
         raise CaseError(
-            f"{name} took longer than {timeout_s:g} s", hint="allow more with --timeout"
+            Reason("program-timed-out", program=name, limit_s=timeout_s),
+            hint="allow more with --timeout",
         ) from None
     if done.returncode:
         log = done.stderr.decode(errors="replace").strip()[-_LOG_CHARACTERS:]
         code = done.returncode
-        ended = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        raise CaseError(f"{name} {ended}{': ' if log else ''}{log}")
+        if code < 0:
+            signal = signal_name(-code)
+            raise CaseError(Reason("program-signalled", program=name, signal=signal, error=log))
+        raise CaseError(Reason("program-failed", program=name, exit_code=code, error=log))
     return done.stdout.decode(errors="replace")
 
 
@@ -76,11 +81,12 @@ def parse_round(text: str) -> Round:
     try:
         rows: list[dict[str, Any]] = json.loads(text[text.index("{") :])["benchmarks"]
     except (ValueError, KeyError) as error:
-        raise CaseError(f"iree-benchmark-module wrote no JSON: {error}") from None
+        cause = Reason("document-not-json", error=str(error))
+        raise CaseError(Reason("at", where=_MODULE, cause=cause)) from None
     failed = next((row for row in rows if row.get("error_occurred")), None)
     if failed is not None or not rows:
         message = failed.get("error_message", "") if failed else "no benchmark ran"
-        raise CaseError(f"iree-benchmark-module: {message}")
+        raise CaseError(Reason("program-failed", program=_MODULE, error=message))
     single = [row for row in rows if row["run_type"] == "iteration"]
     calls = [row for row in single if "calls" not in row]
     kernels = {

@@ -81,21 +81,18 @@ def missing(problem: Problem) -> str | None:
     """Return why NumPy cannot compute a problem in exactly its types, or None."""
     if problem.op == "gemm_epilogue":
         return None  # its operands are upcast, which is exact
-    for name in problem.dtypes.values():
-        if name not in NATIVE:
-            return f"numpy has no {name}: this {problem.op} would be computed in another type"
+    if any(name not in NATIVE for name in problem.dtypes.values()):
+        return wrong_dtypes("numpy", problem)
     if problem.op == "copy":
         return None
     inputs, acc, out = types(problem)
     if (inputs, acc, out) not in MATMULS:
         return wrong_dtypes("numpy", problem)
     if problem.op == "attention" and (inputs, acc, acc) not in MATMULS:
-        return f"numpy cannot keep the scores of {inputs} attention in {acc}"
+        return wrong_dtypes("numpy", problem)
     if out == "f16" and has_epilogue(problem):
-        return (
-            f"numpy would round the f16 {problem.op} before applying alpha, beta or bias, "
-            f"where acc={acc} asks for one rounding at the end"
-        )
+        names = ("alpha", "beta", "bias")
+        return Reason("rounds-twice", backend="numpy", op=problem.op, dtype=out, names=names)
     return None
 
 

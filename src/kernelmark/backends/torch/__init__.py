@@ -15,7 +15,13 @@ import re
 import sys
 from collections.abc import Sequence
 
-from kernelmark.backends._rules import ON_AMD, refuse_unknown, unknown_op, wrong_device
+from kernelmark.backends._rules import (
+    ON_AMD,
+    not_installed,
+    refuse_unknown,
+    unknown_op,
+    wrong_device,
+)
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.torch import build, gpu, kernels, rules
 from kernelmark.core.environment import DeviceInfo
@@ -57,14 +63,15 @@ class TorchBackend(Backend):
 
     def available(self) -> str | None:
         if importlib.util.find_spec("torch") is None:
-            return 'torch is not installed: pip install "kernelmark[torch]"'
+            return not_installed(self.name, "torch", 'pip install "kernelmark[torch]"')
         # Called before every case, and looking up an installation takes a millisecond.
         loaded = sys.modules.get("torch")
         version = self.version() if loaded is None else str(loaded.__version__)
         found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         if found < OLDEST:
             wanted = ".".join(map(str, OLDEST))
-            return f'torch {version} is older than {wanted}: pip install "torch>={wanted}"'
+            cause = Reason("library-too-old", vendor="torch", library=f"torch {version}")
+            return Reason("hinted", cause=cause, hint=f'pip install "torch>={wanted}"')
         return None
 
     def version(self) -> str:
@@ -109,7 +116,8 @@ class TorchBackend(Backend):
             importlib.import_module("torch")
         except (ImportError, OSError) as error:
             raise CaseError(
-                f"torch is installed but cannot be imported: {error}", hint="reinstall torch"
+                Reason("library-not-imported", library="torch", error=str(error)),
+                hint="reinstall torch",
             ) from error
         if not isinstance(device, CpuDevice):
             return gpu.prepare(problem, config, device, sets)

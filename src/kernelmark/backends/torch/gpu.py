@@ -19,6 +19,7 @@ from kernelmark import ops
 from kernelmark.backends._rules import (
     get_flag,
     refuse_unknown,
+    wrong_acc,
     wrong_bias_type,
     wrong_dtypes,
     wrong_narrow_type,
@@ -106,7 +107,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     """Return why torch on a GPU cannot compute a problem in exactly its types, or None."""
     if problem.op in ("gemm", "batched_gemm", "gemm_epilogue"):
         if info.kind == "cuda" and "fnuz" in problem.dtypes["a"] + problem.dtypes["b"]:
-            return "torch multiplies FNUZ 8-bit floats on AMD GPUs only"
+            return wrong_dtypes("torch", problem, info.arch)
         # _scaled_mm uses hipBLASLt on AMD GPUs.
         narrow = wrong_narrow_type("torch", problem, info) if info.kind == "hip" else None
         if problem.op == "gemm_epilogue":
@@ -119,59 +120,69 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
             or len({types[x] for x in ("q", "kv", "o")}) > 1
         ):
             return wrong_dtypes("torch", problem, "a GPU")
-        return None if types["acc"] == "f32" else "torch's attention sums in f32"
+        return wrong_acc("torch", problem, ("f32",))
     if problem.op == "moe":
         return _missing_moe(problem, info)
     if problem.dtypes["x"] not in _SAME or problem.dtypes["x"] != problem.dtypes["y"]:
         return wrong_dtypes("torch", problem, "a GPU")
     wide = "f64" if problem.dtypes["x"] == "f64" else "f32"
-    return None if problem.dtypes["acc"] == wide else f"torch's conv sums in {wide}"
+    return wrong_acc("torch", problem, (wide,))
 
 
 def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
     """Return why torch has no grouped GEMM for a problem, or None. Without one it multiplies expert
     by expert and waits for their row counts, which can be neither captured nor queued."""
     if problem.dtypes["x"] != "bf16" or not info.arch.startswith(("sm_9", "sm_10")):
-        return "torch has a grouped GEMM that needs no host for bf16 on sm_90 and sm_100 only"
-    if problem.dims["n"] % 8 or problem.dims["k"] % 8:
-        return "torch's grouped GEMM takes n and k that are multiples of 8"
+        return wrong_dtypes("torch", problem, info.arch)
+    return _misaligned("_grouped_mm", problem, 8)
+
+
+def _misaligned(call: str, problem: Problem, multiple: int) -> Reason | None:
+    """Return which of n and k is not a multiple that a function of torch requires, or None."""
+    for name in "nk":
+        if (size := problem.dims[name]) % multiple:
+            cause = Reason("not-multiple", name=name, value=size, multiple=multiple)
+            return Reason("at", where=f"torch's {call}", cause=cause)
     return None
 
 
 def _missing_gemm(problem: Problem) -> str | None:
-    types, options, dims = problem.dtypes, problem.options, problem.dims
+    types, options = problem.dtypes, problem.options
     a, c = types["a"], types["c"]
     plain = options["alpha"] == 1 and options["beta"] == 0 and not options["bias"]
     if a.startswith("f8") or a == "i8":
         if problem.op == "batched_gemm":
-            return f"torch has no batched {a} GEMM"
+            return wrong_dtypes("torch", problem, "a GPU")
         if not plain:
-            return f"torch's {a} GEMM has no alpha, beta or bias that is added before rounding"
+            names = ("alpha", "beta", "bias")
+            return Reason("rounds-twice", backend="torch", op=problem.op, dtype=c, names=names)
     if a.startswith("f8"):
         return _missing_scaled(problem)
     if a == "i8":
-        if dims["m"] <= 16 or dims["k"] % 8 or dims["n"] % 8:
-            return "torch's _int_mm takes m above 16, and n and k that are multiples of 8"
-        return None
+        if (m := problem.dims["m"]) <= 16:
+            cause = Reason("dim-below", name="m", given=f"m={m}", least=17)
+            return Reason("at", where="torch's _int_mm", cause=cause)
+        return _misaligned("_int_mm", problem, 8)
     if a not in _SAME or c != a or types["acc"] != ("f64" if a == "f64" else "f32"):
         return wrong_dtypes("torch", problem, "a GPU")
     if a in ("f16", "bf16") and options["beta"] != 0 and options["bias"]:
-        return f"torch adds either beta·C or a bias in one step; both would round to {a} twice"
+        both = ("beta", "bias")
+        return Reason("rounds-twice", backend="torch", op=problem.op, dtype=a, names=both)
     return None
 
 
 def _missing_scaled(problem: Problem) -> str | None:
     """Return why torch's _scaled_mm, the GEMM of narrow types, does not compute a problem, or
     None."""
-    types, options, dims = problem.dtypes, problem.options, problem.dims
+    types, options = problem.dtypes, problem.options
     if "f8e5m2" in types["a"] and "f8e5m2" in types["b"]:
-        return "torch's _scaled_mm takes f8e5m2 for one operand only"
+        return wrong_dtypes("torch", problem, "a GPU")
     if options["ta"] == "t" or options["tb"] != "t":
-        return "torch's _scaled_mm takes A row-major and B column-major only (ta=n tb=t)"
-    if dims["k"] % 16 or dims["n"] % 16:
-        return "torch's _scaled_mm takes n and k that are multiples of 16"
+        return Reason("layout-unsupported", backend="torch", dtype=types["a"], layout="ta=n tb=t")
+    if reason := _misaligned("_scaled_mm", problem, 16):
+        return reason
     written = types["c"] in ("bf16", "f16", "f32")
-    return None if written else f"torch's _scaled_mm does not write {types['c']}"
+    return None if written else wrong_dtypes("torch", problem, "a GPU")
 
 
 def _missing_epilogue(problem: Problem) -> str | None:
@@ -182,7 +193,9 @@ def _missing_epilogue(problem: Problem) -> str | None:
         same = types["a"] in _SAME and types["c"] == types["a"]
         return None if same else wrong_dtypes("torch", problem, "a GPU")
     if problem.options["bias"] and types["c"] == "f32":
-        return "torch's _scaled_mm adds no bias to f32"
+        return Reason(
+            "epilogue-missing", backend="torch", names=("bias",), op=problem.op, given="c=f32"
+        )
     return _missing_scaled(problem)
 
 
@@ -282,7 +295,7 @@ def _view(viewer: Viewer, tensor: Tensor) -> Any:
     if (name := _MX_NAMES.get(tensor.spec.dtype)) is None:
         return viewer.view(tensor)
     if not hasattr(torch, name):
-        raise Unsupported(f"torch {torch.__version__} has no {name}")
+        raise Unsupported(Reason("library-lacks", library=f"torch {torch.__version__}", name=name))
     return viewer.codes(tensor).view(getattr(torch, name))
 
 
@@ -316,17 +329,17 @@ def started(kernel: Kernel, device: Device) -> Kernel:
     return kernel
 
 
-def refusal(error: RuntimeError, said: Sequence[str]) -> str | None:
+def refusal(error: RuntimeError, said: Sequence[str]) -> Reason | None:
     """Return why torch has no kernel, or None if it failed for another reason. The cause is in its
     warnings, among a heading per kernel and a line for each kernel that was not requested.
 
     torch raises a RuntimeError without a code for both: only the text distinguishes them."""
     text = (str(error).splitlines() or [""])[0]
     if "No available kernel" not in text:
-        return f"torch: {text}" if "not support" in str(error) else None
+        return Reason("at", where="torch", cause=text) if "not support" in str(error) else None
     causes = [one.split(" (Triggered")[0] for one in said]
     causes = [one for one in causes if "not used because" not in one and "disabled" not in one]
-    return f"torch has no such kernel for this problem: {' '.join(causes) or text}"
+    return Reason("no-kernel", backend="torch", error=" ".join(causes) or text)
 
 
 def _settings() -> None:
@@ -450,7 +463,8 @@ def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     refuse_unknown("torch", config)
     product = getattr(torch, "_grouped_mm", None)  # from 2.8 on
     if product is None:
-        raise Unsupported(f"torch {torch.__version__} has no grouped GEMM")
+        library = f"torch {torch.__version__}"
+        raise Unsupported(Reason("library-lacks", library=library, name="_grouped_mm"))
 
     def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
         return product(rows, matrices, offs=ends)

@@ -213,9 +213,8 @@ def _chosen(problem: Problem, call: Any) -> str:
     index = torch._fused_sdp_choice(*call.args, dropout_p=0.0, **settings)
     chosen = SDPBackend(index)
     if chosen == SDPBackend.MATH and problem.dtypes["q"] in ("f16", "bf16"):
-        narrow = problem.dtypes["q"]
         raise Unsupported(
-            f"torch has no fused {narrow} attention for this shape here: it converts to f32 first"
+            Reason("dtype-converted", backend="torch", op=problem.op, dtype=problem.dtypes["q"])
         )
     return str(chosen.name).lower().replace("_", " ")
 

@@ -43,11 +43,9 @@ def missing(problem: Problem) -> str | None:
     if any(name.startswith(("f8", "f4")) for name in (*inputs, out)):
         small = next(name for name in (*factors, out) if name.startswith(("f8", "f4")))
         if problem.op != "gemm":
-            return f"torch has no {small} {problem.op} on a CPU"
-        return (
-            f"torch's {small} gemm on a CPU converts to f32 first "
-            f"(with AMX it may not, which is not verified)"
-        )
+            return wrong_dtypes("torch", problem, "a CPU")
+        # With AMX it may not convert, which is not verified.
+        return Reason("dtype-converted", backend="torch", op=problem.op, dtype=small)
     if "i8" in inputs:
         return _missing_int(problem)
     expected = FLOATS.get(factors[0])
@@ -61,25 +59,17 @@ def missing(problem: Problem) -> str | None:
 
 
 def _missing_int(problem: Problem) -> str | None:
-    if problem.op == "gemm":
-        return None
-    if problem.op == "conv":
-        return "torch's i8 conv on a CPU overflows in 8 bits; it has none that sums in i32"
-    return f"torch has no i8 {problem.op} that sums in i32"
+    # Its i8 conv on a CPU overflows in 8 bits.
+    return None if problem.op == "gemm" else wrong_dtypes("torch", problem, "a CPU")
 
 
 def _rounds_twice(problem: Problem, narrow: str) -> str | None:
     dims, options = problem.dims, problem.options
     if problem.op == "attention" and dims["dim_qk"] != dims["dim_v"]:
-        return (
-            f"torch has no fused {narrow} attention on a CPU with dim_qk≠dim_v: "
-            f"it converts to f32 first"
-        )
+        return Reason("dtype-converted", backend="torch", op=problem.op, dtype=narrow)
     if options.get("bias") and options.get("beta"):
-        return (
-            f"torch adds either beta·C or a bias to a {narrow} {problem.op} in one step; "
-            f"the other would be a second rounding to {narrow}"
-        )
+        names = ("beta", "bias")
+        return Reason("rounds-twice", backend="torch", op=problem.op, dtype=narrow, names=names)
     return None
 
 
@@ -89,7 +79,7 @@ def loosened(problem: Problem, variables: Mapping[str, str]) -> str | None:
     for name in ("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"):
         mode = variables.get(name, "strict")
         if "f32" in problem.dtypes.values() and mode.lower() not in ("", "strict"):
-            return f"{name}={mode} lets torch compute f32 in a narrower type; unset it"
+            return Reason("f32-narrowed", name=name, value=mode)
     return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import cast
 
-from kernelmark.backends._rules import ON_AMD
+from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.triton.build import kernel_info
 from kernelmark.backends.triton.plan import Plan, check_config
@@ -62,17 +62,16 @@ class TritonBackend(Backend):
 
     def available(self) -> str | None:
         if importlib.util.find_spec("triton") is None:
-            return 'Triton is not installed; install it with: pip install "kernelmark[triton]"'
+            return not_installed(self.name, "triton", 'pip install "kernelmark[triton]"')
         return None
 
     def version(self) -> str:
         return importlib.metadata.version("triton")
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        if info.kind not in self.device_kinds:
-            return f"Triton kernels run on GPUs, not on {info.kind}"
-        if problem.op not in _PLANNERS:
-            return f"there is no Triton kernel for {problem.op}"
+        wrong = wrong_device(self.name, self.device_kinds, info)
+        if wrong := wrong or unknown_op(self.name, _PLANNERS, problem):
+            return wrong
         return cast("str | None", _planner(problem).supports(problem, info))
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:

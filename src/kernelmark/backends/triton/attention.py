@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kernelmark.backends._rules import wrong_acc, wrong_dtypes
 from kernelmark.backends.triton._copy import upcast, with_copies
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
@@ -36,14 +37,14 @@ _UPCAST_ROWS = 1024  # with fewer, an upcast copy of the values costs more than 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
     types = problem.dtypes
-    if types["acc"] != "f32":
-        return f"the Triton kernel accumulates in f32, not {types['acc']}"
-    if types["q"] != types["kv"]:
-        return "the Triton kernel wants Q, K and V of one dtype"
-    if types["q"] in ("f32", "f64"):
-        return f"the Triton kernel has no {types['q']} attention"
-    if max(problem.dims["dim_qk"], problem.dims["dim_v"]) > 256:
-        return "the Triton kernel keeps a head's row in one block: at most 256 long"
+    if reason := wrong_acc("triton", problem, ("f32",)):
+        return reason
+    if types["q"] != types["kv"] or types["q"] in ("f32", "f64"):
+        return wrong_dtypes("triton", problem)
+    for name in ("dim_qk", "dim_v"):
+        if problem.dims[name] > 256:
+            why = "with triton, whose kernel keeps a head's row in one block of at most 256"
+            return Reason("not-possible", name=name, value=problem.dims[name], why=why)
     return dtype_reason(types["q"], info)
 
 

@@ -125,7 +125,7 @@ def _build(
     used["shared_bytes"] = metadata.shared
     used["num_warps"] = metadata.num_warps
     if getattr(metadata, "num_ctas", 1) != 1:
-        raise Unsupported("kernels with thread-block clusters are not launched")
+        raise Unsupported(Reason("clusters-unsupported", kernel=metadata.name))
     return Built(
         code=code,
         name=metadata.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernelmark.backends._rules import wrong_acc
 from kernelmark.backends.triton._copy import Copy, transposed, with_copies
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
@@ -31,9 +32,8 @@ _TRANSPOSE_MIN_DEPTH = 32
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
-    if problem.dtypes["acc"] not in ("f32", "i32"):
-        return f"the Triton kernel accumulates in f32 or i32, not {problem.dtypes['acc']}"
-    return dtype_reason(problem.dtypes["x"], info)
+    wrong = wrong_acc("triton", problem, ("f32", "i32"))
+    return wrong or dtype_reason(problem.dtypes["x"], info)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:

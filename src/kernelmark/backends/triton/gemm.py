@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kernelmark.backends._rules import AMD_NARROW_TYPES
+from kernelmark.backends._rules import AMD_NARROW_TYPES, no_narrow_float, wrong_acc, wrong_dtypes
 from kernelmark.backends.triton._copy import (
     can_pretranspose,
     k_innermost,
@@ -58,36 +58,32 @@ _PLAIN_CUDA = {"fused_sum": False, "swap": False, "specialize": False}
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
-    acc = problem.dtypes["acc"]
-    if acc not in ("f32", "i32"):
-        return f"the Triton kernel accumulates in f32 or i32, not {acc}"
+    if reason := wrong_acc("triton", problem, ("f32", "i32")):
+        return reason
     for name in (problem.dtypes["a"], problem.dtypes["b"]):
         reason = dtype_reason(name, info)
         if reason:
             return reason
     if problem.dtypes["a"] != problem.dtypes["b"] and not problem.dtypes["a"].startswith("f8"):
-        return "operands of different dtypes are only multiplied among 8-bit floats"
+        return wrong_dtypes("triton", problem)
     if problem.dtypes["c"] not in ("f32", "f16", "bf16", "i32", "f8e4m3", "f8e5m2"):
-        return f"the Triton kernel does not write {problem.dtypes['c']}"
+        return wrong_dtypes("triton", problem)
     return None
 
 
-def dtype_reason(name: str, info: DeviceInfo) -> str | None:
+def dtype_reason(name: str, info: DeviceInfo) -> Reason | None:
     """Return why an operand of this dtype cannot be multiplied natively on this architecture, or
     None."""
     if name in ("f8e4m3", "f8e5m2"):
-        if vendor_of(info.arch) == "cuda":
-            return None if level(info) >= 89 else f"{info.arch} has no 8-bit float matrix unit"
-        if name in AMD_NARROW_TYPES.get(info.arch, ()):
-            return None
-        return f"{info.arch} has no OCP 8-bit floats"
-    if name.endswith("fnuz"):
-        if name in AMD_NARROW_TYPES.get(info.arch, ()):
-            return None
-        return f"FNUZ 8-bit floats are only native on gfx942, not {info.arch}"
-    if name in ("f32", "f16", "bf16", "i8"):
+        on_cuda = vendor_of(info.arch) == "cuda" and level(info) >= 89
+        native = on_cuda or name in AMD_NARROW_TYPES.get(info.arch, ())
+    elif name.endswith("fnuz"):
+        native = name in AMD_NARROW_TYPES.get(info.arch, ())
+    else:
+        native = name in ("f32", "f16", "bf16", "i8")
+    if native:
         return None
-    return f"the Triton kernel has no {name} operands"
+    return no_narrow_float("triton", name, info.arch)
 
 
 # -- configs

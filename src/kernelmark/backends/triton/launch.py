@@ -12,6 +12,7 @@ from kernelmark.backends.triton.build import Argument, Built, kernel_info
 from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan, Value
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.devices.base import ArgumentSet, Buffer, Stream
 from kernelmark.gpu.driver import Driver, pack
 
@@ -129,7 +130,12 @@ def check_fits(built: Built, info: DeviceInfo) -> None:
     most = int(info.attributes.get("shared_per_block", "0"))
     if most and built.shared_bytes > most:
         raise Unsupported(
-            f"{built.name} needs {built.shared_bytes} bytes of shared memory, "
-            f"{info.arch} has {most} a block",
+            Reason(
+                "shared-memory-exceeded",
+                kernel=built.name,
+                needed=built.shared_bytes,
+                arch=info.arch,
+                most=most,
+            ),
             hint="use smaller blocks or fewer stages",
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernelmark.backends._rules import wrong_dtypes
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
     Arguments,
@@ -31,7 +32,7 @@ _ORDER, _OWNERS, _WIDE, _HIDDEN = "order", "owners", "both or parts", "hidden"
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
     if problem.dtypes["x"] == "f32":
-        return "the Triton mixture of experts is for f16 and bf16"
+        return wrong_dtypes("triton", problem)
     return dtype_reason(problem.dtypes["x"], info)
 
 

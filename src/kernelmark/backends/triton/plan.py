@@ -113,11 +113,17 @@ def check_config(config: Config, default: Config) -> None:
                 )
             continue
         if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):
-            kind = "yes or no" if isinstance(default[name], bool) else "a whole number"
-            raise Unsupported(f"triton: {name} is {kind}, not {value!r}")
+            where = {"backend": "triton", "name": name, "value": value}
+            raise Unsupported(
+                Reason("config-not-yes-or-no", **where)
+                if isinstance(default[name], bool)
+                else Reason("config-not-whole", **where)
+            )
         least = 0 if name in _MAY_BE_ZERO else 1
         if not isinstance(value, bool) and value < least:
-            raise Unsupported(f"triton: {name} is at least {least}, not {value}")
+            raise Unsupported(
+                Reason("config-below", backend="triton", name=name, value=value, least=least)
+            )
 
 
 def level(info: DeviceInfo) -> int:

@@ -46,7 +46,8 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
     if reason:
         return reason
     if problem.options["scheme"] == "a8w8" and problem.dims["k"] > _MOST_INT8_TERMS:
-        return f"sums of more than {_MOST_INT8_TERMS} int8 products do not fit into 32 bits"
+        why = f"with triton: sums of more than {_MOST_INT8_TERMS} int8 terms may overflow 32 bits"
+        return Reason("not-possible", name="k", value=problem.dims["k"], why=why)
     return None
 
 

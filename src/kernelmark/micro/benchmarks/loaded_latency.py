@@ -9,7 +9,7 @@ import numpy as np
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Metric
-from kernelmark.core.units import bytes_text
+from kernelmark.core.reason import Reason
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _chase, _windows
 from kernelmark.micro.base import (
@@ -107,10 +107,9 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         # A sample of the lines is enough: the chain never wraps around.
         count = 4 * given.whole("hops")
         if count * _LINE > nbytes:
-            raise Unsupported(
-                f"{given.whole('hops')} hops need a chain of {bytes_text(count * _LINE)}, and "
-                f"there is room for {bytes_text(nbytes)}"
-            )
+            chain = f"a chain of {given.whole('hops')} hops"
+            reason = Reason("out-of-memory", needed=count * _LINE, what=chain, free=nbytes)
+            raise Unsupported(reason)
         chaser = _chase.Chaser(rig, nbytes)
         lines = np.random.default_rng(11).choice(nbytes // _LINE, count, replace=False)
         chaser.link(lines.astype(np.uint64) * np.uint64(_LINE))

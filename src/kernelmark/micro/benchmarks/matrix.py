@@ -9,6 +9,7 @@ import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Metric
+from kernelmark.core.reason import Reason
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     Column,
@@ -143,7 +144,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
 
     def unsupported(self, rig: Rig) -> str | None:
         if not any(name.startswith("matrix_") for name in rig.kernels(FILE)):
-            return f"{rig.info.arch} has no matrix instructions that are used here"
+            return Reason("matrix-missing", arch=rig.info.arch)
         return None
 
     def setup(self, rig: Rig, given: Settings) -> _State:

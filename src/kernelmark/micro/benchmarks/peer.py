@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.gpu.driver import Driver
 from kernelmark.micro._copies import as_gpu
 from kernelmark.micro.base import (
@@ -94,7 +95,7 @@ class Peer(Microbenchmark[_State, _Raw]):
 
     def unsupported(self, rig: Rig) -> str | None:
         count = as_gpu(rig.device).driver.count()
-        return None if count > 1 else f"there is only one {rig.info.kind} device here"
+        return None if count > 1 else Reason("device-single", kind=rig.info.kind)
 
     def setup(self, rig: Rig, given: Settings) -> _State:
         driver = as_gpu(rig.device).driver

@@ -13,6 +13,7 @@ import numpy as np
 from kernelmark.core.errors import CaseError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Metric
+from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _host
@@ -350,7 +351,8 @@ def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:
             ctypes.c_uint(count),
         )
         if code:
-            raise CaseError(f"a launch failed with code {code}")
+            symbol = driver.table.symbols["launch"]
+            raise CaseError(Reason("library-failed", call=symbol, status=code))
 
     return quickly, ""
 

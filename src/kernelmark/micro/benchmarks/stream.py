@@ -11,6 +11,7 @@ import numpy as np
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Metric
+from kernelmark.core.reason import Reason
 from kernelmark.micro import _streams
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -158,8 +159,8 @@ class Stream(Microbenchmark[_State, list[_Point]]):
             for shape in _shapes(rig, arrays, kernel, kind, given.wholes("threads"))
         ]
         if not points:
-            kernels = ", ".join(given.words("kernels"))
-            raise Unsupported(f"there is no passing grid for {kernels} on {rig.info.name}")
+            kernels = given.words("kernels")
+            raise Unsupported(Reason("grid-missing", kernels=kernels, device=rig.info.name))
         return _State(
             arrays=arrays,
             points=tuple(points),

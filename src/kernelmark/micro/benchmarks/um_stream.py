@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.errors import CaseError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuBuffer
 from kernelmark.micro import _streams
 from kernelmark.micro._copies import as_gpu
@@ -85,7 +86,7 @@ class UmStream(Microbenchmark[_State, list[Record]]):
 
     def unsupported(self, rig: Rig) -> str | None:
         if rig.info.attributes.get("managed") != "1":
-            return "this device has no managed memory"
+            return Reason("managed-memory-missing", device=rig.info.name)
         return None
 
     def setup(self, rig: Rig, given: Settings) -> _State:

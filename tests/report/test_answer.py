@@ -42,7 +42,9 @@ def test_two_rows_are_a_ratio(told):
     assert width == pytest.approx(2 * 0.02 * 2**0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("slow, width", [(1.0224, 0.009), (1.889, 0.012), (51.0, 0.02), (2, 1e-5)])
+@pytest.mark.parametrize(
+    ("slow", "width"), [(1.0224, 0.009), (1.889, 0.012), (51.0, 0.02), (2, 1e-5)]
+)
 def test_a_ratio_has_as_many_decimals_as_its_width(told, slow, width):
     (line,) = told((64, "one", slow * 1e-3), (64, "two", 1e-3), width=width)
     ratio, plus_minus = re.findall(r"\d+(?:\.\d+)?", line)

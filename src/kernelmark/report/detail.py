@@ -59,7 +59,7 @@ def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
     result, timing = row.result, row.result.case.timing
     key = result.case.problem.key
     pairs = [
-        # A list of sizes without spaces cannot be wrapped, and would move every value below its name.
+        # Without spaces a list of sizes cannot be wrapped, and all values move below their names.
         ("problem", key.replace(",", ", ") if is_micro(result.case) else key),
         ("backend", result.case.backend),
         ("config", config_text(result.case.config) or "the backend's own default"),

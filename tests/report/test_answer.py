@@ -67,6 +67,13 @@ def test_what_does_not_differ_is_not_ranked(told):
     assert "noise" in line
 
 
+def test_a_tie_in_the_table_is_one_in_the_sentence(told):
+    (line,) = told((64, "one", 1.3e-3), (64, "two", 1e-3), width=0.14)
+    assert "noise" in line
+    (line,) = told((64, "one", 1.4e-3), (64, "two", 1e-3), width=0.14)
+    assert "noise" not in line
+
+
 def test_many_problems_are_a_geomean_with_its_interval(told):
     cases = [(m, "one", 1e-6 * m) for m in SIZES]
     cases += [(m, "two", 1e-6 * m / f) for m, f in zip(SIZES, (2, 2, 4, 0.5), strict=True)]

@@ -91,7 +91,12 @@ def _fastest(times: _Times, key: str) -> str:
     if len(found) < 2:
         return found[0][1]
     (_, first), (_, second) = found[:2]
-    return first if times[first][key].high_s < times[second][key].low_s else ""
+    return first if _clear(times[first][key], times[second][key]) else ""
+
+
+def _clear(fast: Measurement, slow: Measurement) -> bool:
+    """Return whether the intervals are disjoint; else the table marks the ratio with ≈."""
+    return fast.high_s < slow.low_s
 
 
 def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
@@ -99,8 +104,11 @@ def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
     width = ratio * math.hypot(_width(fast), _width(slow))
     if not width < ratio:
         return f"{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
-    if ratio - width < 1:
-        return f"{first} and {second} do not differ beyond the noise ({ratio:.3f} ± {width:.3f})"
+    if not _clear(fast, slow):
+        return (
+            f"{first} and {second} do not differ beyond the noise: their intervals overlap "
+            f"(medians: {ratio:.3g} ×)"
+        )
     # as many decimals as two digits of the width need
     digits = min(3, max(0, 1 - math.floor(math.log10(width)))) if width else 3
     shown = f"{ratio:.{digits}f} ± {max(width, 10**-digits):.{digits}f}"

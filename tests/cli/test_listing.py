@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -281,3 +282,9 @@ def test_emitters_are_listed_with_what_was_not_tried(kmark, tmp_path):
     assert found == cautions
     shown = kmark("list", "emitters").out
     assert all(text in shown for text in cautions.values())
+
+
+def test_cores_are_counted_of_the_whole_machine(kmark, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4321)
+    (line,) = [line for line in kmark("doctor").out.splitlines() if line.startswith("cores used")]
+    assert f"{len(os.sched_getaffinity(0))} of 4321 " in line

@@ -14,6 +14,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.cli.main import main
+from kernelmark.cli.tune_run import export_command
 from kernelmark.core.result import Status, config_key
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Budget
@@ -70,6 +71,11 @@ def test_it_tunes_shows_and_writes(kmark, folder):
 
 
 @pytest.mark.usefixtures("no_store_yet")
+def test_the_next_command_names_the_format_of_a_kernel_file():
+    assert export_command("a b", "./tiled.py") == "kmark export 'a b' --as python -o tuned.py"
+    assert export_command("d", "triton").split()[3:5] == ["--as", "FORMAT"]
+
+
 def test_it_tunes_before_anything_was_stored(kmark, folder):
     ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_0", *WORDS)
     assert ended.code == 0, ended.err

@@ -71,6 +71,18 @@ def test_a_sentence_is_wrapped_in_its_column_or_below_its_row():
     assert below[3].text.split()[:2] == ["why:", "word"]
 
 
+def test_a_column_of_usual_values_moves_before_names_if_that_is_enough():
+    columns = (
+        Column(name="problem"),
+        Column(name="backend"),
+        Column(name="median", align="right"),
+        Column(name="status", usual="ok"),
+    )
+    rows = tuple(("p" * 40, backend, "1.5 ms", "ok") for backend in ("numpy", "./softmax_loop.py"))
+    lines = [line.text for line in draw(Table(columns=columns, rows=rows), 32)]
+    assert lines[2:] == ["p" * 40, "  numpy" + 14 * " " + "1.5 ms", "  ./softmax_loop.py  1.5 ms"]
+
+
 def test_the_usual_value_of_a_column_is_not_repeated_below_each_row():
     columns = (
         Column(name="problem"),

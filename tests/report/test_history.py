@@ -154,6 +154,16 @@ def test_changes_text():
     assert report.changes_text([]) == "nothing that was recorded"
 
 
+def test_columns_without_a_value_are_left_out(make_result):
+    young = story([Point(1e-3), Point(1e-3, run_id="s")])
+    found = flagged(make_result())
+    names = [[c.name for c in report.table(history(), rows).columns] for rows in ([young], [found])]
+    assert "against level" not in names[0]
+    assert "last step" not in names[0]
+    assert "against level" in names[1]
+    assert all(len(row) == len(names[0]) for row in report.table(history(), [young]).rows)
+
+
 def test_a_multimodal_point_is_shown_by_its_mean():
     modes = (Mode(value_s=1.0, share=0.5), Mode(value_s=4.0, share=0.5))
     points = [Point(1.0, run_id="a", modes=modes), Point(4.0, run_id="b", modes=modes)]

@@ -21,6 +21,8 @@ from kernelmark.core.units import value_text
 from kernelmark.micro import registry
 from kernelmark.report import compare as report
 from kernelmark.report import micro, micro_figure, render, tables, vega
+from kernelmark.report.detail import detail
+from kernelmark.report.draw import draw
 from kernelmark.report.names import rerun, short
 from kernelmark.report.render import text
 from kernelmark.testing.micro import micro_result
@@ -62,6 +64,10 @@ def taken(result, benchmark="cache", mode="quick", parameters=None, threads=0, *
     """The same result of another case."""
     case = micro_case(benchmark, mode, parameters or {}, threads)
     return dataclasses.replace(result, case=case, **fields)
+
+
+def a_set(*results):
+    return ResultSet(run=Run(id="r", started=1.0, environment=Environment()), results=results)
 
 
 def judged(base, head):
@@ -122,6 +128,17 @@ def test_points_keep_the_columns_order():
     table = micro.points_table(CACHE)
     assert [c.name for c in table.columns][:3] == ["windows", "size_bytes", "bytes_per_s"]
     assert table.rows[0][:3] == ("private", "4.0 KiB", "32.00 TB/s")
+    assert table.rows[0][[c.name for c in table.columns].index("spread")] == "1.0 %"
+
+
+def test_a_long_list_of_sizes_leaves_values_next_to_their_names():
+    sizes = ",".join(str(4096 * i) for i in range(1, 40))
+    one = tables.rows(a_set(taken(CACHE, parameters={"sizes": sizes})))[0]
+    case = detail(one)[0]
+    without_command = tuple(row for row in case.rows if row[0] != "again")
+    lines = [line.text for line in draw(dataclasses.replace(case, rows=without_command), 80)]
+    assert all(len(line) <= 80 for line in lines)
+    assert any(line.startswith("status") and line.endswith("ok") for line in lines)
 
 
 def test_every_metric_that_both_have_is_a_row():

@@ -159,13 +159,18 @@ def _cpu_info() -> DeviceInfo:
 def _cpu() -> list[tuple[str, ...]]:
     info = _cpu_info()
     return [
-        ("cores used", f"{info.units} of {info.attributes.get('logical_cpus', '?')} CPUs", ""),
+        ("cores used", _cores_text(info.units, info.attributes.get("logical_cpus", "?")), ""),
         _governor(),
         _frequency(),
         _boost(),
         _load(info.units),
         _compiler(),
     ]
+
+
+def _cores_text(cores: int, allowed: str) -> str:
+    """Return the cores, and the logical CPUs that the affinity mask leaves of all."""
+    return f"{cores} (this process may use {allowed} of {os.cpu_count() or '?'} logical CPUs)"
 
 
 def _governor() -> tuple[str, str, str]:

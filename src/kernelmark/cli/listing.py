@@ -43,6 +43,10 @@ OneOp = Annotated[
 ]
 _ALL_OK = "all ok"
 _MODEL = "model, or why it is not there"
+_WHY = "why it exists"
+_WRITES = "what it writes"
+# Columns of sentences that need no label if a narrow terminal moves them below their rows.
+_SENTENCES = (_MODEL, _WHY, _WRITES)
 RunLimit = Annotated[int, o.option("--limit N", min=1, help="List the N newest runs.")]
 
 
@@ -196,7 +200,7 @@ def suites() -> Table:
         )
         for info in describe()
     ]
-    return _table(("suite", "problems", "ops", "why it exists"), rows, right=("problems",))
+    return _table(("suite", "problems", "ops", _WHY), rows, right=("problems",))
 
 
 def runs(place: str | None, limit: int) -> Table:
@@ -310,7 +314,7 @@ def emitters() -> Table:
         one = registry.get(name)
         summary = f"{one.summary}. {one.caution}" if one.caution else one.summary
         rows.append((name, summary, " ".join(one.options) or "–"))
-    return _table(("emitter", "what it writes", "--with"), rows)
+    return _table(("emitter", _WRITES, "--with"), rows)
 
 
 def _table(
@@ -325,7 +329,7 @@ def _table(
         Column(
             name=n,
             align="right" if n in right else "left",
-            label="" if n == _MODEL else None,
+            label="" if n in _SENTENCES else None,
         )
         for n in names
     )

@@ -153,8 +153,16 @@ def _print_notes(done: Tuned, folder: str, *, quiet: bool) -> None:
             f"({_some(busy)}): when it is quiet, {again} compares {them} again"
         )
     if not quiet and done.metrics.kept and not done.interrupted:
-        export = f"kmark export {shlex.quote(folder)} --as FORMAT -o PATH"
-        say(f"results: {done.folder.results}; next: {export}")
+        backend = done.outcomes[0].tuned.backend  # a folder is for one backend
+        say(f"results: {done.folder.results}; next: {export_command(folder, backend)}")
+
+
+def export_command(folder: str, backend: str) -> str:
+    """Return the command that writes the winners; configs of a kernel file fit a single format."""
+    from kernelmark import backends
+
+    words = "--as python -o tuned.py" if backends.is_file(backend) else "--as FORMAT -o PATH"
+    return f"kmark export {shlex.quote(folder)} {words}"
 
 
 def _spent(done: Tuned) -> str:

@@ -189,10 +189,11 @@ def two_numbers(report: AbReport) -> str:
     if not apart:
         return ""
     _, ratio, row = max(apart, key=lambda one: one[0])
+    most = f" (the largest difference of {len(apart)} pairs)" if len(apart) > 1 else ""
     return (
-        f"note: the change is that inside rounds; {' and '.join(report.names)} are medians over "
-        f"all rounds, as in kmark show: in {short(row.pair.base.problem)}, the furthest of "
-        f"{counted(len(apart), 'pair')}, these changed by {100 * (ratio - 1):+.1f} %"
+        "note: change compares the sides within each round; the columns "
+        f"{' and '.join(report.names)} are medians over all rounds, as in kmark show, and differ "
+        f"by {100 * (ratio - 1):+.1f} % in {short(row.pair.base.problem)}{most}"
     )
 
 

@@ -74,13 +74,14 @@ def _versus(times: _Times, left_out: int) -> list[str]:
         where = f" in {counted(1, 'problem')}" if left_out else ""
         return [_one(first, times[first][key], second, times[second][key]) + where + rest]
     mean = statistics.geometric_mean(ratios[second])
-    speed = f"{_geomean(ratios[second])} the speed of {second}{rest}"
+    count = counted(len(problems), "problem")
+    speed = _geomean(ratios[second], second, len(problems)) + rest
     if not wins:
-        count = counted(len(problems), "problem")
         return [f"no backend is fastest beyond the noise in any of {count}; {first} is {speed}"]
     ties = clear.count("")
-    noise = f" ({ties} within the noise)" if ties else ""
-    share = f"{first} is fastest in {wins[first]} of {counted(len(problems), 'problem')}{noise}"
+    share = f"{first} is fastest in {wins[first]} of {count}"
+    share += f", {second} in {wins[second]}" if wins[second] else ""
+    share += f" ({ties} within the noise)" if ties else ""
     return [f"{share}, {'but ' if mean < 1 else ''}{speed}"]
 
 
@@ -90,7 +91,12 @@ def _fastest(times: _Times, key: str) -> str:
     if len(found) < 2:
         return found[0][1]
     (_, first), (_, second) = found[:2]
-    return first if times[first][key].high_s < times[second][key].low_s else ""
+    return first if _clear(times[first][key], times[second][key]) else ""
+
+
+def _clear(fast: Measurement, slow: Measurement) -> bool:
+    """Return whether the intervals are disjoint; else the table marks the ratio with ≈."""
+    return fast.high_s < slow.low_s
 
 
 def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
@@ -98,20 +104,28 @@ def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
     width = ratio * math.hypot(_width(fast), _width(slow))
     if not width < ratio:
         return f"{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
-    if ratio - width < 1:
-        return f"{first} and {second} do not differ beyond the noise ({ratio:.3f} ± {width:.3f})"
-    return f"{first} ran {ratio:.3g} ± {width:.2g} times as fast as {second}"
+    if not _clear(fast, slow):
+        return (
+            f"{first} and {second} do not differ beyond the noise: their intervals overlap "
+            f"(medians: {ratio:.3g} ×)"
+        )
+    # as many decimals as two digits of the width need
+    digits = min(3, max(0, 1 - math.floor(math.log10(width)))) if width else 3
+    shown = f"{ratio:.{digits}f} ± {max(width, 10**-digits):.{digits}f}"
+    return f"{first} ran {shown} times as fast as {second}"
 
 
-def _geomean(ratios: Sequence[float]) -> str:
+def _geomean(ratios: Sequence[float], of: str, problems: int) -> str:
     mean = statistics.geometric_mean(ratios)
+    shared = "" if len(ratios) == problems else f" of the {len(ratios)} that both measured"
+    speed = f"{_factor(mean)} × the speed of {of} in the geomean{shared}"
     if len(ratios) < _LEAST_PROBLEMS:
-        return f"in the geomean {_factor(mean)} ×"
+        return speed
     logs = [math.log(ratio) for ratio in ratios]
     quantile = t_quantile(0.5 + _LEVEL / 2, len(logs) - 1)
     half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
     low, high = _factor(math.exp(-half) * mean), _factor(math.exp(half) * mean)
-    return f"in the geomean {_factor(mean)} × ({100 * _LEVEL:.0f} % interval {low} to {high})"
+    return f"{speed} ({100 * _LEVEL:.0f} % interval {low} to {high})"
 
 
 def _factor(value: float) -> str:

@@ -147,10 +147,10 @@ def _two_numbers(comparison: Comparison) -> list[str]:
     if not apart:
         return []
     row, ratio = max(apart, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
+    most = f" (the largest difference of {len(apart)} rows)" if len(apart) > 1 else ""
     return [
         f"base and head are the times that {comparison.rule} judges, not medians as in kmark show "
-        f"and kmark history: in row {row.number}, the furthest of {len(apart)}, the medians "
-        f"changed by {change_text(ratio)}"
+        f"and kmark history: the medians of row {row.number} changed by {change_text(ratio)}{most}"
     ]
 
 

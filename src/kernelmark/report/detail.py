@@ -57,8 +57,10 @@ def _facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
 
 def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
     result, timing = row.result, row.result.case.timing
+    key = result.case.problem.key
     pairs = [
-        ("problem", result.case.problem.key),
+        # Without spaces a list of sizes cannot be wrapped, and all values move below their names.
+        ("problem", key.replace(",", ", ") if is_micro(result.case) else key),
         ("backend", result.case.backend),
         ("config", config_text(result.case.config) or "the backend's own default"),
         ("device", f"{result.device} ({result.arch})"),

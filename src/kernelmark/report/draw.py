@@ -126,7 +126,9 @@ def _fitting(table: Table, width: float) -> _Grid:
             return wrapped
         free = [at for at in grid.inside if not table.columns[at].keep] or grid.inside
         text = [at for at in free if table.columns[at].align == "left"]
-        grid = grid.without(max(text, key=lambda at: widths[at], default=free[-1]))
+        # A column whose usual value needs no line below its row costs nothing to move.
+        cheap = [at for at in text if table.columns[at].usual and grid.without(at).room >= 0]
+        grid = grid.without(max(cheap or text, key=lambda at: widths[at], default=free[-1]))
     return grid
 
 

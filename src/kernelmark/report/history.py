@@ -32,6 +32,8 @@ _SHOWN_POINTS = 20
 _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
+_AGAINST_LEVEL, _LAST_STEP = "against level", "last step"
+_OPTIONAL = (_AGAINST_LEVEL, _LAST_STEP)  # columns left out if no row has a value
 # The names in `records`: the header of a CSV without series.
 COLUMNS = (
     *("series", "run", "started", "status", "median_s", "metric", "value", "unit", "modes"),
@@ -54,10 +56,10 @@ def table(history: History, shown: Sequence[Story]) -> Table:
         Column(name="runs", align="right"),
         Column(name="trend"),
         Column(name="newest", align="right"),
-        Column(name="against level", align="right"),
+        Column(name=_AGAINST_LEVEL, align="right"),
         *([Column(name=f"against {history.baseline_name}")] if history.baseline_name else []),
         Column(name="state"),
-        Column(name="last step"),
+        Column(name=_LAST_STEP),
     ]
     rows = [
         _cells(
@@ -71,7 +73,16 @@ def table(history: History, shown: Sequence[Story]) -> Table:
         )
         for story in shown
     ]
-    return Table(columns=tuple(columns), rows=tuple(rows))
+    # Short histories have neither a level nor a step.
+    kept = [
+        at
+        for at, column in enumerate(columns)
+        if column.name not in _OPTIONAL or any(row[at] != NONE for row in rows)
+    ]
+    return Table(
+        columns=tuple(columns[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in rows),
+    )
 
 
 def steps(history: History, shown: Sequence[Story]) -> Table:
@@ -156,11 +167,11 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
     if not apart:
         return []
     _, mean_s, median_s, story = max(apart, key=lambda one: one[0])
+    most = f" (the largest difference of {len(apart)} series)" if len(apart) > 1 else ""
     return [
-        f"multimodal points are at the mean of their modes, in kmark show and kmark compare at the "
-        f"median: {parts(story)['problem']} by {parts(story)['backend']}, the furthest of "
-        f"{len(apart)}, has a mean of {value_text(mean_s, 's')} and a median of "
-        f"{value_text(median_s, 's')}"
+        "multimodal results are shown by the mean of their modes; kmark show and kmark compare "
+        f"print the median: {value_text(mean_s, 's')} and {value_text(median_s, 's')} for "
+        f"{parts(story)['problem']} by {parts(story)['backend']}{most}"
     ]
 
 

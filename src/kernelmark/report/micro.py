@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.files import Cell
-from kernelmark.core.metric import Metric, Value
+from kernelmark.core.metric import Metric, PointColumn, Value
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of
 from kernelmark.core.result import Result, ResultSet, Status
 from kernelmark.core.roof import Roof
@@ -79,9 +79,7 @@ def points_table(result: Result, model: str = "") -> Table:
         for column in shown
         if all(not isinstance(row.get(column.name), str) for row in result.rows)
     }
-    rows = tuple(
-        tuple(_cell(row.get(column.name), column.unit) for column in shown) for row in result.rows
-    )
+    rows = tuple(tuple(_point(row.get(c.name), c) for c in shown) for row in result.rows)
     columns = tuple(
         Column(name=c.name, align="right" if c.name in numbers else "left") for c in shown
     )
@@ -151,6 +149,12 @@ def _point_names(results: ResultSet) -> list[str]:
 
 def _share(metric: Metric, result: Result) -> str:
     return f"{metric.value / metric.limit:.1%}" if metric.limit and not is_cpu(result) else NONE
+
+
+def _point(value: Value, column: PointColumn) -> str:
+    if column.name == "spread" and isinstance(value, float):
+        return width_text(value)  # a fraction, printed in percent as the ± of metrics
+    return _cell(value, column.unit)
 
 
 def _cell(value: Value, unit: str) -> str:

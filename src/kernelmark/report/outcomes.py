@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.report.tuning import percent, seconds_text, titled
+from kernelmark.report.tuning import percent, seconds_text, titled, tuned_text
 from kernelmark.tune.records.outcome import Outcome
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table with one row per outcome, in the given order."""
-    names = ("plan", "share", "reference", "tuned", "ratio", "tried", "outcome")
+    names = ("plan", "share", "reference", "tuned", "ratio", "tried", "config", "outcome")
     right = ("share", "reference", "tuned", "ratio", "tried")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
     return Table(columns=columns, rows=tuple(map(_row, outcomes)))
@@ -36,6 +36,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         seconds_text(outcome.tuned.median_s),
         NONE if math.isnan(outcome.ratio) else f"{outcome.ratio:.3f} ×",
         str(outcome.evaluations),
+        tuned_text(outcome),
         f"{'kept' if outcome.kept else 'not kept'}, {outcome.reason}",
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from kernelmark.core.result import config_key
 from kernelmark.core.units import counted, time_text
-from kernelmark.report.names import short
+from kernelmark.report.names import config_text, short
 from kernelmark.report.tables import NONE, Column, Table, width_text
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.plans.planner import Draft, Fate, Refused
@@ -162,7 +163,7 @@ def plans_line(
 
 def standing_table(standings: Sequence[Standing]) -> Table:
     """Return a table with the progress of each plan."""
-    names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "reason")
+    names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "config", "reason")
     right = ("share", "evaluated", "failed", "best", "ratio")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
     return Table(columns=columns, rows=tuple(_standing(standing) for standing in standings))
@@ -180,8 +181,14 @@ def _standing(standing: Standing) -> tuple[str, ...]:
         str(standing.failures) if standing.evaluations else NONE,
         seconds_text(best),
         NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
+        tuned_text(outcome) if outcome else NONE,
         standing.reason,
     )
+
+
+def tuned_text(outcome: Outcome) -> str:
+    """Return the config that was compared with the reference."""
+    return config_text(outcome.tuned.config) or NONE
 
 
 def _evaluated(standing: Standing) -> str:
@@ -219,6 +226,7 @@ def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int 
             "low": _number(standing.outcome.low) if standing.outcome else None,
             "high": _number(standing.outcome.high) if standing.outcome else None,
             "kept": ("yes" if standing.outcome.kept else "no") if standing.outcome else None,
+            "config_tuned": config_key(standing.outcome.tuned.config) if standing.outcome else None,
             "reason": standing.reason,
         }
         for standing in standings
@@ -231,9 +239,10 @@ def metrics_line(metrics: Metrics) -> str:
         return f"none of {counted(metrics.problems, 'problem')} is kept"
     line = (
         f"{metrics.kept} of {counted(metrics.problems, 'problem')} kept: "
-        f"{metrics.geomean_uplift:.3f} × faster in the geometric mean, "
-        f"{metrics.average_uplift:.3f} × on average"
+        f"{metrics.geomean_uplift:.3f} × faster"
     )
+    if metrics.kept > 1:
+        line += f" in the geometric mean, {metrics.average_uplift:.3f} × in the arithmetic mean"
     if metrics.coverage:
         line += (
             f"; that saves {percent(metrics.weighted_saving)} of the workload's time, of which "

@@ -11,6 +11,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.result import Status
 from kernelmark.report import tuning as report
+from kernelmark.report.outcomes import outcome_table
 from kernelmark.tune.folder import TuningFolder, write_whole
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import (
@@ -133,9 +134,11 @@ def test_a_plan_that_is_done(folder, journal):
     assert one.reason == "faster: 1.250 ×"
     (row,) = report.standing_table([one]).rows
     assert row[1:] == (
-        *("25.0 %", "done", "1 of 100", "0", "8.000 µs", "1.250 ×", "faster: 1.250 ×"),
+        *("25.0 %", "done", "1 of 100", "0", "8.000 µs", "1.250 ×", "warps=2", "faster: 1.250 ×"),
     )
+    assert "warps=2" in outcome_table([one.outcome]).rows[0]
     (record,) = report.standing_records([one])
+    assert record["config_tuned"] == '{"warps":2}'
     assert record["kept"] == "yes"
     assert record["reference_us"] == pytest.approx(10.0)
     assert record["pct_of_total"] == pytest.approx(25.0)
@@ -189,8 +192,10 @@ def test_files_that_cannot_be_read_are_rows(folder, journal):
 
 def test_metrics_in_one_sentence():
     assert report.metrics_line(Metrics.of([outcome(kept=False)])) == "none of 1 problem is kept"
+    line = report.metrics_line(Metrics.of([outcome(), outcome(ratio=5.0)]))
+    assert line.startswith("2 of 2 problems kept: 2.500 × faster in the geometric mean, 3.125 × in")
     line = report.metrics_line(Metrics.of([outcome(), outcome(kept=False)]))
-    assert line.startswith("1 of 2 problems kept: 1.250 × faster in the geometric mean")
+    assert line.startswith("1 of 2 problems kept: 1.250 × faster; that saves")
     assert "that saves 5.00 % of the workload's time, of which they are 25.0 %" in line
 
 

@@ -83,5 +83,5 @@ def test_mail_that_cannot_be_sent(tmp_path):
     program = tmp_path / "sendmail"
     program.write_text("#!/bin/sh\necho no queue >&2; exit 3\n")
     program.chmod(0o755)
-    with raises_code(NotSent, "mail-failed", program=str(program), error="no queue"):
+    with raises_code(NotSent, "program-failed", program=str(program), error="no queue"):
         send_mail(str(program), "a@x.org", ["b@x.org"], "s", "t")

@@ -224,6 +224,29 @@ def test_every_code_has_a_template_and_every_template_its_fields(sources):
     assert TEMPLATES.keys() == used
 
 
+def test_errors_are_made_of_reasons(sources):
+    """An error in plain text has no code, so that a program could only read its sentence."""
+    errors = {"KernelmarkError"}
+    bases = {
+        node.name: {getattr(base, "id", getattr(base, "attr", "")) for base in node.bases}
+        for _, nodes in sources
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    while more := {name for name, of in bases.items() if of & errors} - errors:
+        errors |= more
+    plain = [
+        f"{path}:{call.lineno}"
+        for path, nodes in sources
+        for call in nodes
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", getattr(call.func, "attr", "")) in errors
+        and call.args
+        and isinstance(call.args[0], ast.JoinedStr | ast.Constant | ast.BinOp)
+    ]
+    assert plain == []
+
+
 # Nobody decides by a sentence
 
 _SENTENCES = {

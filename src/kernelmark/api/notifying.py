@@ -71,4 +71,4 @@ def send_mail(
         ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"code {done.returncode}"
-        raise NotSent(Reason("mail-failed", program=program, error=why))
+        raise NotSent(Reason("program-failed", program=program, error=why))

@@ -196,7 +196,6 @@ TEMPLATES = {
     "function-returned": "{name} returned {given}, not {wanted}",
     "function-failed": "{name} failed: {error}",
     "input-name-reserved": "an input cannot be called {name!r}",
-    "array-dtype": "input {name} has the dtype {dtype}, which is not supported",
     "reference-shape": "the reference's shape is ({shape:list}), the output's ({output:list})",
     "library-lacks": "{library} has no {name}{error:if : {error}}",
     "library-not-imported": "{library} is installed but cannot be imported: {error}",
@@ -370,7 +369,6 @@ TEMPLATES = {
     "night-running": "a night of {file} is running already{process:if  (process {process})}",
     "webhook-failed": "the webhook did not accept the message: {error}",
     "mail-not-started": "{program} cannot send mail: {error}",
-    "mail-failed": "{program} failed: {error}",
     # Arguments in Python, nightly files and plots
     "inputs-mixed": "inputs are arrays of {kinds:and}",
     "inputs-without-array": "none of the inputs is an array",
@@ -471,8 +469,6 @@ TEMPLATES = {
     "profiler-row": "{profiler}'s table has a row of {cells} cells where {columns} belong",
     "profiler-cell": "{profiler}'s table has {cell!r} where a number belongs",
     "not-started": "{program} cannot be started: {error}",
-    "program-timed-out": "{program} did not end within {limit_s:duration}",
-    "program-failed": "{program} failed: {error}",
     # Microbenchmarks
     "micro-unknown": "unknown benchmark {name!r}",
     "micro-mode-unknown": "unknown mode {mode!r}",

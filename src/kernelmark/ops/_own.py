@@ -328,7 +328,7 @@ def _known_dtype(name: str, values: Any) -> str:
     if dtype_name is None:
         kind = getattr(values, "dtype", type(values).__name__)
         raise ProblemError(
-            Reason("array-dtype", name=name, dtype=str(kind)),
+            Reason("array-dtype", what=f"input {name}", dtypes=(str(kind),)),
             hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}",
         )
     return dtype_name

@@ -13,6 +13,7 @@ from kernelmark.api.results import Results
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.micro import MICRO_SUITE, mode_of, parameters_of
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
@@ -66,7 +67,8 @@ def test_what_a_device_lacks_is_told_and_is_no_failure(kmark):
     ended = kmark("micro", "l2-cache", "--no-store")
     assert ended.code == 0
     assert "unsupported" in ended.out
-    assert "l2-cache runs on cuda, hip, not on cpu" in ended.out
+    lacks = Reason("device-unsupported", backend="l2-cache", kinds=("cuda", "hip"), kind="cpu")
+    assert lacks in ended.out
 
 
 def test_refusals_alone_are_no_run_and_with_others_are_rows_of_it(kmark, tmp_path):

@@ -31,7 +31,7 @@ ON_CPU = {
     "vector": {"dtypes": ("f32",), "passes": 4},
 }
 ON_GPU = {
-    "atomics": {"seconds": 1e-5, "turns": 4, "samples": 2, "units": 3, "patterns": ("same",)},
+    "atomics": {"seconds": 1e-5, "turns": 4, "samples": 3, "units": 3, "patterns": ("same",)},
     "cache": {"sizes": (4 * KIB,), "seconds": 1e-5, "samples": 2},
     "incore": {"ops": ("fma_f32",), "cycles": 500, "samples": 2, "seconds": 1e-5},
     "instructions": {"ops": ("fma_f32",), "cycles": 300, "samples": 2},

@@ -112,7 +112,7 @@ struct Task {
 };
 
 static u64 thread_clock() {
-  struct timespec t;
+  timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return (u64)t.tv_sec * 1000000000u + (u64)t.tv_nsec;
 }
@@ -138,7 +138,8 @@ static void* host_work(void* given) {
 
 // Passes of `launches` each, every one from a barrier; pass p has the arguments of set p % sets.
 // `times` takes, for each thread and pass, the nanoseconds at its beginning and its end, and those
-// that it ran on its core. -1 when threads are short, else how many threads have a core of their own.
+// in which it had its core. -1 when threads are short, else how many threads have a core of their
+// own.
 extern "C" int host_run(Entry entry, void*** arguments, int sets, int threads, const int* cpus,
                         int launches, int passes, u64* times) {
   Task* tasks = (Task*)calloc((size_t)threads, sizeof(Task));

@@ -115,7 +115,7 @@ class TestSpreadOf:
     def test_of_a_median_has_the_median_of_the_time_without_a_core(self):
         assert spread_of([3.0, 3.1, 3.2], waited=[0.6, 0.5, 0.7]) == 0.6
 
-    @pytest.mark.parametrize("seen", [[1.0], [0.0, 0.0]])
+    @pytest.mark.parametrize("seen", [[], [1.0], [0.0, 0.0]])
     def test_needs_two_durations(self, seen):
         assert spread_of(seen) is None
         assert spread_of(seen, shortest=True) is None

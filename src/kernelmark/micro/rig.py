@@ -399,9 +399,11 @@ def spread_of(
     factor. So the spread is at least the fraction of the result in which a thread `waited` for its
     core.
     """
+    if len(durations) < 2:
+        return None
     ordered = sorted(durations)
     middle = ordered[0] if shortest else statistics.median(ordered)
-    if len(ordered) < 2 or middle <= 0:  # clocks of an emulated device may stand still
+    if middle <= 0:  # clocks of an emulated device may stand still
         return None
     if shortest:
         apart = (ordered[1] - middle) / middle

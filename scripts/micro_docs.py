@@ -77,19 +77,27 @@ depend on `--rule`:
 - `same`: the difference is below 2 %; a GPU's headline metrics repeat within that
   ([evidence](evidence.md));
 - `unsure`: it is below the noise, which is 2 % on a GPU and 10 % on a CPU (which runs other work as
-  well), or the larger `spread` of the two points if that is more (`cache`, `stream`, `l2-cache` and
-  `l2-stream` store one);
+  well), or the larger spread of the two metrics if that is more;
 - `faster` or `slower`: it is above the noise, and the metric got better or worse; `ignored` if
   neither direction is better.
 
 `kmark compare` exits with 1 if a metric is slower; `kmark micro compare` prints every row and exits
 with 0.
 
-The spread is (longest − shortest) / median time of the launches in one run. The column `±` is half
-of it, and a metric whose spread is above 25 % is `disturbed`, not `ok`. It does not include the
-variation between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a
-quiet machine. A note lists differences in how the runs were measured (`--brief` against `--quick`,
-parameters, number of threads): their metrics may be of different points.
+Every time and rate has a spread, except those that a benchmark below lists as measured once:
+
+- of a median, (longest − shortest) / median time of the launches in one run; of more than 11
+  launches, the same over the middle half;
+- if the shortest launch counts, as on a CPU, (second shortest − shortest) / shortest. Launches of
+  many milliseconds may all be slowed alike by other work, so it is at least the fraction of the
+  shortest launch in which a thread waited for its core;
+- of a fit or a difference, that of its points.
+
+The column `±` is half of the spread, and a metric whose spread is above 25 % is `disturbed`, not
+`ok`. It does not include the variation between runs, and other work makes it large. If a metric is
+`unsure`, repeat the run on a quiet machine. A note lists differences in how the runs were measured
+(`--brief` against `--quick`, parameters, number of threads): their metrics may be of different
+points.
 
 ## History
 
@@ -169,6 +177,9 @@ def section(benchmark: Any) -> str:
     lines += ["", "| column | unit | |", "| --- | --- | --- |"]
     for column in benchmark.columns:
         lines.append(f"| `{column.name}` | {column.unit} | {column.help} |")
+    for why in dict.fromkeys(benchmark.no_spread.values()):
+        names = ", ".join(f"`{n}`" for n, reason in benchmark.no_spread.items() if reason == why)
+        lines.append(f"\nMeasured once, without a spread: {names} ({why}).")
     return "\n".join(lines) + "\n"
 
 

@@ -95,7 +95,7 @@ def test_the_roofline_ends_at_the_peak_of_the_vectors(rig, dtype):
 def test_steps_that_no_kernel_does_are_measured_as_the_next(rig):
     result = measured(rig, "roofline", steps="3,12,100,110", dtypes="f32", seconds=0.01)
     assert [row["steps"] for row in result.rows] == [4, 16, 96, 112]
-    (note,) = result.notes
+    note = result.notes[0]  # a busy machine adds another one
     assert note.endswith(": measured 3 as 4, 12 as 16, 100 as 96, 110 as 112")
     assert "0, 1, 2, 4, 8 or a multiple of 16" in registry.get("roofline").parameters["steps"].help
 

@@ -16,13 +16,14 @@ PER_S = {"fma_f32": 81e12, "fma_f32x2": 163e12, "fma_f64": 81e12}
 @pytest.mark.parametrize(("names", "f32"), [(list(PER_S), 163e12), (["fma_f32"], 81e12)])
 def test_pairs_count_where_there_are_any(monkeypatch, names, f32):
     def peak(rig, buffers, op, **given):
-        return PER_S[op.name], PER_S[op.name] / 1e9
+        per_s = PER_S[op.name]
+        return _chains.Peak(per_s=per_s, spread=0.01, per_clk=per_s / 1e9, clk_spread=0.02)
 
     monkeypatch.setattr(_chains, "peak", peak)
     rig = SimpleNamespace(block=64, kernels=lambda file: {f"chain_{name}_8" for name in names})
     state = SimpleNamespace(buffers=None, seconds=1e-3, samples=1)
     found = benchmark._peaks(rig, state)
-    assert found["f32"] == (f32, f32 / 1e9)
+    assert (found["f32"].per_s, found["f32"].per_clk) == (f32, f32 / 1e9)
     assert set(found) == {"f32", "f64"} - ({"f64"} if len(names) == 1 else set())
 
 

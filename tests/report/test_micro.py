@@ -101,6 +101,7 @@ def test_headlines_with_their_share_of_the_limit():
 @pytest.mark.parametrize(
     ("how", "status", "width"),
     [
+        ({"spread": 0.0}, "ok", "0.0 %"),
         ({"spread": 0.02}, "ok", "1.0 %"),
         ({"spread": 0.6}, "disturbed", "30.0 %"),
         ({"steady": False}, "disturbed", "–"),

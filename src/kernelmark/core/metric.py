@@ -36,8 +36,9 @@ class Metric:
     """One number that a microbenchmark measures. `headline` metrics are shown and followed in
     history; `limit` and `least` are the physical upper and lower limits, for the reason `why`.
 
-    `spread` is (longest − shortest) / median time of the launches at the metric's point; None if
-    the metric is computed from several points.
+    `spread` is (longest − shortest) / median time of the launches that the metric comes from. If
+    the shortest launch counts, as on a CPU, it is (second shortest − shortest) / shortest, or the
+    fraction of the shortest in which a thread waited for its core. None if there was one launch.
 
     `roof` names the roof that the metric measures, such as `flops f32 vector` or `bytes dram`.
     `steady` is false if repetitions did not agree. `stand_in` is true if a library call was timed
@@ -68,10 +69,13 @@ class Metric:
 def with_spreads(
     metrics: Sequence[Metric], columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]]
 ) -> tuple[Metric, ...]:
-    """Return the metrics, each with the spread of its point: the row that has the value of the
-    metric in a column of the same unit."""
+    """Return the metrics; one without a spread gets that of its point: the row that has the value
+    of the metric in a column of the same unit."""
     made = []
     for metric in metrics:
+        if metric.spread is not None:
+            made.append(metric)
+            continue
         same_unit = [column.name for column in columns if column.unit == metric.unit]
         found = [
             float(spread)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.hardware import Hardware, Limit
-from kernelmark.micro.rig import Call, Rig
+from kernelmark.micro.rig import Call, Rig, Typical
 
 FILE = "micro_ops.cu"
 _LONG, _SLOW, _OTHER = 512, 8, 128  # steps per iteration of the unrolled loop
@@ -140,6 +140,16 @@ class Buffers:
     out: Buffer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """Operations per second, and per cycle and SM/CU, each with its spread."""
+
+    per_s: float
+    spread: float | None
+    per_clk: float | None
+    clk_spread: float | None
+
+
 def allocate(rig: Rig, blocks: int) -> Buffers:
     return Buffers(
         clocks=rig.memory(blocks * 16), out=rig.memory(max(64, blocks * rig.block * _CHAINS * 8))
@@ -160,7 +170,7 @@ def call(
 
 def cycles_per_step(
     rig: Rig, buffers: Buffers, op: Op, ilp: int, *, threads: int, steps: int, samples: int
-) -> float:
+) -> Typical:
     """Return the cycles per step of every thread in a block of `threads`, counting steps of all its
     chains. On a CPU, measured on that many cores at once."""
     on_cpu = rig.block == 1
@@ -174,17 +184,15 @@ def cycles_per_step(
         block=1 if on_cpu else threads,
     )
     rig.run(made)
-    seen = []
+    seen, waited = [], []
     for _ in range(samples):
-        rig.run(made)
+        waited.append(rig.run(made).waited)
         seen.append(float(np.median(rig.cycles(buffers.clocks, made.grid))))
-    return rig.typical(seen) / (steps * op.loop)
+    return rig.typical(seen, waited).over(steps * op.loop)
 
 
-def peak(
-    rig: Rig, buffers: Buffers, op: Op, *, seconds: float, samples: int
-) -> tuple[float, float | None]:
-    """Return operations per second, and operations per cycle and SM/CU, with all of them busy."""
+def peak(rig: Rig, buffers: Buffers, op: Op, *, seconds: float, samples: int) -> Peak:
+    """Return the peak of an instruction with all SMs/CUs busy."""
     cycles: list[float] = []
 
     def note() -> None:
@@ -198,7 +206,13 @@ def peak(
     )
     timed = rig.sample(made, samples=samples, launches=1, after=note)
     done = rounds * op.loop * op.flops * rig.block
-    return done * rig.grid / timed.typical_s, done / rig.typical(cycles) if cycles else None
+    by_cycles = rig.typical(cycles) if cycles else None
+    return Peak(
+        per_s=done * rig.grid / timed.typical_s,
+        spread=timed.spread(),
+        per_clk=done / by_cycles.value if by_cycles else None,
+        clk_spread=by_cycles.spread if by_cycles else None,
+    )
 
 
 def check(rig: Rig, buffers: Buffers, op: Op, ilp: int) -> str | None:

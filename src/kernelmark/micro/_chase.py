@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.micro.rig import Rig
+from kernelmark.micro.rig import Rig, widest
 
 FILE = "micro_chase.cu"
 UNROLLED = 32  # hops in the unrolled loop
@@ -23,10 +23,25 @@ _KERNELS: dict[Way, str] = {"plain": "chase", "beyond": "chase_beyond", "index":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """The latency of one load of a chain."""
+    """The latency of one load of a chain. `waited` is that of `Timed`, `spread` that of `Typical`
+    over several runs of the chain."""
 
     cycles: float
     seconds: float
+    waited: float = 0.0
+    spread: float | None = None
+
+
+def typical(rig: Rig, hops: Sequence[Hop]) -> Hop:
+    """Return the typical hop of several runs of a chain."""
+    waited = [hop.waited for hop in hops]
+    cycles = rig.typical((hop.cycles for hop in hops), waited)
+    seconds = rig.typical((hop.seconds for hop in hops), waited)
+    return Hop(
+        cycles=cycles.value,
+        seconds=seconds.value,
+        spread=widest((cycles.spread, seconds.spread)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +101,7 @@ class Chaser:
         start = self.base.address if way == "index" else self.start
         call = rig.call(FILE, _KERNELS[way], start, warm, hops, self._out, 0)
         rig.prefer_cache(call)
-        rig.run(call)
+        timed = rig.run(call)
         ticks, wall, end = rig.read(self._out, np.uint64, 3)
         self.check(int(end), warm + hops, index=way == "index")
         if way != "index":
@@ -94,6 +109,7 @@ class Chaser:
         return Hop(
             cycles=float(ticks) * rig.ticks_to_cycles / hops,
             seconds=float(wall) * rig.wall_tick_s / hops,
+            waited=timed.waited,
         )
 
     @property

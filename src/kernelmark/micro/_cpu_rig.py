@@ -34,10 +34,11 @@ _AGREE = 0.01
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
     """Seconds of each pass from the first start to the last end, and the shortest pass of each
-    thread."""
+    thread. `waited` is the fraction of each pass in which a thread waited for its core."""
 
     whole_s: tuple[float, ...]
     alone_s: tuple[float, ...]
+    waited: tuple[float, ...] = ()
 
 
 def confirmed(round_per_s: Callable[[], float]) -> tuple[float, bool]:
@@ -113,7 +114,10 @@ class CpuRig(Rig):
         passes = self.passes([call], 1, launches)
         if self._during_launches is not None:
             self._during_launches()
-        return Timed(elapsed_s=max(passes.whole_s[0], 1e-9) / launches)
+        return Timed(
+            elapsed_s=max(passes.whole_s[0], 1e-9) / launches,
+            waited=max(passes.waited, default=0.0),
+        )
 
     def passes(self, calls: Sequence[Call], count: int, launches: int = 1) -> Passes:
         """Time `count` passes, cycling through the calls; the threads start each pass together."""
@@ -121,7 +125,7 @@ class CpuRig(Rig):
         library, function = first.function
         cpus = (ctypes.c_int * first.grid)(*(cores[i % len(cores)] for i in range(first.grid)))
         sets = (ctypes.c_void_p * len(calls))(*(ctypes.addressof(c.arguments) for c in calls))
-        times = np.zeros((first.grid, count, 2), np.uint64)
+        times = np.zeros((first.grid, count, 3), np.uint64)
         own = library.host_run(
             ctypes.cast(function, ctypes.c_void_p),
             sets,
@@ -132,8 +136,9 @@ class CpuRig(Rig):
         )
         if own < 0:
             raise Unsupported(Reason("threads-not-started", threads=first.grid))
-        begin, end = times[:, :, 0], times[:, :, 1]
+        begin, end, on_core = times[:, :, 0], times[:, :, 1], times[:, :, 2]
         whole = (end.max(axis=0) - begin.min(axis=0)) * 1e-9
+        waited = np.maximum((end - begin).astype(np.float64) - on_core, 0.0).max(axis=0) * 1e-9
         # Threads that share a core take turns, each as fast as if it had the core alone: their
         # individual rates must not be added up.
         alone = (end - begin).min(axis=1) * 1e-9
@@ -141,6 +146,7 @@ class CpuRig(Rig):
         return Passes(
             whole_s=tuple(whole.tolist()),
             alone_s=(float(whole.min()),) * first.grid if shared else tuple(alone.tolist()),
+            waited=tuple((waited / np.maximum(whole, 1e-9)).tolist()),
         )
 
     def untouched(self, nbytes: int) -> Buffer:

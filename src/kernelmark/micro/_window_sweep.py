@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark.micro import _windows
-from kernelmark.micro.base import Column, Microbenchmark, Record, Settings
+from kernelmark.micro.base import SPREAD, Column, Microbenchmark, Record, Settings
 from kernelmark.micro.rig import Rig
 
 
@@ -85,5 +85,5 @@ def rate_columns(level: str, reader: str) -> tuple[Column, ...]:
             limit=lambda h: h.rate(level),
         ),
         Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
-        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+        SPREAD,
     )

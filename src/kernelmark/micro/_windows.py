@@ -123,7 +123,9 @@ def measure(rig: Rig, buffers: Buffers, window: Window, *, seconds: float, sampl
     timed = rig.sample(call, samples=samples, launches=1, after=note)
     return Reading(
         bytes_per_s=rounds * per_round / timed.typical_s,
-        bytes_per_clk=rounds * rig.warps * CHUNK_BYTES / rig.typical(cycles) if cycles else None,
+        bytes_per_clk=rounds * rig.warps * CHUNK_BYTES / rig.typical(cycles).value
+        if cycles
+        else None,
         samples=timed,
     )
 

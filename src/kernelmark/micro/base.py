@@ -66,6 +66,10 @@ class Column:
         return PointColumn(name=self.name, unit=self.unit, limit=bound.value, why=bound.why)
 
 
+# Filled from `spread_of`; a metric with the value of a row gets its spread.
+SPREAD = Column(name="spread", help="spread of the launches (see Comparing)")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """One panel of a figure: a column over the figure's x, divided by `per`. With `zero` the axis
@@ -143,6 +147,7 @@ class Microbenchmark(ABC, Generic[S, R]):
     parameters: Mapping[str, Parameter] = FrozenDict()
     columns: tuple[Column, ...] = ()
     host_paced: tuple[str, ...] = ()  # metrics that depend on the host as much as on the device
+    no_spread: Mapping[str, str] = FrozenDict()  # times and rates without a spread: why, by metric
     figure: Figure
 
     def unsupported(self, rig: Rig) -> str | None:
@@ -191,11 +196,13 @@ def metric(
     headline: bool = True,
     limit: Limit | None = None,
     least: float | None = None,
+    spread: float | None = None,
     roof: str = "",
     steady: bool = True,
     stand_in: bool = False,
 ) -> list[Metric]:
-    """Return a list with one metric, or an empty list without a value."""
+    """Return a list with one metric, or an empty list without a value. Without a `spread`, the
+    metric gets that of the row with its value."""
     if value is None:
         return []
     return [
@@ -208,6 +215,7 @@ def metric(
             limit=limit.value if limit else None,
             least=least,
             why=limit.why if limit else "",
+            spread=spread,
             roof=roof,
             steady=steady,
             stand_in=stand_in,

@@ -29,24 +29,40 @@ _LONGEST_S = 0.2  # maximum host time of a trial launch
 _BATCH_S = 0.02  # launches without a pause in `sustain`: longer than a telemetry reading takes
 _SETTLED = 1 / 3  # fraction of a sustained call after which power and clock are nearly constant
 _READ_S = 0.1  # between two readings
+_MANY = 11  # durations, above which the spread of a median is that of the middle half
 _ENERGY_S = 0.2  # the driver's energy counter is updated in steps of up to 0.1 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Seconds per launch, and the core clock during it; None if it cannot be read."""
+    """Seconds per launch, and the core clock during it; None if it cannot be read. `waited` is the
+    fraction of the time in which a thread of a CPU waited for its core."""
 
     elapsed_s: float
     clock_mhz: float | None = None
+    waited: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typical:
+    """The typical value of repeated readings, and their spread; None for a single reading."""
+
+    value: float
+    spread: float | None
+
+    def over(self, count: float) -> Typical:
+        """Return the same for one of `count` equal parts."""
+        return Typical(value=self.value / count, spread=self.spread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Several timings of one call."""
+    """Several timings of one call; `waited` is that of each `Timed`."""
 
     seconds: tuple[float, ...]
     clocks_mhz: tuple[float, ...] = ()
     exclusive: bool = True
+    waited: tuple[float, ...] = ()
 
     @property
     def typical_s(self) -> float:
@@ -62,12 +78,18 @@ class Samples:
         return min(self.seconds)
 
     @property
+    def best(self) -> Timed:
+        """Return the shortest timing."""
+        at = self.seconds.index(self.best_s)
+        return Timed(elapsed_s=self.best_s, waited=self.waited[at] if self.waited else 0.0)
+
+    @property
     def clock_mhz(self) -> float | None:
         return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
 
-    def spread(self) -> float:
-        """Return the range of the timings as a fraction of their median."""
-        return (max(self.seconds) - min(self.seconds)) / self.median_s
+    def spread(self) -> float | None:
+        """Return the spread of `typical_s`."""
+        return spread_of(self.seconds, shortest=not self.exclusive, waited=self.waited)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +167,9 @@ class Rig(ABC):
     def time(self, call: Call, launches: int = 1) -> Timed:
         """Run a call `launches` times in a row and wait."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: Call) -> Timed:
         """Run a call once and wait."""
-        self.time(call)
+        return self.time(call)
 
     def prefer_cache(self, call: Call) -> None:
         """Give L1 all of the memory that it shares with shared memory, if they share any."""
@@ -285,11 +307,17 @@ class Rig(ABC):
             seconds=tuple(t.elapsed_s for t in every),
             clocks_mhz=tuple(t.clock_mhz for t in every if t.clock_mhz is not None),
             exclusive=self.exclusive,
+            waited=tuple(t.waited for t in every),
         )
 
-    def typical(self, durations: Iterable[float]) -> float:
-        """Return the median of durations; on a device that others may also use, the shortest."""
-        return statistics.median(durations) if self.exclusive else min(durations)
+    def typical(self, durations: Iterable[float], waited: Iterable[float] = ()) -> Typical:
+        """Return the median of durations with its spread; on a device that others may also use,
+        the shortest. `waited` is that of each `Timed`."""
+        every = tuple(durations)
+        return Typical(
+            value=statistics.median(every) if self.exclusive else min(every),
+            spread=spread_of(every, shortest=not self.exclusive, waited=tuple(waited)),
+        )
 
     @property
     def no_cycles(self) -> str | None:
@@ -355,6 +383,44 @@ class Rig(ABC):
         """Free everything and close the device."""
         self.release()
         self.device.close()
+
+
+def spread_of(
+    durations: Sequence[float], *, shortest: bool = False, waited: Sequence[float] = ()
+) -> float | None:
+    """Return how far repeated durations differ, as a fraction; None for a single one.
+
+    For a median it is (longest − shortest) / median, over the middle half if there are many
+    durations: the extremes of many say nothing about their median.
+
+    With `shortest`, the shortest counts as the result, and other work that lengthens some of the
+    others does not change it: the spread is (second shortest − shortest) / shortest. If all
+    launches are longer than a time slice, other work lengthens all of them, maybe by the same
+    factor. So the spread is at least the fraction of the result in which a thread `waited` for its
+    core.
+    """
+    if len(durations) < 2:
+        return None
+    ordered = sorted(durations)
+    middle = ordered[0] if shortest else statistics.median(ordered)
+    if middle <= 0:  # clocks of an emulated device may stand still
+        return None
+    if shortest:
+        apart = (ordered[1] - middle) / middle
+        return max(apart, waited_in_shortest(durations, waited))
+    outer = len(ordered) // 4 if len(ordered) > _MANY else 0
+    apart = (ordered[-1 - outer] - ordered[outer]) / middle
+    return max(apart, statistics.median(waited) if waited else 0.0)
+
+
+def waited_in_shortest(durations: Sequence[float], waited: Sequence[float]) -> float:
+    """Return the `waited` of the shortest duration; 0 if it was not measured."""
+    return min(zip(durations, waited, strict=False), default=(0.0, 0.0))[1]
+
+
+def widest(spreads: Iterable[float | None]) -> float | None:
+    """Return the largest spread; None if there is none."""
+    return max((spread for spread in spreads if spread is not None), default=None)
 
 
 def together(readings: Sequence[tuple[float, Telemetry]]) -> Telemetry | None:

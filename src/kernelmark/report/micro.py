@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 
@@ -32,7 +31,7 @@ def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
             "device": result.device,
             "metric": metric.name if metric else NONE,
             "value": value_text(metric.value, metric.unit) if metric else NONE,
-            "±": width_text((metric.spread or math.nan) / 2) if metric else NONE,
+            "±": _half_spread(metric) if metric else NONE,
             "of limit": _share(metric, result) if metric else NONE,
             "status": status_text(result, [metric] if metric else []),
             "reason": result.error.splitlines()[0] if result.error else "",
@@ -49,6 +48,10 @@ def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
     names = [name for name in found[0] if not hidden.get(name)] if found else []
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
     return Table(columns=columns, rows=tuple(tuple(row[n] for n in names) for row in found))
+
+
+def _half_spread(metric: Metric) -> str:
+    return NONE if metric.spread is None else width_text(metric.spread / 2)
 
 
 def status_text(result: Result, metrics: Sequence[Metric]) -> str:

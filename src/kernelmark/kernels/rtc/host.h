@@ -111,6 +111,12 @@ struct Task {
   u64* times;
 };
 
+static u64 thread_clock() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (u64)t.tv_sec * 1000000000u + (u64)t.tv_nsec;
+}
+
 static void* host_work(void* given) {
   Task* task = (Task*)given;
   blockIdx.x = task->index;
@@ -121,16 +127,19 @@ static void* host_work(void* given) {
   for (int p = 0; p < task->passes; ++p) {
     void** arguments = task->arguments[p % task->sets];
     pthread_barrier_wait(task->barrier);
-    task->times[2 * p] = wall_clock();
+    const u64 before = thread_clock();
+    task->times[3 * p] = wall_clock();
     for (int n = 0; n < task->launches; ++n) task->entry(arguments);
-    task->times[2 * p + 1] = wall_clock();
+    task->times[3 * p + 1] = wall_clock();
+    task->times[3 * p + 2] = thread_clock() - before;
   }
   return 0;
 }
 
 // Passes of `launches` each, every one from a barrier; pass p has the arguments of set p % sets.
-// `times` takes, for each thread and pass, the nanoseconds at its beginning and its end. -1 when
-// threads are short, else how many threads have a core of their own.
+// `times` takes, for each thread and pass, the nanoseconds at its beginning and its end, and those
+// in which it had its core. -1 when threads are short, else how many threads have a core of their
+// own.
 extern "C" int host_run(Entry entry, void*** arguments, int sets, int threads, const int* cpus,
                         int launches, int passes, u64* times) {
   Task* tasks = (Task*)calloc((size_t)threads, sizeof(Task));
@@ -141,7 +150,7 @@ extern "C" int host_run(Entry entry, void*** arguments, int sets, int threads, c
   gridDim.x = (u32)threads;
   for (int t = 0; t < threads; ++t) {
     tasks[t] = Task{entry,  arguments, sets, (u32)t,   cpus[t],
-                    launches, passes,  0,    &barrier, times + (size_t)t * 2 * (size_t)passes};
+                    launches, passes,  0,    &barrier, times + (size_t)t * 3 * (size_t)passes};
     // The threads before it wait at the barrier for ever: what they use must stay.
     if (pthread_create(&handles[t], 0, host_work, &tasks[t])) return -1;
   }

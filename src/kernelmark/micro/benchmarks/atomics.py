@@ -12,6 +12,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro._chains import most_lanes
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -23,7 +24,7 @@ from kernelmark.micro.base import (
     metric,
 )
 from kernelmark.micro.hardware import Hardware, Limit
-from kernelmark.micro.rig import Call, Rig
+from kernelmark.micro.rig import Call, Rig, Typical, spread_of
 
 FILE = "micro_atomics.cu"
 _ROUNDS_GIVE_UP = 200_000_000  # maximum cycles an SM/CU waits for its turn: a tenth of a second
@@ -60,9 +61,9 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    seconds: dict[tuple[str, str], float]
+    seconds: dict[tuple[str, str], Typical]
     clock_mhz: float
-    latency: float
+    latency: Typical
     passes: dict[tuple[int, int], float]  # cycles of a round trip, by SM/CU indices
     lost: int  # pairs that timed out
 
@@ -119,7 +120,9 @@ class Atomics(Microbenchmark[_State, _Raw]):
             limit=lambda h: _limit_per_cycle(h),
         ),
         Column(name="cycles", help="cycles of a round trip", unit="cycles"),
+        SPREAD,
     )
+    no_spread = FrozenDict({"ping_pong": "each pair of SMs/CUs is one launch"})
     figure = Figure(
         x="pattern",
         title="pattern",
@@ -181,9 +184,9 @@ class Atomics(Microbenchmark[_State, _Raw]):
                 call = self._call(rig, state, kernel, pattern, rounds, home)
                 rig.run(call)
                 timed = rig.sample(call, samples=state.samples, launches=1)
-                by_home.append(timed.typical_s / rounds)
+                by_home.append(Typical(value=timed.typical_s / rounds, spread=timed.spread()))
                 clocks.append(timed.clock_mhz or rig.clock_mhz)
-            seconds[kernel, pattern] = statistics.fmean(by_home)
+            seconds[kernel, pattern] = _mean(by_home)
         hops = 2 * _CHAIN_LINES
         chain = rig.call(FILE, "atomic_chain", state.counters, _CHAIN_LINES, hops, 0, state.out)
         taken = []
@@ -194,7 +197,8 @@ class Atomics(Microbenchmark[_State, _Raw]):
         return _Raw(
             seconds=seconds,
             clock_mhz=float(np.median(clocks)),
-            latency=rig.typical(taken),
+            # The first launch may find the lines outside the cache.
+            latency=Typical(value=rig.typical(taken).value, spread=spread_of(taken[1:])),
             passes=passes,
             lost=lost,
         )
@@ -239,10 +243,10 @@ class Atomics(Microbenchmark[_State, _Raw]):
         rows: list[Record] = []
         found: list[Metric] = []
         for (kernel, pattern), seconds in raw.seconds.items():
-            per_s = threads / seconds
+            per_s = threads / seconds.value
             per_clk = per_s / (raw.clock_mhz * 1e6)
             row: Record = {"what": kernel, "pattern": pattern, "per_s": per_s, "per_clk": per_clk}
-            rows.append({**row, "cycles": None})
+            rows.append({**row, "cycles": None, "spread": seconds.spread})
             # Many counters have varying locations: their rates are less repeatable.
             steady = kernel == "add_u32" and pattern in ("same", "line")
             found += metric(
@@ -263,13 +267,28 @@ class Atomics(Microbenchmark[_State, _Raw]):
                     "per_s": None,
                     "per_clk": None,
                     "cycles": cycles,
+                    "spread": None,
                 }
             )
-        found += metric("latency", raw.latency, "cycles", better="lower", least=10.0)
+        found += metric(
+            *("latency", raw.latency.value, "cycles"),
+            better="lower",
+            least=10.0,
+            spread=raw.latency.spread,
+        )
         if raw.passes:
             trip = float(np.median(list(raw.passes.values())))
             found += metric("ping_pong", trip, "cycles", better="lower", least=20.0, headline=False)
         return Findings(rows=rows, metrics=found)
+
+
+def _mean(found: list[Typical]) -> Typical:
+    """Return the mean over several lines, of the times and of their spreads."""
+    spreads = [one.spread for one in found if one.spread is not None]
+    return Typical(
+        value=statistics.fmean(one.value for one in found),
+        spread=statistics.fmean(spreads) if spreads else None,
+    )
 
 
 def _limit_per_cycle(hardware: Hardware) -> Limit:

@@ -10,6 +10,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.micro import _chains
 from kernelmark.micro.base import (
     EVERYWHERE,
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -21,7 +22,7 @@ from kernelmark.micro.base import (
     available,
     metric,
 )
-from kernelmark.micro.rig import Rig
+from kernelmark.micro.rig import Rig, Typical
 
 # A dtype's peak is that of its fastest instruction: on some GPUs a packed one.
 _PEAKS = {
@@ -31,7 +32,6 @@ _PEAKS = {
     "fma_f16x2": "f16",
     "fma_bf16x2": "bf16",
 }
-_Peak = tuple[float, float | None]  # operations per second, and per cycle and SM/CU
 _ILPS = (1, 2, 4, 8)
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 
@@ -51,8 +51,8 @@ class _State:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
     # cycles per instruction of each warp; None if kernels cannot count them
-    points: dict[tuple[str, int, int], float | None]
-    peaks: dict[str, _Peak]  # by dtype
+    points: dict[tuple[str, int, int], Typical | None]
+    peaks: dict[str, _chains.Peak]  # by dtype
 
 
 class Incore(Microbenchmark[_State, _Raw]):
@@ -105,6 +105,7 @@ class Incore(Microbenchmark[_State, _Raw]):
             unit="1/clk",
             limit=_chains.most_lanes,
         ),
+        SPREAD,
     )
     figure = Figure(
         x="warps",
@@ -134,7 +135,7 @@ class Incore(Microbenchmark[_State, _Raw]):
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
-        points: dict[tuple[str, int, int], float | None] = {}
+        points: dict[tuple[str, int, int], Typical | None] = {}
         for name in state.ops:
             op = _chains.OPS[name]
             steps = max(4, state.cycles // (op.loop * 4))
@@ -152,8 +153,8 @@ class Incore(Microbenchmark[_State, _Raw]):
                     )
         return _Raw(points=points, peaks=self._peaks(rig, state))
 
-    def _peaks(self, rig: Rig, state: _State) -> dict[str, _Peak]:
-        found: dict[str, _Peak] = {}
+    def _peaks(self, rig: Rig, state: _State) -> dict[str, _chains.Peak]:
+        found: dict[str, _chains.Peak] = {}
         if rig.block == 1:
             # A CPU's peak is that of its vector units, not of these scalar chains: see roofline.
             return found
@@ -161,7 +162,7 @@ class Incore(Microbenchmark[_State, _Raw]):
             if f"chain_{name}_8" in rig.kernels(_chains.FILE):
                 op, samples = _chains.OPS[name], 3 + state.samples
                 peak = _chains.peak(rig, state.buffers, op, seconds=state.seconds, samples=samples)
-                found[dtype] = max(found.get(dtype, peak), peak, key=lambda one: one[0])
+                found[dtype] = max(found.get(dtype, peak), peak, key=lambda one: one.per_s)
         return found
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
@@ -174,7 +175,8 @@ class Incore(Microbenchmark[_State, _Raw]):
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
-        for (name, warps, ilp), cycles in raw.points.items():
+        for (name, warps, ilp), point in raw.points.items():
+            cycles = point.value if point else None
             # On a CPU every core has its own execution units: more cores do not shorten a cycle
             # count.
             reciprocal = None if cycles is None else cycles / (warps if rig.block > 1 else 1)
@@ -186,6 +188,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                     "cycles": cycles,
                     "reciprocal": reciprocal,
                     "per_clk": rig.lanes / reciprocal if reciprocal and reciprocal > 0 else None,
+                    "spread": point.spread if point else None,
                 }
             )
         found: list[Metric] = []
@@ -195,18 +198,28 @@ class Incore(Microbenchmark[_State, _Raw]):
                 headline = name.startswith("fma")
                 found += metric(
                     f"latency_{name}",
-                    latency,
+                    latency.value,
                     "cycles",
                     better="lower",
                     headline=headline,
                     least=0.5,
+                    spread=latency.spread,
                 )
-        for dtype, (per_s, per_clk) in raw.peaks.items():
+        for dtype, peak in raw.peaks.items():
             limit = rig.hardware.flops("vector", dtype)
             each = rig.hardware.per_cycle("vector", dtype)
             roof = f"flops {dtype} vector"
-            found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit, roof=roof)
-            found += metric(f"per_clk_{dtype}", per_clk, "FLOP/clk", limit=each)
+            found += metric(
+                *(f"peak_{dtype}", peak.per_s, "FLOP/s"),
+                limit=limit,
+                spread=peak.spread,
+                roof=roof,
+            )
+            found += metric(
+                *(f"per_clk_{dtype}", peak.per_clk, "FLOP/clk"),
+                limit=each,
+                spread=peak.clk_spread,
+            )
         return Findings(rows=rows, metrics=found, notes=state.notes)
 
 

@@ -9,6 +9,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.micro import _chains
 from kernelmark.micro.base import (
     EVERYWHERE,
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -20,7 +21,7 @@ from kernelmark.micro.base import (
     available,
     metric,
 )
-from kernelmark.micro.rig import Rig
+from kernelmark.micro.rig import Rig, Typical, widest
 
 _HEADLINES = ("fma_f32", "fma_f64", "fma_f16x2", "mul_i32")
 
@@ -34,7 +35,7 @@ class _State:
     notes: list[str]
 
 
-_Raw = dict[str, tuple[float, float]]  # latency, and cycles of an SM/CU per warp instruction
+_Raw = dict[str, tuple[Typical, Typical]]  # latency, and cycles of an SM/CU per warp instruction
 
 
 class Instructions(Microbenchmark[_State, _Raw]):
@@ -74,6 +75,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
             limit=_chains.most_lanes,
         ),
         Column(name="ns", help="latency in nanoseconds", unit="ns"),
+        SPREAD,
     )
     figure = Figure(
         x="op",
@@ -110,7 +112,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
                 )
                 for ilp, threads in ((1, min(rig.lanes, full)), (8, full))
             )
-            found[name] = alone, many / (full / rig.lanes)
+            found[name] = alone, many.over(full / rig.lanes)
         return found
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
@@ -124,18 +126,23 @@ class Instructions(Microbenchmark[_State, _Raw]):
         rows: list[Record] = []
         found: list[Metric] = []
         for name, (latency, cycles) in raw.items():
-            per_clk = rig.lanes / cycles
+            per_clk = rig.lanes / cycles.value
             rows.append(
                 {
                     "op": name,
-                    "latency": latency,
+                    "latency": latency.value,
                     "per_clk": per_clk,
-                    "ns": latency / rig.clock_mhz * 1e3,
+                    "ns": latency.value / rig.clock_mhz * 1e3,
+                    "spread": widest((latency.spread, cycles.spread)),
                 }
             )
             headline = name in _HEADLINES
             found += metric(
-                f"latency_{name}", latency, "cycles", better="lower", headline=headline, least=0.5
+                *(f"latency_{name}", latency.value, "cycles"),
+                better="lower",
+                headline=headline,
+                least=0.5,
+                spread=latency.spread,
             )
             found += metric(
                 f"per_clk_{name}",
@@ -143,6 +150,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
                 "1/clk",
                 headline=headline,
                 limit=_chains.lanes_of(rig.hardware, name),
+                spread=cycles.spread,
             )
         return Findings(rows=rows, metrics=found, notes=state.notes)
 

@@ -12,6 +12,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _windows
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -96,7 +97,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             limit=lambda h: h.bandwidth("l1"),
         ),
         Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
-        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+        SPREAD,
     )
     figure = Figure(
         x="size_bytes",

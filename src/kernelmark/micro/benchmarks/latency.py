@@ -15,6 +15,7 @@ from kernelmark.core.units import bytes_text
 from kernelmark.micro import _chase
 from kernelmark.micro.base import (
     EVERYWHERE,
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -27,7 +28,7 @@ from kernelmark.micro.base import (
     metric,
     rounded,
 )
-from kernelmark.micro.rig import Rig
+from kernelmark.micro.rig import Rig, spread_of
 
 KIB, MIB = 2**10, 2**20
 _LINE = 128
@@ -115,6 +116,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         Column(name="size_bytes", help="bytes of the working set", unit="B"),
         Column(name="cycles", help="core cycles per load", unit="cycles"),
         Column(name="ns", help="nanoseconds per load", unit="ns"),
+        SPREAD,
     )
     figure = Figure(
         x="size_bytes",
@@ -163,7 +165,11 @@ class Latency(Microbenchmark[_State, _Raw]):
         ring = chaser.ring(state.sizes[0], _LINE)
         chaser.link(ring, index=True)
         found = [chaser.follow(state.most, ring.size, "index") for _ in range(state.samples)]
-        return min(found, key=lambda hop: hop.cycles)
+        best = min(found, key=lambda hop: hop.cycles)
+        spread = spread_of(
+            [hop.cycles for hop in found], shortest=True, waited=[hop.waited for hop in found]
+        )
+        return dataclasses.replace(best, spread=spread)
 
     def _at(self, rig: Rig, state: _State, size: int) -> _chase.Hop:
         """Return a hop in a working set of `size` bytes: the typical one of several runs."""
@@ -176,10 +182,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         for _ in range(state.samples):
             found.append(chaser.follow(hops, warm))
             warm = int(min(ring.size, _NEAR_LAP))
-        return _chase.Hop(
-            cycles=rig.typical(hop.cycles for hop in found),
-            seconds=rig.typical(hop.seconds for hop in found),
-        )
+        return _chase.typical(rig, found)
 
     def _lap(self, rig: Rig, state: _State, ring: _chase.Offsets) -> int:
         """Return the hops of one full cycle, which fills every level. Far beyond the caches, where
@@ -256,7 +259,12 @@ class Latency(Microbenchmark[_State, _Raw]):
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = [
-            {"size_bytes": size, "cycles": hop.cycles, "ns": hop.seconds * 1e9}
+            {
+                "size_bytes": size,
+                "cycles": hop.cycles,
+                "ns": hop.seconds * 1e9,
+                "spread": hop.spread,
+            }
             for size, hop in zip(state.sizes, raw.hops, strict=True)
         ]
         on_gpu = rig.block > 1
@@ -278,6 +286,7 @@ class Latency(Microbenchmark[_State, _Raw]):
             better="lower",
             least=1.0,
             headline=on_gpu,
+            spread=raw.index.spread if raw.index else None,
         )
         second = _median_hop(state, raw, MIB, 4 * MIB) if on_gpu else None
         if second is not None:

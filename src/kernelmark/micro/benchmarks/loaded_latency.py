@@ -95,6 +95,9 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         Column(name="ns", help="nanoseconds per load of the chain", unit="ns"),
         Column(name="cycles", help="core cycles per load of the chain", unit="cycles"),
     )
+    no_spread = FrozenDict(
+        dict.fromkeys(("quiet_ns", "busy_ns", "busy_bytes"), "each pause is one launch")
+    )
     figure = Figure(
         x="bytes_per_s",
         title="drawn by the others (TB/s)",

@@ -12,6 +12,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.core.reason import Reason
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -24,7 +25,7 @@ from kernelmark.micro.base import (
     metric,
 )
 from kernelmark.micro.hardware import Hardware, Limit
-from kernelmark.micro.rig import Call, Rig, Samples, Sustained
+from kernelmark.micro.rig import Call, Rig, Samples, Sustained, Typical, spread_of
 
 FILE = "micro_matrix.cu"
 # dtype: (word of ones, bits that may be random: sign and mantissa, C type of the accumulators)
@@ -68,14 +69,16 @@ class _Burst:
     call: Call
     flops: float  # of one block
     samples: Samples
-    cycles: float
+    cycles: Typical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
     flops_per_s: float
     sustained_per_s: float
+    sustained_spread: float | None
     per_clk: float
+    clk_spread: float | None
     burst: Samples
     long: Sustained
 
@@ -130,6 +133,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         Column(name="sustained_mhz", help="core clock of the sustained run", unit="MHz"),
         Column(name="power_w", help="power in the sustained run", unit="W"),
         Column(name="throttle", help="throttle reasons that the driver reports"),
+        SPREAD,
     )
     figure = Figure(
         x="dtype",
@@ -194,7 +198,9 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
             found[dtype] = _Point(
                 flops_per_s=burst.flops * state.grid / burst.samples.typical_s,
                 sustained_per_s=burst.flops * state.grid / late[len(late) // 2],
-                per_clk=burst.flops * (state.grid // rig.grid) / burst.cycles,
+                sustained_spread=spread_of(late),
+                per_clk=burst.flops * (state.grid // rig.grid) / burst.cycles.value,
+                clk_spread=burst.cycles.spread,
                 burst=burst.samples,
                 long=long,
             )
@@ -247,12 +253,22 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
                     "sustained_mhz": clocks[-1] if clocks else None,
                     "power_w": point.long.power_w,
                     "throttle": point.long.throttle,
+                    "spread": point.burst.spread(),
                 }
             )
             most = rig.hardware.flops("matrix", dtype)
             roof = f"flops {dtype} matrix"
-            found += metric(f"flops_{dtype}", point.flops_per_s, "FLOP/s", limit=most, roof=roof)
-            found += metric(f"per_clk_{dtype}", point.per_clk, "FLOP/clk", limit=limit)
+            found += metric(
+                *(f"flops_{dtype}", point.flops_per_s, "FLOP/s"),
+                limit=most,
+                spread=point.burst.spread(),
+                roof=roof,
+            )
+            found += metric(
+                *(f"per_clk_{dtype}", point.per_clk, "FLOP/clk"),
+                limit=limit,
+                spread=point.clk_spread,
+            )
             if state.sustained:
                 found += metric(
                     f"sustained_{dtype}",
@@ -260,6 +276,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
                     "FLOP/s",
                     limit=most,
                     headline=False,
+                    spread=point.sustained_spread,
                 )
         return Findings(rows=rows, metrics=found, notes=state.notes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     EVERYWHERE,
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -28,7 +28,7 @@ from kernelmark.micro.base import (
     metric,
 )
 from kernelmark.micro.hardware import Hardware, Limit
-from kernelmark.micro.rig import Rig
+from kernelmark.micro.rig import Rig, Samples, Timed
 
 KIB, MIB = 2**10, 2**20
 _LARGE = 64 * MIB
@@ -36,12 +36,12 @@ _LARGE = 64 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """One kind of copy: seconds for a number of bytes. `moved` is how often each byte is
+    """One kind of copy: the timing of a number of bytes. `moved` is how often each byte is
     counted."""
 
     direction: str
     memory: str
-    seconds: Callable[[int], float]
+    time: Callable[[int], Timed]
     moved: int = 1
 
 
@@ -55,7 +55,7 @@ class _State:
     notes: list[str] = field(default_factory=list)
 
 
-_Raw = dict[tuple[str, str, int], float]
+_Raw = dict[tuple[str, str, int], Samples]
 
 
 class Memcpy(Microbenchmark[_State, _Raw]):
@@ -105,6 +105,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             limit=lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
         ),
         Column(name="seconds", help="seconds per copy", unit="s"),
+        SPREAD,
         Column(name="series", help="direction and memory, for the figure"),
     )
     host_paced = ("h2d_pageable", "d2h_pageable")
@@ -141,7 +142,9 @@ class Memcpy(Microbenchmark[_State, _Raw]):
                 _Way(
                     direction=direction,
                     memory=memory,
-                    seconds=lambda n, d=direction, m=memory: copier.seconds(d, m, n),  # type: ignore[misc]
+                    time=lambda n, d=direction, m=memory: Timed(  # type: ignore[misc]
+                        elapsed_s=copier.seconds(d, m, n)
+                    ),
                     moved=2 if direction == "both" else 1,
                 )
             )
@@ -154,18 +157,18 @@ class Memcpy(Microbenchmark[_State, _Raw]):
         rig.run(fill)
         for name, threads in (("one core", 1), ("all cores", rig.threads)):
 
-            def seconds(nbytes: int, threads: int = threads) -> float:
+            def best(nbytes: int, threads: int = threads) -> Timed:
                 call = rig.call("micro_stream.cu", "stream_memcpy", a, b, nbytes, grid=threads)
-                return rig.sample(call, samples=5, seconds=2e-3).typical_s
+                return rig.sample(call, samples=5, seconds=2e-3).best
 
-            state.ways.append(_Way(direction=name, memory="host", seconds=seconds))
+            state.ways.append(_Way(direction=name, memory="host", time=best))
             if rig.threads == 1:
                 break
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
         return {
-            (way.direction, way.memory, size): statistics.median(
-                way.seconds(size) for _ in range(state.samples)
+            (way.direction, way.memory, size): _samples(
+                [way.time(size) for _ in range(state.samples)]
             )
             for way in state.ways
             for size in state.sizes
@@ -192,21 +195,29 @@ class Memcpy(Microbenchmark[_State, _Raw]):
                 "direction": direction,
                 "memory": memory,
                 "size_bytes": size,
-                "bytes_per_s": size * moved[direction, memory] / seconds,
-                "seconds": seconds,
+                "bytes_per_s": size * moved[direction, memory] / samples.median_s,
+                "seconds": samples.median_s,
+                "spread": samples.spread(),
                 "series": f"{direction}, {memory}",
             }
-            for (direction, memory, size), seconds in raw.items()
+            for (direction, memory, size), samples in raw.items()
         ]
         found: list[Metric] = []
         for (direction, memory), times in moved.items():
             large = [n for n in state.sizes if n >= _LARGE] or [max(state.sizes)]
-            best = max(n * times / raw[direction, memory, n] for n in large)
+            best = max(n * times / raw[direction, memory, n].median_s for n in large)
             name = f"{direction}_{memory}".replace(" ", "_")
             headline = memory in ("pinned", "host") and direction != "both"
             limit = _limit(rig.hardware, direction)
             found += metric(name, best, "B/s", limit=limit, headline=headline)
         return Findings(rows=rows, metrics=found, notes=state.notes)
+
+
+def _samples(timed: list[Timed]) -> Samples:
+    """Combine timings, whose median counts also on a CPU: each is already the best of several."""
+    return Samples(
+        seconds=tuple(one.elapsed_s for one in timed), waited=tuple(one.waited for one in timed)
+    )
 
 
 def _limit(hardware: Hardware, direction: str) -> Limit:

@@ -85,6 +85,11 @@ class Peer(Microbenchmark[_State, _Raw]):
         ),
         Column(name="series", help="way and receiver, for the figure"),
     )
+    no_spread = FrozenDict(
+        dict.fromkeys(
+            ("one_way_least", "both_ways_least"), "the copies of a pair are timed together"
+        )
+    )
     figure = Figure(
         x="from",
         title="sending GPU",

@@ -12,6 +12,7 @@ from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     EVERYWHERE,
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -110,6 +111,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         Column(name="power_w", help="power meanwhile", unit="W"),
         Column(name="temperature_c", help="temperature meanwhile", unit="°C"),
         Column(name="throttle", help="throttle reasons that the driver reports"),
+        SPREAD,
     )
     figure = Figure(
         x="intensity",
@@ -213,6 +215,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                     "power_w": point.run.power_w,
                     "temperature_c": telemetry.temperature_c,
                     "throttle": point.run.throttle,
+                    "spread": point.run.samples.spread(),
                 }
             )
         found: list[Metric] = []

@@ -10,6 +10,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -20,7 +21,7 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
-from kernelmark.micro.rig import Call, Rig
+from kernelmark.micro.rig import Call, Rig, Typical
 
 FILE = "micro_shared.cu"
 _IN_FLIGHT = 8
@@ -41,8 +42,8 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    cycles: tuple[float, ...]
-    latency: float
+    cycles: tuple[Typical, ...]
+    latency: Typical
 
 
 class Shared(Microbenchmark[_State, _Raw]):
@@ -84,6 +85,7 @@ class Shared(Microbenchmark[_State, _Raw]):
             unit="B/clk",
             limit=lambda h: h.rate("shared"),
         ),
+        SPREAD,
     )
     figure = Figure(
         x="stride",
@@ -120,13 +122,13 @@ class Shared(Microbenchmark[_State, _Raw]):
             for _ in range(state.samples):
                 rig.run(call)
                 seen.append(float(np.median(rig.cycles(state.clocks, rig.grid))))
-            found.append(rig.typical(seen) / (state.rounds * _IN_FLIGHT * rig.warps))
+            found.append(rig.typical(seen).over(state.rounds * _IN_FLIGHT * rig.warps))
         chase = rig.call(FILE, "shared_chase", state.hops, 0, state.out, block=1)
         taken = []
         for _ in range(state.samples):
             rig.run(chase)
             taken.append(float(rig.read(state.out, np.uint64, 1)[0]))
-        return _Raw(cycles=tuple(found), latency=rig.typical(taken) / state.hops)
+        return _Raw(cycles=tuple(found), latency=rig.typical(taken).over(state.hops))
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         end = int(rig.read(state.out, np.uint64, 2)[1])
@@ -146,9 +148,18 @@ class Shared(Microbenchmark[_State, _Raw]):
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
         found: list[Metric] = []
-        for (width, stride), cycles in zip(state.points, raw.cycles, strict=True):
+        for (width, stride), point in zip(state.points, raw.cycles, strict=True):
+            cycles = point.value
             rate = rig.lanes * width / cycles
-            rows.append({"bytes": width, "stride": stride, "cycles": cycles, "bytes_per_clk": rate})
+            rows.append(
+                {
+                    "bytes": width,
+                    "stride": stride,
+                    "cycles": cycles,
+                    "bytes_per_clk": rate,
+                    "spread": point.spread,
+                }
+            )
             if stride == 1:
                 limit = rig.hardware.rate("shared")
                 found += metric(f"bytes_per_clk_{width}", rate, "B/clk", limit=limit)
@@ -156,7 +167,12 @@ class Shared(Microbenchmark[_State, _Raw]):
                 found += metric(
                     "conflict_cycles", cycles, "cycles", better="lower", headline=False, least=1.0
                 )
-        found += metric("latency", raw.latency, "cycles", better="lower", least=1.0)
+        found += metric(
+            *("latency", raw.latency.value, "cycles"),
+            better="lower",
+            least=1.0,
+            spread=raw.latency.spread,
+        )
         return Findings(rows=rows, metrics=found)
 
 

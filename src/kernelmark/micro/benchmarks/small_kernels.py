@@ -19,6 +19,7 @@ from kernelmark.devices.base import Buffer
 from kernelmark.micro import _host
 from kernelmark.micro._copies import as_gpu
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -29,7 +30,7 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
-from kernelmark.micro.rig import Call, Rig
+from kernelmark.micro.rig import Call, Rig, Typical, spread_of, widest
 
 FILE = "micro_launch.cu"
 KIB, MIB = 2**10, 2**20
@@ -60,8 +61,8 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    seconds: dict[tuple[str, int], float]  # per kernel or step; size 0 is an empty kernel
-    round_trip_s: float
+    seconds: dict[tuple[str, int], Typical]  # per kernel or step; size 0 is an empty kernel
+    round_trip_s: Typical
     gave_up: bool
 
 
@@ -103,6 +104,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
             unit="B/s",
             limit=lambda h: h.bandwidth("l1"),
         ),
+        SPREAD,
     )
     host_paced = ("plain_empty_ns", "plain_ns", "plain_start_ns", "plain_rate", "round_trip_ns")
     figure = Figure(
@@ -144,7 +146,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         return rig.call(FILE, "launch_scale", state.a, state.b, count, grid=grid, block=_BLOCK)
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
-        found: dict[tuple[str, int], float] = {}
+        found: dict[tuple[str, int], Typical] = {}
         gave_up = False
         for size in (0, *state.sizes):
             call = self._scale(rig, state, size)
@@ -156,7 +158,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 found["persistent", size] = seconds
         return _Raw(seconds=found, round_trip_s=self._round_trip(rig, state), gave_up=gave_up)
 
-    def _plain(self, rig: Rig, state: _State, call: Call) -> float:
+    def _plain(self, rig: Rig, state: _State, call: Call) -> Typical:
         def once(count: int) -> float:
             begin = time.perf_counter()
             state.many(call, count)
@@ -165,9 +167,10 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
 
         once(20)
         count = int(min(state.launches, max(50, _ROW_S / once(20))))
-        return min(once(count) for _ in range(state.samples))
+        seen = [once(count) for _ in range(state.samples)]
+        return Typical(value=min(seen), spread=spread_of(seen, shortest=True))
 
-    def _graph(self, rig: Rig, state: _State, call: Call) -> float:
+    def _graph(self, rig: Rig, state: _State, call: Call) -> Typical:
         """Return the time difference between graphs of n and 2n launches, divided by n."""
         device = as_gpu(rig.device)
 
@@ -192,9 +195,9 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         finally:
             short.close()
             long.close()
-        return float(np.median(seen))
+        return _median(seen)
 
-    def _persistent(self, rig: Rig, state: _State, size: int) -> tuple[float, bool]:
+    def _persistent(self, rig: Rig, state: _State, size: int) -> tuple[Typical, bool]:
         """Return the time per step of a persistent kernel, from the difference of two step
         counts."""
         times = {}
@@ -213,9 +216,13 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 seen.append(rig.time(call).elapsed_s)
                 failed = failed or bool(rig.read(state.failed, np.uint32, 1)[0])
             times[steps] = rig.typical(seen)
-        return max(1e-9, (times[300] - times[100]) / 200), failed
+        short, long = times[100], times[300]
+        step_s = max(1e-9, (long.value - short.value) / 200)
+        # The ranges of both add up in their difference.
+        ranges = [one.value * one.spread for one in (short, long) if one.spread is not None]
+        return Typical(value=step_s, spread=sum(ranges) / 200 / step_s if ranges else None), failed
 
-    def _round_trip(self, rig: Rig, state: _State) -> float:
+    def _round_trip(self, rig: Rig, state: _State) -> Typical:
         call = self._scale(rig, state, 0)
         seen = []
         for _ in range(200):
@@ -223,7 +230,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
             state.many(call, 1)
             rig.device.synchronize()
             seen.append(time.perf_counter() - begin)
-        return float(np.median(seen))
+        return _median(seen)
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         if raw.gave_up:
@@ -254,8 +261,9 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
             {
                 "way": way,
                 "size_bytes": size,
-                "seconds": seconds,
-                "bytes_per_s": size / seconds if size else None,
+                "seconds": seconds.value,
+                "bytes_per_s": size / seconds.value if size else None,
+                "spread": seconds.spread,
             }
             for (way, size), seconds in raw.seconds.items()
         ]
@@ -263,24 +271,27 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         for way in ("plain", "graph"):
             found += metric(
                 f"{way}_empty_ns",
-                raw.seconds[way, 0] * 1e9,
+                raw.seconds[way, 0].value * 1e9,
                 "ns",
                 better="lower",
                 headline=False,
                 least=_LEAST_NS,
+                spread=raw.seconds[way, 0].spread,
                 roof=f"launches {way}",
             )
         first = state.sizes[0]
         for way in ("plain", "graph", "persistent"):
             found += metric(
                 f"{way}_ns",
-                raw.seconds[way, first] * 1e9,
+                raw.seconds[way, first].value * 1e9,
                 "ns",
                 better="lower",
                 headline=way == "graph",
                 least=_LEAST_NS,
+                spread=raw.seconds[way, first].spread,
             )
-            start_ns, rate = _fit([(n, raw.seconds[way, n]) for n in state.sizes])
+            start_ns, rate = _fit([(n, raw.seconds[way, n].value) for n in state.sizes])
+            fitted = widest(raw.seconds[way, n].spread for n in state.sizes)
             found += metric(
                 f"{way}_start_ns",
                 start_ns,
@@ -288,18 +299,24 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 better="lower",
                 headline=False,
                 least=_LEAST_NS,
+                spread=fitted,
             )
             limit = rig.hardware.bandwidth("l1")
-            found += metric(f"{way}_rate", rate, "B/s", headline=False, limit=limit)
+            found += metric(f"{way}_rate", rate, "B/s", headline=False, limit=limit, spread=fitted)
         found += metric(
             "round_trip_ns",
-            raw.round_trip_s * 1e9,
+            raw.round_trip_s.value * 1e9,
             "ns",
             better="lower",
             headline=False,
             least=_LEAST_TRIP_NS,
+            spread=raw.round_trip_s.spread,
         )
         return Findings(rows=rows, metrics=found, notes=[state.note] if state.note else [])
+
+
+def _median(seen: list[float]) -> Typical:
+    return Typical(value=float(np.median(seen)), spread=spread_of(seen))
 
 
 def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:

@@ -15,6 +15,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.micro import _streams
 from kernelmark.micro.base import (
     EVERYWHERE,
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -25,7 +26,7 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
-from kernelmark.micro.rig import Rig, Samples
+from kernelmark.micro.rig import Rig, Samples, waited_in_shortest
 
 MIB = 2**20
 _HEADLINES = ("init", "read", "copy", "triad")
@@ -120,7 +121,7 @@ class Stream(Microbenchmark[_State, list[_Point]]):
             unit="B/s",
             limit=lambda h: h.bandwidth("dram"),
         ),
-        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+        SPREAD,
         Column(name="steady", help="whether two more rounds confirmed it, of a CPU"),
     )
     figure = Figure(
@@ -244,14 +245,17 @@ def _on_cpu(rig: Rig, state: _State, kernel: str, grid: int) -> _Point:
         parts = [replace(part, b=where) for part in parts for where in (part.b, part.c, part.d)]
     calls = [_streams.call(rig, part, kernel, grid=grid, block=1) for part in parts]
     seconds: list[float] = []
+    waited: list[float] = []
 
     def one_round() -> float:
-        taken = rig.passes(calls, max(len(calls), _PASSES * state.samples)).whole_s
-        seconds.append(max(min(taken), 1e-9) * _streams.PARTS)
+        done = rig.passes(calls, max(len(calls), _PASSES * state.samples))
+        seconds.append(max(min(done.whole_s), 1e-9) * _streams.PARTS)
+        waited.append(waited_in_shortest(done.whole_s, done.waited))
         return 1 / seconds[-1]
 
     _, steady = confirmed(one_round)
-    return _Point(samples=Samples(seconds=tuple(seconds), exclusive=False), steady=steady)
+    samples = Samples(seconds=tuple(seconds), exclusive=False, waited=tuple(waited))
+    return _Point(samples=samples, steady=steady)
 
 
 def _by_numpy(state: _State, threads: int) -> _Point:

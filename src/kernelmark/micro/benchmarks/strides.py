@@ -11,6 +11,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro._chains import most_lanes
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -22,7 +23,7 @@ from kernelmark.micro.base import (
     metric,
 )
 from kernelmark.micro.hardware import Hardware, Limit
-from kernelmark.micro.rig import Call, Rig
+from kernelmark.micro.rig import Call, Rig, Typical
 
 FILE = "micro_strides.cu"
 _IN_FLIGHT = 8
@@ -52,7 +53,7 @@ class _State:
     notes: list[str]
 
 
-class Strides(Microbenchmark[_State, list[float]]):
+class Strides(Microbenchmark[_State, list[Typical]]):
     name = "strides"
     summary = "Cycles of a load that hits the first-level cache, by the stride between lanes."
     by_cycles = True
@@ -96,6 +97,7 @@ class Strides(Microbenchmark[_State, list[float]]):
             unit="B/clk",
             limit=lambda h: _requested_limit(h),
         ),
+        SPREAD,
     )
     figure = Figure(
         x="stride",
@@ -141,7 +143,7 @@ class Strides(Microbenchmark[_State, list[float]]):
         rig.prefer_cache(call)
         return call
 
-    def timed(self, rig: Rig, state: _State) -> list[float]:
+    def timed(self, rig: Rig, state: _State) -> list[Typical]:
         found = []
         for pattern in state.patterns:
             call = self._call(rig, state, pattern, state.rounds)
@@ -149,10 +151,10 @@ class Strides(Microbenchmark[_State, list[float]]):
             for _ in range(state.samples):
                 rig.run(call)
                 seen.append(float(np.median(rig.cycles(state.clocks, rig.grid))))
-            found.append(rig.typical(seen) / (state.rounds * _IN_FLIGHT * rig.warps))
+            found.append(rig.typical(seen).over(state.rounds * _IN_FLIGHT * rig.warps))
         return found
 
-    def verify(self, rig: Rig, state: _State, raw: list[float]) -> str | None:
+    def verify(self, rig: Rig, state: _State, raw: list[Typical]) -> str | None:
         words = np.arange(_ROOM // 4, dtype=np.uint32)
         for pattern in state.patterns[:: max(1, len(state.patterns) // 8)]:
             rig.run(self._call(rig, state, pattern, 3))
@@ -168,19 +170,20 @@ class Strides(Microbenchmark[_State, list[float]]):
                 return f"{pattern.name} {pattern.stride}/{pattern.width}: wrong words were read"
         return None
 
-    def metrics(self, rig: Rig, state: _State, raw: list[float]) -> Findings:
+    def metrics(self, rig: Rig, state: _State, raw: list[Typical]) -> Findings:
         rows: list[Record] = []
         found: list[Metric] = []
         for pattern, cycles in zip(state.patterns, raw, strict=True):
-            rate = rig.lanes * pattern.nbytes / cycles
+            rate = rig.lanes * pattern.nbytes / cycles.value
             rows.append(
                 {
                     "pattern": pattern.name,
                     "bytes": pattern.nbytes,
                     "stride": pattern.stride,
                     "width": pattern.width,
-                    "cycles": cycles,
+                    "cycles": cycles.value,
                     "bytes_per_clk": rate,
+                    "spread": cycles.spread,
                 }
             )
             if pattern.name == "stride" and pattern.nbytes == 4 and pattern.stride in (1, 2, 4):

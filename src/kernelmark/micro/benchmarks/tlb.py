@@ -11,6 +11,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.core.units import bytes_text
 from kernelmark.micro import _chase
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -80,6 +81,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
         Column(name="span_bytes", help="bytes from the first to the last line", unit="B"),
         Column(name="cycles", help="core cycles per load", unit="cycles"),
         Column(name="ns", help="nanoseconds per load", unit="ns"),
+        SPREAD,
     )
     figure = Figure(
         x="span_bytes",
@@ -119,12 +121,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
             lines = random.integers(0, stride // _LINE, pages).astype(np.uint64)
             state.chaser.link(order * np.uint64(stride) + lines[order] * np.uint64(_LINE))
             hops = [state.chaser.follow(state.hops, pages, "beyond") for _ in range(state.samples)]
-            found.append(
-                _chase.Hop(
-                    cycles=rig.typical(hop.cycles for hop in hops),
-                    seconds=rig.typical(hop.seconds for hop in hops),
-                )
-            )
+            found.append(_chase.typical(rig, hops))
         return found
 
     def verify(self, rig: Rig, state: _State, raw: list[_chase.Hop]) -> str | None:
@@ -137,6 +134,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
                 "span_bytes": stride * pages,
                 "cycles": hop.cycles,
                 "ns": hop.seconds * 1e9,
+                "spread": hop.spread,
             }
             for (stride, pages), hop in zip(state.points, raw, strict=True)
         ]

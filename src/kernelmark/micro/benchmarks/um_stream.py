@@ -13,6 +13,7 @@ from kernelmark.devices._gpu import GpuBuffer
 from kernelmark.micro import _streams
 from kernelmark.micro._copies import as_gpu
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -73,8 +74,10 @@ class UmStream(Microbenchmark[_State, list[Record]]):
             unit="B/s",
             limit=lambda h: h.bandwidth("l2"),
         ),
+        SPREAD,
     )
     host_paced = ("migration",)
+    no_spread = FrozenDict({"migration": "pages migrate only in the first pass"})
     figure = Figure(
         x="size_bytes",
         title="three arrays (MiB)",
@@ -129,10 +132,11 @@ class UmStream(Microbenchmark[_State, list[Record]]):
         rows: list[Record] = []
         if touched == nbytes:
             rate = moved / first
-            rows.append({"size_bytes": 3 * nbytes, "pass": "first", "bytes_per_s": rate})
+            row: Record = {"size_bytes": 3 * nbytes, "pass": "first", "bytes_per_s": rate}
+            rows.append({**row, "spread": None})
         rate = moved / later.typical_s
-        rows.append({"size_bytes": 3 * nbytes, "pass": "later", "bytes_per_s": rate})
-        return rows
+        row = {"size_bytes": 3 * nbytes, "pass": "later", "bytes_per_s": rate}
+        return [*rows, {**row, "spread": later.spread()}]
 
     def verify(self, rig: Rig, state: _State, raw: list[Record]) -> str | None:
         return state.wrong

@@ -14,6 +14,7 @@ from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro._cpu_rig import PASS_S, CpuRig, confirmed
 from kernelmark.micro.base import (
+    SPREAD,
     Column,
     Figure,
     Findings,
@@ -25,7 +26,7 @@ from kernelmark.micro.base import (
     metric,
 )
 from kernelmark.micro.hardware import Limit
-from kernelmark.micro.rig import Call, Rig
+from kernelmark.micro.rig import Call, Rig, spread_of
 
 FILE = "vector.cc"
 _KINDS: dict[str, type[np.floating]] = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
@@ -48,6 +49,7 @@ class _Point:
     per_s: float
     steady: bool
     right: bool
+    spread: float | None = None
 
 
 class Vector(Microbenchmark[_State, dict[str, _Point]]):
@@ -81,6 +83,7 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
             unit="FLOP/s",
             limit=lambda h: h.flops("vector", "f32"),
         ),
+        SPREAD,
         Column(name="steady", help="whether two more rounds confirmed it"),
     )
     figure = Figure(
@@ -124,6 +127,7 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
                     "dtype": dtype,
                     "what": "multiply-add" if state.chains else "numpy product",
                     "flops_per_s": point.per_s,
+                    "spread": point.spread,
                     "steady": point.steady,
                 }
             )
@@ -158,6 +162,7 @@ def _compiled(rig: Rig, state: _State, dtype: str) -> _Point:
     sums = rig.read(state.out, np.float64, rig.threads)
     steps = max(1, int(_TRIAL * PASS_S / max(min(trial.alone_s), 1e-9)))
     made, alone_s = call(steps), [math.inf] * rig.threads
+    rounds_s: list[float] = []
 
     def per_s(seconds: list[float]) -> float:
         return sum(2.0 * steps * per_step / max(each, 1e-9) for each in seconds)
@@ -165,11 +170,13 @@ def _compiled(rig: Rig, state: _State, dtype: str) -> _Point:
     def one_round() -> float:
         mine = list(rig.passes([made], state.passes).alone_s)
         alone_s[:] = map(min, alone_s, mine)
+        rounds_s.append(1 / per_s(mine))
         return per_s(mine)
 
     _, steady = confirmed(one_round)
     right = bool((sums == float(_TRIAL * per_step)).all())
-    return _Point(per_s=per_s(alone_s), steady=steady, right=right)
+    spread = spread_of(rounds_s, shortest=True)
+    return _Point(per_s=per_s(alone_s), steady=steady, right=right, spread=spread)
 
 
 def _by_numpy(rig: Rig, state: _State, dtype: str) -> _Point:
@@ -183,7 +190,8 @@ def _by_numpy(rig: Rig, state: _State, dtype: str) -> _Point:
         np.matmul(a, a, out=out)
         times.append(time.perf_counter() - start)
     right = bool((out == _SIZE).all())
-    return _Point(per_s=2 * _SIZE**3 / min(times[1:]), steady=True, right=right)
+    spread = spread_of(times[1:], shortest=True)
+    return _Point(per_s=2 * _SIZE**3 / min(times[1:]), steady=True, right=right, spread=spread)
 
 
 benchmark = Vector()

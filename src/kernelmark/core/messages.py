@@ -54,6 +54,8 @@ TEMPLATES = {
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
     "device-unsupported": "{backend} runs on {kinds:and}, not on {kind}{arch:if  ({arch})}",
     "dtypes-unsupported": "{backend} has no {op} with {dtypes}{where:if  on {where}}",
+    "operand-unsupported": "{backend} has no kernel for operands of {dtype}",
+    "operands-mixed": "{backend} has {op} only for {operands:list} of one dtype, not {dtypes}",
     "narrow-float-unsupported": "{backend} has no {dtype} on {arch}{instead:if ; it has {instead}}",
     "file-computes": "{file} computes {ops:list}, not {asked:list}",
     "no-grouped-gemm": (
@@ -206,7 +208,10 @@ TEMPLATES = {
     "order-unsupported": "{backend} has no scheme={scheme} with {order}",
     "epilogue-missing": "{backend} applies no {names:or} to {op}{given:if  with {given}}",
     "rounds-twice": "{backend} would round this {op} to {dtype} before it applies {names:or}",
-    "dtype-converted": "{backend} converts the operands of this {dtype} {op} to f32 first",
+    "dtype-converted": (
+        "{backend} converts the operands of this {dtype} {op} to f32 first{where:if  on {where}}"
+        "{unequal:if , as {unequal:and} differ}"
+    ),
     "f32-narrowed": "{name}={value} lets torch compute f32 in a narrower type; unset it",
     "no-kernel": "{backend} has no kernel for this problem: {error}",
     "no-device-found": "{library} reports no {kind} device",

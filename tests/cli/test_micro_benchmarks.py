@@ -132,7 +132,7 @@ def test_listing(kmark):
             {"options": ("--full",), "other": "--quick"},
         ),
         (("micro", "cache", "-p", "x=1"), "micro-parameter-unknown", {"name": "x"}),
-        (("micro", "cache", "-p", "sizes"), "option-not-name-value", {"given": "sizes"}),
+        (("micro", "cache", "-p", "sizes"), "not-of-form", {"given": "sizes"}),
         (("micro", "cache", "-f", "x.gif"), "file-suffix", {"file": "x.gif"}),
         (("micro", "cache", "-f", "."), "file-suffix", {"file": "."}),
         (("micro", "cache", "-d", "cuda:99"), "", {}),

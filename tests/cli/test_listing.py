@@ -106,7 +106,8 @@ def test_runs_of_microbenchmarks_are_listed_newest_first(kmark, tmp_path):
 
 
 def test_runs_of_microbenchmarks_need_a_store(refused):
-    assert "`kmark micro NAME`" in refused("list", "micro").err
+    ended = refused("list", "micro", reason="store-missing")
+    assert "`kmark micro NAME`" in ended.err.splitlines()[1]
 
 
 def test_doctor_explains_every_backend_and_device(kmark, stored):
@@ -242,12 +243,6 @@ def test_version_and_module(kmark):
         check=True,
     )
     assert done.stdout.startswith("kernelmark ")
-
-
-def test_no_command_shows_the_help(kmark):
-    ended = kmark()
-    assert ended.code in (0, 2)
-    assert "doctor" in ended.out + ended.err
 
 
 def test_docs_say_what_the_commands_do():

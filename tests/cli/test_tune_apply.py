@@ -252,7 +252,8 @@ def test_nothing_kept_is_nothing_to_do(refused, kmark, tuned, tmp_path):
     assert (ended.code, ended.reason.code) == (4, "no-winner-fits")
     assert "SSS_NN_0" in ended.err
     (tmp_path / "empty").mkdir()
-    assert kmark("export", str(tmp_path / "empty"), "--as", "python", "-o", "x").code == 4
+    words = ("export", str(tmp_path / "empty"), "--as", "python", "-o", "x")
+    refused(*words, code=4, reason="no-tuning-results", folder=str(tmp_path / "empty"))
 
 
 def test_tensile_is_written_only_when_asked(kmark, tmp_path):
@@ -293,15 +294,21 @@ def test_emitters_are_listed(kmark):
 
 
 @pytest.mark.parametrize(
-    ("form", "file", "code"),
-    [("aiter", "there", 2), ("hipblaslt", "missing", 2), ("hipblaslt", "there", 4)],
+    ("form", "file", "code", "reason"),
+    [
+        ("aiter", "there", 2, "format-not-read"),
+        ("hipblaslt", "missing", 2, "file-missing"),
+        ("hipblaslt", "there", 4, "no-tuning-results"),
+    ],
 )
-def test_confirm_checks_the_file_before_it_loads_winners(kmark, tmp_path, form, file, code):
+def test_confirm_checks_the_file_before_it_loads_winners(
+    refused, tmp_path, form, file, code, reason
+):
     (tmp_path / "there").touch()
     empty = tmp_path / "tuning"
     empty.mkdir()
-    ended = kmark("tune", "confirm", str(empty), "--as", form, "--to", str(tmp_path / file))
-    assert ended.code == code, ended
+    words = ("tune", "confirm", str(empty), "--as", form, "--to", str(tmp_path / file))
+    refused(*words, code=code, reason=reason)
 
 
 def test_confirm_ends_with_3_if_a_winner_is_not_in_the_file(kmark, tuned, tmp_path):

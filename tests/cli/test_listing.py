@@ -14,6 +14,7 @@ from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.gpu import pack
 from kernelmark.stores import open_store
@@ -175,7 +176,8 @@ def test_doctor_looks_at_a_broken_store_and_goes_on(kmark, tmp_path):
     (tmp_path / "store.sqlite").write_text("no database, but words that are long enough")
     ended = kmark("doctor")
     assert ended.code == 0
-    assert "not an SQLite file" in ended.out
+    shown = " ".join(ended.out.split())
+    assert Reason("store-not-sqlite", store=str(tmp_path / "store.sqlite")) in shown
 
 
 def test_doctor_tells_what_packs_hold(kmark, tmp_path, monkeypatch):

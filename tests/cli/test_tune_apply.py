@@ -12,6 +12,7 @@ import yaml
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.install import recompare
@@ -198,7 +199,7 @@ def test_another_kernel_than_was_tuned_is_a_regression(kmark, tuned, fake_winner
     to = ("--as", "python", "--to", str(tmp_path / "t.py"))
     ended = kmark("tune", "apply", folder, *to, *words)
     assert ended.code == 1, ended
-    told = "SSS_NN_0: another kernel runs now: fake_ok, not the_tuned_one"
+    told = f"SSS_NN_0: {Reason('another-kernel', now='fake_ok', was='the_tuned_one')}"
     assert ended.err.splitlines().count(told) == 1
 
 

@@ -208,7 +208,8 @@ def test_a_journal_of_an_edited_plan_is_refused(kmark, tuned):
     path.write_text(path.read_text().replace("seed = 1", "seed = 2"))
     ended = kmark("tune", "run", str(tuned.path), *WORDS)
     assert ended.code == 3
-    assert "another plan" in ended.err
+    differs = {"file": str(tuned.journal("SSS_NN_0")), "what": "plan"}
+    assert Reason("journal-differs", **differs) in ended.err
 
 
 @pytest.mark.parametrize("text", ["", "{"])

@@ -407,7 +407,7 @@ def test_without_a_store_nothing_is_stored(tmp_path, monkeypatch, store):
         (softmax, (), "inputs-without-array", {}),
         (lambda n: n, (3,), "inputs-without-array", {}),
         (lambda x: [x, 1], (X,), "array-dtype", {"what": "output"}),
-        (5, (X,), "wrong-type", {"type": "int"}),
+        (5, (X,), "argument-type", {"type": "int"}),
         (lambda x: None, (X,), "output-missing", {}),
         (softmax, (X[:0],), "input-empty", {"index": 0}),
         (softmax, (X.astype(np.complex64),), "array-dtype", {"dtypes": ("complex64",)}),
@@ -650,14 +650,18 @@ def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "code", "fields"),
     [
-        (lambda x: km.bench(np.abs, x, ref=x), "wrong-type", {"name": "ref", "type": "ndarray"}),
-        (lambda x: km.bench(x), "wrong-type", {"type": "ndarray", "wanted": "a function"}),
+        (lambda x: km.bench(np.abs, x, ref=x), "argument-type", {"name": "ref", "type": "ndarray"}),
+        (lambda x: km.bench(x), "argument-type", {"type": "ndarray", "wanted": "a function"}),
         (lambda x: km.bench(np.abs, x, reff=np.abs), "unknown-name", {"name": "reff"}),
         (lambda x: km.bench(np.abs, x, store=5), "argument-type", {"name": "store"}),
         (lambda x: km.compare_kernels([], inputs=[x]), "argument-type", {"given": "[]"}),
         (lambda x: km.compare_kernels({}, inputs=[x]), "argument-type", {"given": "{}"}),
-        (lambda x: km.compare_kernels({1: np.abs}, inputs=[x]), "wrong-type", {"type": "int"}),
-        (lambda x: km.compare_kernels({"a": np.abs}, inputs=x), "wrong-type", {"name": "inputs"}),
+        (lambda x: km.compare_kernels({1: np.abs}, inputs=[x]), "argument-type", {"type": "int"}),
+        (
+            lambda x: km.compare_kernels({"a": np.abs}, inputs=x),
+            "argument-type",
+            {"name": "inputs"},
+        ),
     ],
 )
 def test_a_wrong_type_is_a_usage_error_with_a_hint(call, code, fields):

@@ -243,7 +243,7 @@ def test_candidates_from_files(tmp_path):
     assert read_configs(str(rows)) == [{"tile": 64}, {"tile": 32}]
     rows.write_text("one.whl\nsub/two.whl\n")
     assert read_wheels(str(rows)) == [tmp_path / "one.whl", tmp_path / "sub" / "two.whl"]
-    refusals = {"[1]": "field-expected", "[": "not-json", "tile": "option-not-name-value"}
+    refusals = {"[1]": "field-expected", "[": "not-json", "tile": "not-of-form"}
     for text, code in refusals.items():
         rows.write_text(text)
         with raises_code(UsageError, code):

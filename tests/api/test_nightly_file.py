@@ -83,7 +83,7 @@ def test_what_is_refused(file, text, code, fields, hint):
 
 
 def test_verdicts_that_fail_a_night_are_checked_when_the_file_is_read(file):
-    with pytest.raises(UsageError) as caught:
+    with raises_code(UsageError, "unknown-name", what="verdict", name="slowest") as caught:
         file(LEAST + "[judge]\nfail_on = ['slowest']")
     assert "slower" in (caught.value.hint or "")
 

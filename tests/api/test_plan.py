@@ -227,9 +227,9 @@ def test_config_words():
         "how": "split",
     }
     for word in ("tile", "=3", "tile="):
-        with raises_code(UsageError, "option-not-name-value", given=word):
+        with raises_code(UsageError, "not-of-form", given=word):
             parse_config([word])
-    with raises_code(UsageError, "config-twice", name="a"):
+    with raises_code(UsageError, "given-twice", what="config", name="a"):
         parse_config(["a=1", "a=2"])
 
 

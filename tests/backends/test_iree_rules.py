@@ -160,14 +160,14 @@ def test_microkernels_are_for_packed_operands() -> None:
 @pytest.mark.parametrize(
     ("config", "code", "fields"),
     [
-        ({"tile_m": 0, "data_tiling": True}, "lowering-missing", {"name": "tile_n"}),
+        ({"tile_m": 0, "data_tiling": True}, "parameter-missing", {"name": "tile_n"}),
         ({"no_such": 1}, "config-unknown-name", {"name": "no_such"}),
         ({"im2col": True}, "config-unknown-name", {"name": "im2col"}),
         ({"data_tiling": "yes"}, "config-not-yes-or-no", {"name": "data_tiling", "value": "yes"}),
         ({"data_tiling": 1}, "config-not-yes-or-no", {"name": "data_tiling", "value": 1}),
         (GOOD | {"data_tiling": True}, "tiles-with-packing", {}),
-        ({"tile_m": 64}, "lowering-missing", {"name": "tile_n"}),
-        (GOOD | {"tile_m": 0}, "lowering-zero", {"name": "tile_m"}),
+        ({"tile_m": 64}, "parameter-missing", {"name": "tile_n"}),
+        (GOOD | {"tile_m": 0}, "not-positive", {"name": "tile_m"}),
         (GOOD | {"tile_m": -64}, "lowering-not-size", {"name": "tile_m", "value": -64}),
         (GOOD | {"tile_m": 6.5}, "lowering-not-size", {"name": "tile_m", "value": 6.5}),
         (GOOD | {"tile_m": 48}, "lowering-nesting", {"dim": "m", "tile": 48}),

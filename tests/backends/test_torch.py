@@ -46,27 +46,36 @@ def device():
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "code", "fields"),
     [
-        ("gemm m=8 n=8 k=8 dtype=f8e4m3", "f8e4m3"),
-        ("gemm m=8 n=8 k=8 dtype=f8e5m2fnuz", "f8e5m2fnuz"),
-        ("gemm m=8 n=8 k=8 dtype=f16 acc=f16", "acc=f16"),
-        ("gemm m=8 n=8 k=8 dtype=bf16 c=f32", "c=f32"),
-        ("gemm m=8 n=8 k=8 dtype=bf16 beta=1.0 bias=yes", "bf16"),
-        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=i8", "i8"),
-        ("attention heads=1 seq=8 dim=8 dtype=f8e4m3", "f8e4m3"),
-        ("attention heads=1 seq=8 dim=8 dtype=bf16 kv=f8e4m3", "f8e4m3"),
-        ("attention heads=1 seq=8 dim_qk=8 dim_v=4 dtype=bf16", "bf16"),
-        ("conv n=1 c=4 h=4 w=4 k=4 r=1 s=1 dtype=i8", "i8"),
+        ("gemm m=8 n=8 k=8 dtype=f8e4m3", "dtype-converted", {"dtype": "f8e4m3"}),
+        ("gemm m=8 n=8 k=8 dtype=f8e5m2fnuz", "dtype-converted", {"dtype": "f8e5m2fnuz"}),
+        ("gemm m=8 n=8 k=8 dtype=f16 acc=f16", "dtypes-unsupported", {}),
+        ("gemm m=8 n=8 k=8 dtype=bf16 c=f32", "dtypes-unsupported", {}),
+        (
+            "gemm m=8 n=8 k=8 dtype=bf16 beta=1.0 bias=yes",
+            "rounds-twice",
+            {"dtype": "bf16", "names": ("beta", "bias")},
+        ),
+        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=i8", "dtypes-unsupported", {}),
+        ("attention heads=1 seq=8 dim=8 dtype=f8e4m3", "dtypes-unsupported", {}),
+        ("attention heads=1 seq=8 dim=8 dtype=bf16 kv=f8e4m3", "dtypes-unsupported", {}),
+        (
+            "attention heads=1 seq=8 dim_qk=8 dim_v=4 dtype=bf16",
+            "dtype-converted",
+            {"dtype": "bf16", "unequal": ("dim_qk", "dim_v")},
+        ),
+        ("conv n=1 c=4 h=4 w=4 k=4 r=1 s=1 dtype=i8", "dtypes-unsupported", {}),
     ],
 )
-def test_another_type_is_never_used_in_silence(text, named):
+def test_another_type_is_never_used_in_silence(text, code, fields):
     problem = ops.parse(text)
-    reason = backend.supports(problem, X86)
-    assert reason is not None
-    assert named in reason
-    assert problem.op in reason
-    assert reason.startswith("torch")
+    reason = Reason.of(backend.supports(problem, X86) or "")
+    assert reason.code == code
+    dtypes = " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
+    known = {"dtypes": dtypes} if code == "dtypes-unsupported" else fields
+    expected = {"backend": "torch", "op": problem.op, **known}
+    assert {name: reason.fields[name] for name in expected} == expected
 
 
 def test_an_environment_that_loosens_f32_is_refused():

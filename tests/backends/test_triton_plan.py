@@ -252,7 +252,7 @@ def test_only_few_rows_try_a_cache_modifier() -> None:
         ("gemm m=64 n=64 k=64 dtype=bf16", "gfx90a", None),
         ("attention heads=2 seq=64 dim=64 dtype=f32", "sm_90", "dtypes-unsupported"),
         ("attention heads=2 seq=64 dim=512 dtype=f16", "sm_90", "not-possible"),
-        ("attention heads=2 seq=64 dim=64 q=bf16 kv=f8e4m3", "sm_90", "dtypes-unsupported"),
+        ("attention heads=2 seq=64 dim=64 q=bf16 kv=f8e4m3", "sm_90", "operands-mixed"),
         ("attention heads=2 seq=64 dim=64 dtype=f8e4m3", "gfx942", "narrow-float-unsupported"),
         ("conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=f64", "sm_90", "acc-unsupported"),
         ("conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=i8", "gfx942", None),
@@ -266,6 +266,12 @@ def test_supports_or_says_why_not(key: str, arch: str, code: str | None) -> None
     reason = backend.supports(problem, info(arch))
     assert (reason is None) == (code is None)
     assert code is None or Reason.of(reason or "").code == code
+
+
+def test_what_the_kernel_lacks_is_not_blamed_on_the_architecture() -> None:
+    for name in ("f64", "f4e2m1"):
+        reason = gemm.dtype_reason(name, info("gfx950"))
+        assert reason == Reason("operand-unsupported", backend="triton", dtype=name)
 
 
 def test_a_cpu_is_no_place_for_it() -> None:

@@ -41,6 +41,9 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("-a", "m=8", "--json", "/no/x.json"), "file-without-folder", {"folder": "/no"}),
         (("-a", "m=8", "--json=-", "--csv=-"), "stdout-shared", {"options": ("--json", "--csv")}),
         (("-a", "m=8", "--retry-failed"), "option-needs", {"other": "--resume"}),
+        (("-a", "m=[8:2"), "axis-bracket", {"axis": "m=[8:2"}),
+        (("-a", "m"), "axis-form", {"axis": "m"}),
+        (("-a", "m=8", "--config", "tile"), "not-of-form", {"given": "tile"}),
     ],
 )
 def test_a_wrong_option_of_a_run_has_a_code(refused, words, reason, fields):
@@ -57,6 +60,7 @@ def test_a_wrong_option_of_a_run_has_a_code(refused, words, reason, fields):
         (("run", "-s", "./nosuch.toml"), "file-missing", {"file": "nosuch.toml"}),
         (("run", "-p", "gemm m=8 n"), "problem-not-name-value", {"word": "n"}),
         (("run",), "nothing-asked", {}),
+        (("run", "-p", "gemm m=8 n=8 k=8"), "parameter-missing", {"name": "dtype"}),
         (("run", "--resume", "--no-store"), "options-exclusive", {"options": ("--no-store",)}),
         (("run", "--timing", "slow", "-s", "smoke"), "unknown-name", {"name": "slow"}),
         (("list", "suites", "-o", "gemm"), "options-exclusive", {"options": ("-o",)}),
@@ -71,10 +75,6 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ((*GEMM, "-a", "m=[8:2"), "[8:2"),
-        ((*GEMM, "-a", "m"), "'m'"),
-        ((*GEMM, "-a", "m=8", "--config", "tile"), "tile"),
-        (("run", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8"), "dtype"),
         ((*GEMM, "-a", "m=8", "--threads", "-1"), "'--threads': -1 "),
         ((*GEMM, "-a", "m=8", "--max-s", "-1"), "'--max-s': -1 "),
         ((*GEMM, "-a", "m=8", "--max-s", "nan"), "'--max-s': nan "),
@@ -94,7 +94,7 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
         (("import",), "FILE"),
     ],
 )
-def test_what_is_refused_is_named(refused, words, named):
+def test_what_the_parser_refuses_is_named(refused, words, named):
     assert named in refused(*words).err.splitlines()[0]
 
 
@@ -164,7 +164,7 @@ def test_nothing_to_do_is_code_4(refused, tmp_path, monkeypatch):
 
 
 def test_a_bad_request_makes_no_store(refused, tmp_path):
-    refused(*GEMM, "-a", "m=0")
+    refused(*GEMM, "-a", "m=0", reason="dim-below")
     assert not (tmp_path / "store.sqlite").exists()
 
 
@@ -173,8 +173,8 @@ def test_stores_that_cannot_be_used(refused, tmp_path, words):
     text = tmp_path / "text.sqlite"
     text.write_text("this is not a database at all, only some words in a file")
     refused(*words, "--store", str(text), reason="store-not-sqlite", store=str(text))
-    assert str(tmp_path) in refused(*words, "--store", str(tmp_path)).err
-    assert "mysql" in refused(*words, "--store", "mysql://somewhere/x").err
+    refused(*words, "--store", str(tmp_path), reason="file-is-folder", file=str(tmp_path))
+    refused(*words, "--store", "mysql://somewhere/x", reason="unknown-name", name="mysql")
 
 
 def test_unwritable_store(refused, tmp_path):
@@ -261,18 +261,29 @@ def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):
     ],
 )
 def test_numbers_that_no_option_can_mean_are_refused(refused, words):
-    assert "unexpected" not in refused(*words).err
+    refused(*words, reason="not-possible", name=words[-2])
 
 
 def test_an_endless_integer_in_a_suite_is_a_sentence(refused, tmp_path):
     path = tmp_path / "endless.toml"
     path.write_text(f'why="x"\nsource="y"\n[[problems]]\nop="gemm"\nm={"9" * 5000}\n')
-    assert "unexpected" not in refused("run", "-s", str(path)).err
+    refused("run", "-s", str(path), reason="file-not-toml", file=str(path))
 
 
-@pytest.mark.parametrize("value", [-1, 0, 1e40, -9e9, 2**64, "nan", "inf"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (-1, "block-no-time"),
+        (0, "block-no-time"),
+        (1e40, "field-impossible"),
+        (-9e9, "block-no-time"),
+        (2**64, "field-impossible"),
+        ("nan", "block-no-time"),
+        ("inf", "block-no-time"),
+    ],
+)
 def test_a_results_file_with_numbers_that_cannot_be_is_refused(
-    kmark, refused, stored, tmp_path, value
+    kmark, refused, stored, tmp_path, value, reason
 ):
     good = tmp_path / "good.json"
     assert kmark("export", "--json", str(good)).code == 0
@@ -287,7 +298,7 @@ def test_a_results_file_with_numbers_that_cannot_be_is_refused(
         changed["results"][0]["measurement"]["blocks"][0] = {**block, **change}
         bad.write_text(json.dumps(changed))
         for words in (("show", str(bad)), ("import", str(bad)), ("compare", str(good), str(bad))):
-            assert "unexpected" not in refused(*words).err
+            refused(*words, reason=reason)
 
 
 def test_texts_of_a_results_file_do_not_reach_the_terminal_as_commands(kmark, stored, tmp_path):

@@ -53,8 +53,12 @@ def test_a_row_of_configs_and_an_interrupted_search(kmark, rows, stopped, tmp_pa
 @pytest.mark.parametrize(
     ("words", "reason", "fields"),
     [
-        ((), "", {}),
-        (("--good", "HEAD", "--configs", "x"), "", {}),
+        ((), "one-option-of", {"given": ()}),
+        (
+            ("--good", "HEAD", "--configs", "x"),
+            "one-option-of",
+            {"given": ("--good", "--configs")},
+        ),
         (("--configs", "none.txt"), "file-missing", {"file": "none.txt"}),
         (("--wheels", "none.txt"), "file-missing", {"file": "none.txt"}),
         (("--good", "HEAD", "--repo", "/"), "not-in-repository", {"folder": "/"}),

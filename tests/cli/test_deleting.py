@@ -28,19 +28,19 @@ def labelled(labelled_once, tmp_path):
     shutil.copy(labelled_once, tmp_path / "store.sqlite")
 
 
-def test_a_run_is_deleted_with_its_results_and_pins(kmark, labelled):
+def test_a_run_is_deleted_with_its_results_and_pins(kmark, refused, labelled):
     assert kmark("history", "--pin", "golden=one").code == 0
     ended = kmark("delete", "one", "--yes")
     assert ended.code == 0
     assert "1 result" in ended.err
-    assert kmark("show", "one").code == 2
+    refused("show", "one", reason="run-unknown", ref="one")
     assert kmark("history", "--pins").out == ""
     assert kmark("show", "two").code == 0
 
 
-def test_nothing_is_deleted_unasked_or_if_one_run_is_unknown(kmark, labelled):
+def test_nothing_is_deleted_unasked_or_if_one_run_is_unknown(kmark, refused, labelled):
     assert kmark("delete", "one").reason.code == "deletion-unconfirmed"
-    assert kmark("delete", "one", "nosuch", "--yes").code == 2
+    refused("delete", "one", "nosuch", "--yes", reason="run-unknown", ref="nosuch")
     assert kmark("show", "one").code == 0
 
 
@@ -57,7 +57,7 @@ def test_only_yes_deletes(kmark, labelled, monkeypatch, typed, code):
     assert kmark("show", "one").code == code
 
 
-def test_latest_is_found_once(kmark, labelled):
+def test_latest_is_found_once(kmark, refused, labelled):
     assert kmark("delete", "latest", "latest", "-y", "-q").code == 0
-    assert kmark("show", "two").code == 2
+    refused("show", "two", reason="run-unknown", ref="two")
     assert kmark("show", "one").code == 0

@@ -76,6 +76,6 @@ def test_a_roofline_has_the_levels_that_microbenchmarks_measured(kmark, stored, 
 
 
 @pytest.mark.parametrize("command", [("show",), ("plot", "bars")])
-def test_an_op_that_no_run_can_have_is_refused(kmark, stored, command):
-    assert kmark(*command, "mine", "-o", "figure.png").code == 2
-    assert kmark(*command, "mine", "-o", "conv").code == 4
+def test_an_op_that_no_run_can_have_is_refused(refused, stored, command):
+    refused(*command, "mine", "-o", "figure.png", reason="unknown-name", what="op")
+    refused(*command, "mine", "-o", "conv", code=4, reason="nothing-matches", what="result")

@@ -41,12 +41,12 @@ def test_run_leaves_an_unsafe_cache_alone_and_says_so(kmark, tmp_path):
     assert list(cache.iterdir())
 
 
-def test_default_store_that_others_can_write_to_is_refused(kmark, tmp_path, monkeypatch):
+def test_default_store_that_others_can_write_to_is_refused(refused, tmp_path, monkeypatch):
     monkeypatch.delenv("KERNELMARK_STORE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)
-    assert kmark(*FAKE).code == 2
+    refused(*FAKE, reason="store-unsafe", fault="writable-by-others")
     assert not (tmp_path / "data" / "kernelmark").exists()
 
 

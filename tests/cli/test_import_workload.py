@@ -94,9 +94,9 @@ def test_another_workload_is_left_alone(kmark, refused, log, folder, tmp_path):
     second = log(LINE.replace("-m 48", "-m 64"), name="b.log")
     assert kmark("import", first, "--workload", folder).code == 0
     assert kmark("import", first, "--workload", folder).code == 0, "the same again"
-    ended = refused("import", second, "--workload", folder)
-    assert str(tmp_path / "mine" / "workload.csv") in ended.err
-    assert first in ended.err
+    file = str(tmp_path / "mine" / "workload.csv")
+    words = ("import", second, "--workload", folder)
+    ended = refused(*words, reason="workload-exists", file=file, sources=[first])
     assert "--force" in ended.err
     assert kmark("import", second, "--workload", folder, "--force").code == 0
     (call,) = read(tmp_path / "mine" / "workload.csv").calls
@@ -110,10 +110,11 @@ def test_edits_are_not_lost(kmark, refused, log, folder, tmp_path):
     kmark("import", place, "--workload", folder)
     file = tmp_path / "mine" / "workload.csv"
     file.write_text(file.read_text().replace(",1,", ",9,", 1))
-    assert str(file) in refused("import", place, "--workload", folder).err
+    words = ("import", place, "--workload", folder)
+    refused(*words, reason="workload-changed", file=str(file))
     assert read(file).calls[0].count == 9
     (tmp_path / "mine" / "inputs.json").write_text("[]")
-    assert str(file) in refused("import", place, "--workload", folder).err
+    refused(*words, reason="workload-exists", file=str(file), sources=[])
     assert read(file).calls[0].count == 9
 
 
@@ -126,10 +127,13 @@ def test_stdin_and_lists(kmark, folder, tmp_path, monkeypatch):
 
 def test_a_log_without_workload_is_told_what_it_is(refused, log, tmp_path):
     refused("import", log("noise", LINE), reason="format-of-other", format="hipblaslt")
-    assert "--workload DIR" in refused("import", log("5,48,32", name="x.csv")).err
+    words = ("import", log("5,48,32", name="x.csv"))
+    ended = refused(*words, reason="format-of-other", format="shapes")
+    assert "--workload DIR" in ended.err.splitlines()[1]
     trace = tmp_path / "t.json"
     trace.write_text('{"schemaVersion": 1, "traceEvents": []}')
-    assert "--workload DIR" in refused("import", str(trace), code=4).err
+    ended = refused("import", str(trace), code=4, reason="file-without-kernels", file=str(trace))
+    assert "--workload DIR" in ended.err.splitlines()[1]
 
 
 def test_formats_are_named_in_one_spelling_and_taken_in_several(kmark, refused, log, folder):
@@ -159,16 +163,23 @@ def test_how_a_list_was_read_is_told(kmark, log, folder):
 def test_timings_are_sent_to_history(kmark, refused, log, folder, tmp_path):
     columns = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"'
     place = log(columns, '"KERNEL_DISPATCH","k",1000,3000', name="x_kernel_trace.csv")
-    ended = refused("import", place, "--workload", folder)
-    assert "rocprof" in ended.err
+    ended = refused(
+        *("import", place, "--workload", folder),
+        reason="log-of-times",
+        file=place,
+        format="rocprof",
+    )
     assert f"kmark import {place}" in ended.err
     assert not (tmp_path / "mine").exists()
     assert "1 result added" in kmark("import", place).err
-    assert "rocprof" in refused("import", log(LINE), place, "--workload", folder).err
+    words = ("import", log(LINE), place, "--workload", folder)
+    refused(*words, reason="log-of-times", file=place, format="rocprof")
 
 
-@pytest.mark.parametrize("words", [(), ("--workload", "DIR")])
-def test_what_is_no_file_or_empty(refused, log, folder, tmp_path, words):
+@pytest.mark.parametrize(
+    ("words", "empty"), [((), "document-empty"), (("--workload", "DIR"), "log-empty")]
+)
+def test_what_is_no_file_or_empty(refused, log, folder, tmp_path, words, empty):
     asked = [folder if word == "DIR" else word for word in words]
     (tmp_path / "logs").mkdir()
     ended = refused("import", str(tmp_path / "logs"), *asked, reason="file-is-folder")
@@ -176,7 +187,9 @@ def test_what_is_no_file_or_empty(refused, log, folder, tmp_path, words):
     ended = refused("import", str(tmp_path / "none.log"), *asked, reason="file-missing")
     assert "--as" not in ended.err
     for name in ("x.log", "x.csv"):
-        assert name in refused("import", log(name=name), *asked).err
+        place = log(name=name)
+        ended = refused("import", place, *asked, reason=empty)
+        assert ended.reason.fields["file"] == place
     assert not (tmp_path / "mine").exists()
 
 
@@ -202,8 +215,8 @@ def test_what_does_not_go_together(refused, log, folder, words, reason, fields):
 
 def test_nothing_is_made_of_a_file_without_calls(refused, log, folder, tmp_path):
     place = log("nothing")
-    ended = refused("import", place, "--workload", folder)
-    assert place in ended.err
+    words = ("import", place, "--workload", folder)
+    ended = refused(*words, reason="log-without-calls", file=place)
     assert "hipblaslt" in ended.err.splitlines()[1]
     assert not (tmp_path / "mine").exists()
     (tmp_path / "mine").write_text("")

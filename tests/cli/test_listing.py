@@ -14,6 +14,7 @@ from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.gpu import pack
 from kernelmark.stores import open_store
@@ -106,7 +107,8 @@ def test_runs_of_microbenchmarks_are_listed_newest_first(kmark, tmp_path):
 
 
 def test_runs_of_microbenchmarks_need_a_store(refused):
-    assert "`kmark micro NAME`" in refused("list", "micro").err
+    ended = refused("list", "micro", reason="store-missing")
+    assert "`kmark micro NAME`" in ended.err.splitlines()[1]
 
 
 def test_doctor_explains_every_backend_and_device(kmark, stored):
@@ -174,7 +176,8 @@ def test_doctor_looks_at_a_broken_store_and_goes_on(kmark, tmp_path):
     (tmp_path / "store.sqlite").write_text("no database, but words that are long enough")
     ended = kmark("doctor")
     assert ended.code == 0
-    assert "not an SQLite file" in ended.out
+    shown = " ".join(ended.out.split())
+    assert Reason("store-not-sqlite", store=str(tmp_path / "store.sqlite")) in shown
 
 
 def test_doctor_tells_what_packs_hold(kmark, tmp_path, monkeypatch):
@@ -242,12 +245,6 @@ def test_version_and_module(kmark):
         check=True,
     )
     assert done.stdout.startswith("kernelmark ")
-
-
-def test_no_command_shows_the_help(kmark):
-    ended = kmark()
-    assert ended.code in (0, 2)
-    assert "doctor" in ended.out + ended.err
 
 
 def test_docs_say_what_the_commands_do():

@@ -271,6 +271,7 @@ def test_a_full_disk_loses_no_table_and_names_the_file(kmark, fake_words, tmp_pa
     assert ended.code == 2
     assert "20.00 µs" in ended.out
     assert "2 ok; stored in" in ended.err
+    assert ended.reason.code == "file-unwritable"
     assert ended.reason.fields["file"] == f"{tmp_path}/r.json"
     exported = kmark("export", "--csv", str(tmp_path / "r.csv"))
     assert exported.code == 2
@@ -284,6 +285,7 @@ def test_one_unwritable_file_does_not_keep_the_others(kmark, stored, tmp_path, m
     words = ("--store", str(tmp_path / "store.sqlite"))
     ended = kmark("export", "--json", "/dev/full", "--csv", str(other), *words)
     assert ended.code == 2
+    assert ended.reason.code == "file-unwritable"
     assert ended.reason.fields["file"] == "/dev/full"
     assert other.read_text().startswith("run,label")
 

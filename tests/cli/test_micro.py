@@ -76,7 +76,7 @@ def test_quiet_is_quiet_unless_something_failed(kmark, compiles, tmp_path):
 def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
     ended = kmark("micro", "--precompile", "gfx950,sm_75", "-o", str(tmp_path / "pack"))
     assert ended.code == 3
-    assert ended.err == "0 compiled, 4 failed; each line above says why\n"
+    assert ended.err.startswith("0 compiled, 4 failed")
     assert not (tmp_path / "pack").exists()
 
 
@@ -84,7 +84,11 @@ def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
     ("words", "reason", "fields"),
     [
         (("--precompile", "sm_90,mi300x", "-o", "pack"), "not-gpu-arch", {"arch": "mi300x"}),
-        (("--precompile", "gfx942:xnack-", "-o", "pack"), "not-gpu-arch", {}),
+        (
+            ("--precompile", "gfx942:xnack-", "-o", "pack"),
+            "not-gpu-arch",
+            {"arch": "gfx942:xnack-"},
+        ),
         (("--precompile", ",", "-o", "pack"), "list-empty", {}),
         ((), "nothing-asked", {}),
         (("cache", "-o", "pack"), "option-needs", {"other": "--precompile"}),
@@ -122,11 +126,13 @@ def test_refusals_come_before_anything_is_compiled(
     assert not (tmp_path / "pack").exists()
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "gfx999"])
-def test_an_architecture_that_no_gpu_has_is_refused(refused, compiles, tmp_path, arch):
+@pytest.mark.parametrize(
+    ("arch", "reason"), [("sm_90a", "arch-of-kernels"), ("gfx999", "arch-not-compiled")]
+)
+def test_an_architecture_that_no_gpu_has_is_refused(refused, compiles, tmp_path, arch, reason):
     folder = tmp_path / "pack"
-    ended = refused("micro", "--precompile", f"sm_90,{arch}", "-o", str(folder))
-    assert arch in ended.err
+    words = ("micro", "--precompile", f"sm_90,{arch}", "-o", str(folder))
+    refused(*words, reason=reason, arch=arch)
     assert not folder.exists()
 
 

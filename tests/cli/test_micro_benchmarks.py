@@ -9,6 +9,7 @@ import shlex
 
 import pytest
 
+from kernelmark import devices
 from kernelmark.api.results import Results
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
@@ -67,8 +68,13 @@ def test_what_a_device_lacks_is_told_and_is_no_failure(kmark):
     ended = kmark("micro", "l2-cache", "--no-store")
     assert ended.code == 0
     assert "unsupported" in ended.out
-    lacks = Reason("device-unsupported", backend="l2-cache", kinds=("cuda", "hip"), kind="cpu")
-    assert lacks in ended.out
+    written = kmark("micro", "l2-cache", "--no-store", "--json", "-").out
+    (result,) = codec.loads(written, ResultSet).results
+    assert result.status is Status.UNSUPPORTED
+    assert result.error.root.code == "device-unsupported"
+    fields = result.error.root.fields
+    assert (fields["kinds"], fields["kind"]) == (("cuda", "hip"), "cpu")
+    assert result.error in " ".join(ended.out.split())
 
 
 def test_refusals_alone_are_no_run_and_with_others_are_rows_of_it(kmark, tmp_path):
@@ -111,7 +117,7 @@ def test_a_lost_benchmark_is_a_point_of_its_own_series(kmark, monkeypatch):
     monkeypatch.setitem(session.TIMEOUT_S, "brief", 1e-6)
     assert kmark(*QUICK).code == 3
     story = kmark("history", "--micro", "instructions", "--runs", "5", "--arch", "x" * 9, "-q")
-    assert story.code == 4
+    assert (story.code, story.reason.code) == (4, "no-result-matches")
     found = json.loads(kmark("history", "--micro", "instructions", "--json", "-").out)
     assert {one["state"] for one in found["series"]} == {"broken"}
     assert "instructions brief ops=add_i64" in kmark("history", "--micro", "instructions").out
@@ -134,10 +140,9 @@ def test_listing(kmark):
             {"options": ("--full",), "other": "--quick"},
         ),
         (("micro", "cache", "-p", "x=1"), "micro-parameter-unknown", {"name": "x"}),
-        (("micro", "cache", "-p", "sizes"), "option-not-name-value", {"given": "sizes"}),
+        (("micro", "cache", "-p", "sizes"), "not-of-form", {"given": "sizes"}),
         (("micro", "cache", "-f", "x.gif"), "file-suffix", {"file": "x.gif"}),
         (("micro", "cache", "-f", "."), "file-suffix", {"file": "."}),
-        (("micro", "cache", "-d", "cuda:99"), "", {}),
         (("micro", "compare", "latest"), "argument-count", {"most": 2, "given": 1}),
         (("micro", "show", "a", "b"), "argument-count", {"most": 1, "given": 2}),
         (("micro", "list", "cache", "latency"), "argument-count", {"most": 1, "given": 2}),
@@ -152,6 +157,13 @@ def test_listing(kmark):
 )
 def test_refusals(refused, words, reason, fields):
     refused(*words, reason=reason, **fields)
+
+
+def test_a_gpu_that_is_not_here_is_refused(refused):
+    missing = Reason.of(
+        devices.registry.get("cuda").available() or Reason("device-missing", device="cuda:99")
+    )
+    refused("micro", "cache", "-d", "cuda:99", reason=missing.root.code, **missing.root.fields)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +215,8 @@ def test_a_depth_alone_means_all_benchmarks(kmark, monkeypatch, depth):
 
 @pytest.mark.parametrize("verb", [(), ("list",)])
 def test_an_unknown_name_is_told_in_the_spelling_of_the_list(refused, verb):
-    hint = refused("micro", *verb, "nope").err.splitlines()[1]
+    words = ("micro", *verb, "nope")
+    hint = refused(*words, reason="micro-unknown", name="nope").err.splitlines()[1]
     assert "incore?" not in hint
     assert "l2-cache" in hint
     assert "l2_cache" not in hint
@@ -234,7 +247,8 @@ def test_a_place_that_cannot_hold_a_file_is_refused_before_measuring(refused, op
 def test_a_disk_that_fills_later_is_told_with_the_command_that_writes_it_again(kmark, tmp_path):
     full = "/dev/full"
     ended = kmark(*QUICK, "--csv", full)
-    assert ended.code == 2
+    assert (ended.code, ended.reason.code) == (2, "file-unwritable")
+    assert ended.reason.fields["file"] == full
     run_id = ended.err.partition("\nrun ")[2].partition(":")[0]
     assert f": kmark micro show {run_id} --csv FILE\n" in ended.err
     assert "kmark micro show" not in kmark(*QUICK, "--no-store", "--csv", full).err
@@ -250,23 +264,24 @@ def test_a_disk_that_fills_later_is_told_with_the_command_that_writes_it_again(k
 
 
 def test_roofs_that_cannot_be_written_are_kept(kmark):
-    told = kmark("roofs", "--json", "/dev/full", "-q").err
-    assert told.endswith("to write it again: kmark roofs --stored --json FILE\n")
+    ended = kmark("roofs", "--json", "/dev/full", "-q")
+    assert (ended.code, ended.reason.code) == (2, "file-unwritable")
+    assert ended.err.endswith(": kmark roofs --stored --json FILE\n")
 
 
-def test_nothing_stored_is_code_4(kmark, tmp_path):
+def test_nothing_stored_is_code_4(refused, tmp_path):
     with open_store(tmp_path / "store.sqlite"):
         pass
-    assert kmark("micro", "show").code == 4
-    assert kmark("history", "--micro", "cache").code == 4
-    assert kmark("roofs", "--stored").code == 4
+    refused("micro", "show", code=4, reason="no-micro-runs")
+    words = ("history", "--micro", "cache")
+    refused(*words, code=4, reason="micro-not-stored", benchmark="cache")
+    refused("roofs", "--stored", code=4, reason="roofs-not-stored", device="cpu")
 
 
-def test_a_run_that_is_not_there(kmark):
+def test_a_run_that_is_not_there(kmark, refused):
     assert kmark(*QUICK).code == 0
-    ended = kmark("micro", "show", "nonsense")
-    assert ended.code == 2
-    assert kmark("micro", "show", "latest~7").code == 2
+    refused("micro", "show", "nonsense", reason="run-unknown", ref="nonsense")
+    refused("micro", "show", "latest~7", reason="too-few-micro-runs", count=1)
 
 
 def test_roofs_are_measured_stored_and_used(kmark, tmp_path):
@@ -350,22 +365,20 @@ def test_a_file_without_results_is_told(kmark, tmp_path):
     for words in (["show", str(place)], ["compare", str(place), "latest"], ["import", str(place)]):
         ended = kmark("micro", *words)
         assert ended.code == 4
-        assert "none.json" in ended.err
+        assert ended.reason == Reason("file-without-results", file=str(place))
 
 
-def test_a_result_of_no_benchmark_is_refused(kmark, tmp_path):
+def test_a_result_of_no_benchmark_is_refused(kmark, refused, tmp_path):
     place = tmp_path / "odd.json"
     assert kmark(*QUICK, "--no-store", "--json", str(place)).code == 0
     place.write_text(place.read_text().replace('"instructions ', '"../x '))
-    ended = kmark("micro", "import", str(place))
-    assert ended.code == 2
-    assert "results.results[0].case.problem" in ended.err
+    refused("micro", "import", str(place), reason="parameter-not-named", name="../x")
 
 
-def test_the_history_of_an_architecture_that_is_not_stored(kmark):
+def test_the_history_of_an_architecture_that_is_not_stored(kmark, refused):
     assert kmark(*QUICK).code == 0
-    ended = kmark("history", "--micro", "instructions", "--arch", "bogus")
-    assert ended.code == 4
+    words = ("history", "--micro", "instructions", "--arch", "bogus")
+    refused(*words, code=4, reason="no-result-matches")
 
 
 def test_a_figure_of_several_is_named_by_them_whatever_came_of_them(kmark, tmp_path):
@@ -415,7 +428,7 @@ def memory_of(device, arch, value):
     )
 
 
-def test_stored_roofs_need_no_device(kmark, tmp_path):
+def test_stored_roofs_need_no_device(kmark, refused, tmp_path):
     with open_store(tmp_path / "store.sqlite") as store:
         store.add_roofs([memory_of("hip:77", "gfx942", 4e12)], host=platform.node())
     ended = kmark("roofs", "--stored", "-d", "hip:77")
@@ -424,8 +437,9 @@ def test_stored_roofs_need_no_device(kmark, tmp_path):
     here = kmark("roofs", "--stored")
     assert (here.code, here.reason.code) == (4, "roofs-not-stored")
     assert here.reason.fields["others"] == ("hip:77",)
-    assert kmark("roofs", "--stored", "-d", "hip:78").code == 4
-    assert kmark("roofs", "--stored", "-d", "hip:x").code == 2
+    words = ("roofs", "--stored", "-d")
+    refused(*words, "hip:78", code=4, reason="roofs-not-stored", device="hip:78")
+    refused(*words, "hip:x", reason="device-form", device="hip:x")
 
 
 def test_stored_roofs_have_the_data_sheet_of_what_a_run_saw(kmark, tmp_path):
@@ -447,4 +461,5 @@ def test_a_pack_where_no_folder_can_be_is_told(refused, tmp_path):
 
 def test_a_parameter_that_is_too_small_is_refused(refused):
     for word in ("samples=0", "cycles=-1"):
-        refused("micro", "instructions", "-p", word, reason="micro-too-small")
+        name = word.partition("=")[0]
+        refused("micro", "instructions", "-p", word, reason="micro-too-small", name=name)

@@ -73,9 +73,9 @@ def test_what_is_refused(folder, refused):
     none = str(folder / "none.toml")
     refused("nightly", none, reason="file-missing", file=none)
     (folder / "bad.toml").write_text(FILE.replace("backends", "backend"))
-    told = refused("nightly", str(folder / "bad.toml")).err
-    assert "run.backend" in told
-    assert "did you mean backends?" in told
+    bad = str(folder / "bad.toml")
+    ended = refused("nightly", bad, reason="key-unknown", file=bad, key="run.backend")
+    assert " backends?" in ended.err.splitlines()[1]
 
 
 def test_the_example_is_one():

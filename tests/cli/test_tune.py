@@ -20,6 +20,7 @@ from kernelmark.api.tuning import plan as plan_tuning
 from kernelmark.backends import cublaslt, hipblaslt
 from kernelmark.cli.main import main
 from kernelmark.core.errors import UsageError
+from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
 from kernelmark_dev.raising import raises_code
@@ -84,8 +85,9 @@ def test_the_group_alone_shows_its_commands_in_order_of_work(kmark):
 def test_a_path_that_is_no_tuning_folder_is_told(refused, tmp_path):
     for words in (("summarise",), ("plan", "-b", "fake"), ("show",)):
         asked = ("tune", words[0], str(tmp_path), *words[1:])
-        ended = refused(*asked, reason="not-tuning-folder", folder=str(tmp_path))
-        assert "workload.csv" in ended.err
+        ended = refused(*asked, reason="folder-lacks", name="workload.csv")
+        assert ended.reason.code == "not-tuning-folder"
+        assert ended.reason.fields["folder"] == str(tmp_path)
         assert f"kmark import LOG --workload {tmp_path}" in ended.err.splitlines()[1]
 
 
@@ -99,7 +101,8 @@ def test_shares_are_calls_times_time(kmark, summarised):
     assert float(found[key(32)]["cumulative_pct"]) == pytest.approx(90, abs=0.1)
     assert [row["selected"] for row in found.values()] == ["yes", "yes", "no", "no"]
     assert found[ops.parse(LARGE).key]["status"] == "unsupported"
-    assert "works out the whole answer" in found[ops.parse(LARGE).key]["reason"]
+    large = found[ops.parse(LARGE).key]["reason"]
+    assert large == backends.find("fake").supports(ops.parse(LARGE), FakeDevice().info)
     assert kmark("show", "latest", "-q").out.count("gemm") == 4  # a run like any other
 
 
@@ -184,9 +187,9 @@ def test_a_threshold_is_in_percent(refused, folder, thr):
 def test_a_reference_that_is_none_is_told(refused, folder):
     words = ("tune", "summarise", str(folder), "-b")
     refused(*words, "nump", reason="unknown-name", what="backend", name="nump")
-    ended = refused(*words, "numpy", "-d", "fake")
-    assert "numpy" in ended.err
-    assert "fake" in ended.err
+    refused(
+        *words, "numpy", "-d", "fake", reason="device-unsupported", backend="numpy", kind="fake"
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_timing(refused, folder, monkeypatch):
@@ -308,14 +311,18 @@ def test_plans_for_a_gpu_that_is_not_here(kmark, tmp_path):
     place = tmp_path / "amd"
     words = ("-b", "triton", "--strategy", "random", "-o", "gemm", "-a", "m=[16,4096]")
     words += ("-a", "n=4096", "-a", "k=4096", "-a", "tb=t", "--dtype", "bf16,f8e4m3")
-    ended = kmark("tune", "plan", str(place), "--arch", "gfx942", *words)
+    ended = kmark("tune", "plan", str(place), "--arch", "gfx942", *words, "--json", "-")
     assert ended.code == 0, ended.err
+    refused = [one["reasons"]["reason"] for one in json.loads(ended.out) if not one["plan"]]
+    causes = [(one["fields"]["cause"]["code"], one["fields"]["backend"]) for one in refused]
+    assert causes == [("narrow-float-unsupported", "triton")] * 2
     found = tomllib.loads((place / "plans" / "BBS_TN_0.toml").read_text())
     assert found["arch"] == "gfx942"
     assert found["space"]["kpack"] == [1, 2]
-    assert re.search(r"2 problems .*gfx942 has no ", ended.err)
+    assert "no plan for 2 problems " in ended.err
 
 
+ON_FAKE = ("-b", "fake", "-d", "fake")
 SMALL = ("-o", "gemm", "-a", "m=64", "-a", "n=64", "-a", "k=64", "--dtype", "f16")
 
 
@@ -354,7 +361,7 @@ def test_iree_can_be_planned_for_an_absent_amd_gpu(kmark, tmp_path, monkeypatch)
     assert {"iree", "triton"} <= set(re.findall(r"\w+", hint))
 
 
-def test_the_next_step_of_what_check_refuses_is_to_run_it(kmark, tmp_path):
+def test_the_next_step_of_what_check_refuses_is_to_run_it(kmark, refused, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(
         "op = 'gemm'\nspace = {'rows': [1, 2]}\ndef prepare(problem, config, sets): return print\n"
@@ -362,7 +369,7 @@ def test_the_next_step_of_what_check_refuses_is_to_run_it(kmark, tmp_path):
     place = str(tmp_path / "own")
     ended = kmark("tune", "plan", place, "-b", str(mine), "--arch", "sm_90", *SMALL)
     assert ended.err.endswith(f"next, where there is a sm_90: kmark tune run {place}\n")
-    assert kmark("tune", "check", place).code == 2
+    refused("tune", "check", place, reason="compiles-nothing-ahead", backend=str(mine))
 
 
 @pytest.mark.skipif(
@@ -377,28 +384,43 @@ def test_the_next_step_of_what_can_be_compiled_here_is_to_check_it(kmark, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "reason", "fields", "hint"),
     [
-        (("-b", "fake", "-d", "fake", "--arch", "gfx942"), ("--arch", "-d")),
-        (("-b", "triton", "--arch", "mi300"), ("mi300",)),
-        (("-b", "triton", "--arch", "gfx9"), ("gfx9",)),
-        (("-b", "triton", "--arch", "sm_12"), ("sm_12", "sm_75, ")),
-        (("-b", "hipblaslt", "-d", "fake"), ("hipblaslt", "fake")),
-        (("-b", "cublaslt", "--arch", "gfx942"), ("cublaslt", "gfx942")),
-        (("-b", "fake", "-d", "fake", "--strategy", "best"), ("'best'",)),
-        (("-b", "fake", "-d", "fake", "--thr", "1"), ("summarise",)),
-        (("-b", "fake", "-d", "fake", "--evaluations", "0"), ("1",)),
-        (("-b", "fake", "-d", "fake", "--seed", "-1"), ("-1",)),
-        (("-b", "fake", "-d", "fake", "--minutes", "nan"), ("--minutes",)),
-        (("-b", "fake", "-d", "fake", "--thr", "nan"), ("--thr",)),
-        (("-b", "fake", "-d", "fake", "-a", "m=3"), ("-o",)),
-        (("-b", "fake", "-d", "fake:7"), ("'fake:7'",)),
-        (("-b", "numpy", "-d", "fake"), ("numpy", "fake")),
+        (
+            ("-b", "fake", "-d", "fake", "--arch", "gfx942"),
+            "arch-and-device",
+            {"arch": "gfx942", "device": "fake"},
+            "",
+        ),
+        (("-b", "triton", "--arch", "mi300"), "not-gpu-arch", {"arch": "mi300"}, ""),
+        (("-b", "triton", "--arch", "gfx9"), "arch-unknown", {"arch": "gfx9"}, "gfx942"),
+        (("-b", "triton", "--arch", "sm_12"), "arch-unknown", {"arch": "sm_12"}, "sm_75, "),
+        (
+            ("-b", "hipblaslt", "-d", "fake"),
+            "device-unsupported",
+            {"backend": "hipblaslt", "kind": "fake"},
+            "",
+        ),
+        (
+            ("-b", "cublaslt", "--arch", "gfx942"),
+            "device-unsupported",
+            {"backend": "cublaslt", "kind": "hip", "arch": "gfx942"},
+            "",
+        ),
+        ((*ON_FAKE, "--strategy", "best"), "unknown-name", {"what": "strategy"}, ""),
+        ((*ON_FAKE, "--thr", "1"), "threshold-without-shares", {}, "kmark tune summarise"),
+        ((*ON_FAKE, "--evaluations", "0"), "budget-too-small", {"evaluations": 0}, ""),
+        ((*ON_FAKE, "--seed", "-1"), "argument-type", {"name": "seed", "given": -1}, ""),
+        ((*ON_FAKE, "--minutes", "nan"), "not-possible", {"name": "--minutes"}, ""),
+        ((*ON_FAKE, "--thr", "nan"), "not-possible", {"name": "--thr"}, ""),
+        ((*ON_FAKE, "-a", "m=3"), "axes-without-op", {}, "-o"),
+        (("-b", "fake", "-d", "fake:7"), "device-missing", {"device": "fake:7"}, ""),
+        (("-b", "numpy", "-d", "fake"), "device-unsupported", {"backend": "numpy"}, ""),
     ],
 )
-def test_what_cannot_be_planned_is_told(refused, folder, words, named):
-    ended = refused("tune", "plan", str(folder), *words)
-    assert all(name in ended.err for name in named)
+def test_what_cannot_be_planned_is_told(refused, folder, words, reason, fields, hint):
+    ended = refused("tune", "plan", str(folder), *words, reason=reason, **fields)
+    assert hint in ended.err.splitlines()[1]
     assert not (folder / "plans").exists()
 
 
@@ -462,8 +484,9 @@ def test_a_reference_that_does_not_run_on_the_device_is_named_as_such(refused, s
     found = reason(backend="triton", arch="gfx942", reference="numpy")
     assert (found.code, found.fields["by_summary"]) == ("as-reference", False)
     assert reason(backend="numpy", arch="gfx942").code == "device-unsupported"
-    ended = refused("tune", "plan", str(summarised), "-b", "fake", "--reference", "numpy")
-    assert "-d chooses a device; --reference chooses another" in ended.err
+    words = ("tune", "plan", str(summarised), "-b", "fake", "--reference", "numpy")
+    ended = refused(*words, reason="as-reference", by_summary=False)
+    assert {"-d", "--reference"} <= set(ended.err.splitlines()[1].split())
 
 
 def test_what_the_reference_cannot_do_is_told_as_such(kmark, tmp_path):
@@ -516,13 +539,15 @@ def test_plans_as_data(kmark, folder, tmp_path):
     found = json.loads(ended.out)
     assert [one["file"] for one in found] == ["new", "new", "new", None]
     assert found[0]["problem"] == key(16)
-    assert "works out the whole answer" in found[3]["reason"]
+    refusal = found[3]["reasons"]["reason"]
+    assert (refusal["code"], refusal["fields"]["backend"]) == ("backend-refuses", "fake")
+    assert refusal["fields"]["cause"]["code"] == "fake-too-large"
     assert [row["plan"] for row in rows(tmp_path / "x")][:2] == ["SSS_NN_1", "SSS_NN_2"]
 
 
 def test_a_refused_request_leaves_no_folder_behind(refused, kmark, tmp_path):
     place = tmp_path / "direct"
-    refused("tune", "plan", str(place), "-b", "fak", *GEMM)
+    refused("tune", "plan", str(place), "-b", "fak", *GEMM, reason="unknown-name", name="fak")
     assert kmark("tune", "plan", str(place), "-b", "numpy", *RANDOM, *GEMM).code == 4
     assert not place.exists()
 
@@ -537,8 +562,9 @@ def test_times_of_another_architecture_are_not_the_references(kmark, summarised)
 
 
 def test_a_filter_that_leaves_nothing_is_told(refused, folder):
-    ended = refused("tune", "plan", str(folder), *FAKE, "--filter", "m=9 ", code=4)
-    assert "--filter" in ended.err
+    words = ("tune", "plan", str(folder), *FAKE, "--filter", "m=9 ")
+    ended = refused(*words, code=4, reason="none-selected", folder=str(folder))
+    assert "--filter" in ended.err.splitlines()[1]
 
 
 def test_the_logged_fields_of_the_most_frequent_call_are_in_the_plan(tmp_path):
@@ -597,13 +623,19 @@ def test_a_damaged_summary_is_told_with_its_line_and_column(kmark, refused, summ
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n", b"problem,count\ngemm m=0,1\n", b"\xff"],
+    ("damage", "reason"),
+    [
+        (b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n", "row-cells"),
+        (b"problem,count\ngemm m=0,1\n", "dim-below"),
+        (b"\xff", "file-not-utf8"),
+    ],
 )
-def test_a_damaged_workload_is_told_with_a_way_out(refused, kmark, folder, tmp_path, damage):
+def test_a_damaged_workload_is_told_with_a_way_out(
+    refused, kmark, folder, tmp_path, damage, reason
+):
     (folder / "workload.csv").write_bytes(damage)
     words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--no-store")
-    ended = refused(*words)
+    ended = refused(*words, reason=reason)
     assert f"{folder / 'workload.csv'}: " in ended.err
     told = f"kmark import LOG --workload {folder} --force"
     assert ended.err.endswith(f": {told}\n")
@@ -613,14 +645,18 @@ def test_a_damaged_workload_is_told_with_a_way_out(refused, kmark, folder, tmp_p
     assert kmark(*words).code == 0
 
 
-@pytest.mark.parametrize("damage", [b"seed =", b"\xff\xfe"])
-def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(kmark, refused, tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "reason"), [(b"seed =", "file-not-toml"), (b"\xff\xfe", "file-not-utf8")]
+)
+def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(
+    kmark, refused, tmp_path, damage, reason
+):
     place = tmp_path / "direct"
     kmark("tune", "plan", str(place), *FAKE, *GEMM)
     path = place / "plans" / "SSS_NN_1.toml"
     before = path.read_text()
     path.write_bytes(damage)
-    ended = refused("tune", "run", str(place))
+    ended = refused("tune", "run", str(place), reason=reason, file=str(path))
     assert f"'kmark tune plan {place} -b BACKEND'" in ended.err
     assert kmark("tune", "plan", str(place), *FAKE, "--force").code == 0
     assert path.read_text() == before
@@ -630,9 +666,10 @@ def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(kmark, refused, tmp_
 
 
 def test_devices_that_are_none_are_told_with_a_way_out(refused, folder):
-    for words, hint in (
-        (("plan", "-b", "fake", "-d", "fake:0-1"), "'kmark list devices'"),
-        (("summarise", "-d", "fake:3-1"), "fake:1-3"),
+    for words, reason, hint in (
+        (("plan", "-b", "fake", "-d", "fake:0-1"), "device-several", "'kmark list devices'"),
+        (("summarise", "-d", "fake:3-1"), "device-range", "fake:1-3"),
     ):
-        ended = refused("tune", words[0], str(folder), *words[1:])
+        asked = ("tune", words[0], str(folder), *words[1:])
+        ended = refused(*asked, reason=reason, device=words[-1])
         assert hint in ended.err.splitlines()[1]

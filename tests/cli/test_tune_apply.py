@@ -12,6 +12,7 @@ import yaml
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.install import recompare
@@ -198,7 +199,7 @@ def test_another_kernel_than_was_tuned_is_a_regression(kmark, tuned, fake_winner
     to = ("--as", "python", "--to", str(tmp_path / "t.py"))
     ended = kmark("tune", "apply", folder, *to, *words)
     assert ended.code == 1, ended
-    told = "SSS_NN_0: another kernel runs now: fake_ok, not the_tuned_one"
+    told = f"SSS_NN_0: {Reason('another-kernel', now='fake_ok', was='the_tuned_one')}"
     assert ended.err.splitlines().count(told) == 1
 
 
@@ -252,7 +253,8 @@ def test_nothing_kept_is_nothing_to_do(refused, kmark, tuned, tmp_path):
     assert (ended.code, ended.reason.code) == (4, "no-winner-fits")
     assert "SSS_NN_0" in ended.err
     (tmp_path / "empty").mkdir()
-    assert kmark("export", str(tmp_path / "empty"), "--as", "python", "-o", "x").code == 4
+    words = ("export", str(tmp_path / "empty"), "--as", "python", "-o", "x")
+    refused(*words, code=4, reason="no-tuning-results", folder=str(tmp_path / "empty"))
 
 
 def test_tensile_is_written_only_when_asked(kmark, tmp_path):
@@ -293,15 +295,21 @@ def test_emitters_are_listed(kmark):
 
 
 @pytest.mark.parametrize(
-    ("form", "file", "code"),
-    [("aiter", "there", 2), ("hipblaslt", "missing", 2), ("hipblaslt", "there", 4)],
+    ("form", "file", "code", "reason"),
+    [
+        ("aiter", "there", 2, "format-not-read"),
+        ("hipblaslt", "missing", 2, "file-missing"),
+        ("hipblaslt", "there", 4, "no-tuning-results"),
+    ],
 )
-def test_confirm_checks_the_file_before_it_loads_winners(kmark, tmp_path, form, file, code):
+def test_confirm_checks_the_file_before_it_loads_winners(
+    refused, tmp_path, form, file, code, reason
+):
     (tmp_path / "there").touch()
     empty = tmp_path / "tuning"
     empty.mkdir()
-    ended = kmark("tune", "confirm", str(empty), "--as", form, "--to", str(tmp_path / file))
-    assert ended.code == code, ended
+    words = ("tune", "confirm", str(empty), "--as", form, "--to", str(tmp_path / file))
+    refused(*words, code=code, reason=reason)
 
 
 def test_confirm_ends_with_3_if_a_winner_is_not_in_the_file(kmark, tuned, tmp_path):

@@ -201,7 +201,7 @@ def test_a_journal_that_cannot_be_read_is_told_and_holds_up_no_other(kmark, fold
     spoil(folder.journal(SECOND), 2)
     ended, configs = export()
     assert (ended.code, configs) == (4, None)
-    assert f"{SECOND} is not written: {folder.journal(SECOND)}: line 2 is not JSON" in ended.err
+    assert f"{folder.journal(SECOND)}: {Reason('line-not-json', line=2)}" in ended.err
 
 
 def test_without_its_spoilt_line_a_journal_has_its_winner(kmark, folder, export):

@@ -434,7 +434,7 @@ def test_plans_that_cannot_be(module):
     base = Variant(name="base")
     for code, bad in (
         ("parameter-missing", {"variants": ()}),
-        ("variant-twice", {"variants": (base, base)}),
+        ("given-twice", {"variants": (base, base)}),
         ("argument-type", {"rounds": 1}),
         ("argument-type", {"tolerance": -1.0}),
         ("argument-type", {"tolerance": math.nan}),

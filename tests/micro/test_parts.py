@@ -222,18 +222,20 @@ class TestSettings:
         ("chosen", "code", "fields"),
         [
             ({"nonsense": 1}, "micro-parameter-unknown", {"name": "nonsense"}),
-            ({"samples": "few"}, "micro-type", {"name": "samples", "value": "few"}),
-            ({"samples": "1,2"}, "micro-type", {"name": "samples", "value": "1,2"}),
-            ({"sizes": ""}, "micro-type", {"name": "sizes", "value": ""}),
-            ({"sizes": []}, "micro-type", {"name": "sizes", "value": []}),
+            ({"samples": "few"}, "argument-type", {"name": "samples", "given": "'few'"}),
+            ({"samples": "1,2"}, "argument-type", {"name": "samples", "given": "'1,2'"}),
+            ({"sizes": ""}, "argument-type", {"name": "sizes", "given": "''"}),
+            ({"sizes": []}, "argument-type", {"name": "sizes", "given": "[]"}),
             ({"sizes": [4096, 0]}, "micro-too-small", {"name": "sizes", "value": 0}),
             ({"samples": 0}, "micro-too-small", {"name": "samples", "value": 0}),
             ({"refine": -1}, "micro-too-small", {"name": "refine", "value": -1}),
         ],
     )
     def test_refusals(self, chosen, code, fields):
-        with raises_code(UsageError, code, benchmark="latency", **fields):
+        with raises_code(UsageError, code, **fields) as caught:
             self.LATENCY.settings("quick", chosen)
+        where = caught.value.message.fields
+        assert where.get("benchmark", where.get("where")) == "latency"
 
     def test_quick_stands_in_for_what_is_not_said(self):
         assert Parameter(help="x", quick=3).value("full") == 3

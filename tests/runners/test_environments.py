@@ -51,9 +51,9 @@ def test_without_names_they_are_base_and_head():
         (["a=", "b"], [], "environment-form", {"given": "a="}),
         (["1a", "b"], [], "environment-form", {"given": "1a"}),
         (["a=/no/such/python", "b"], [], "interpreter-missing", {"python": "/no/such/python"}),
-        ([], ["X=1"], "environment-setting", {"given": "X=1"}),
-        ([], ["base:X"], "environment-setting", {"given": "base:X"}),
-        ([], ["base:1X=1"], "environment-setting", {"given": "base:1X=1"}),
+        ([], ["X=1"], "not-of-form", {"given": "X=1"}),
+        ([], ["base:X"], "not-of-form", {"given": "base:X"}),
+        ([], ["base:1X=1"], "not-of-form", {"given": "base:1X=1"}),
         ([], ["tot:X=1"], "environment-unknown", {"name": "tot", "variable": "X"}),
     ],
 )

@@ -138,7 +138,7 @@ def test_options_and_dtypes_may_be_axes():
 
 
 def test_the_same_axis_twice_is_refused():
-    with raises_code(UsageError, "axis-twice", name="m"):
+    with raises_code(UsageError, "given-twice", what="axis", name="m"):
         expand("gemm", ["m=1", "m=2", "n=1", "k=1"], ["f32"])
     with raises_code(UsageError, "dtype-twice"):
         expand("gemm", ["m=1", "n=1", "k=1", "dtype=f16"], ["f32"])

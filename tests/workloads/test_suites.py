@@ -217,8 +217,16 @@ DRAWN = "[[problems]]\ngenerator = 'random'\nop = 'gemm'\ndtype = 'f32'\n"
             "row-cells",
             {"cells": 2, "columns": 1},
         ),
-        (GROUP + "columns = ['m', 'n']\nrows = [[1, 2]]", "axis-twice", {"name": "n"}),
-        (GROUP + "columns = ['m', 'm']\nrows = [[1, 2]]", "axis-twice", {"name": "m"}),
+        (
+            GROUP + "columns = ['m', 'n']\nrows = [[1, 2]]",
+            "given-twice",
+            {"what": "axis", "name": "n"},
+        ),
+        (
+            GROUP + "columns = ['m', 'm']\nrows = [[1, 2]]",
+            "given-twice",
+            {"what": "axis", "name": "m"},
+        ),
         (GROUP + "m = '[1:2000000]'", "too-many-problems", {"count": 2_000_000}),
         (GROUP.replace("f32", "f31") + "m = 1", "unknown-name", {"name": "f31"}),
         (MODEL, "group-empty", {}),

@@ -219,7 +219,7 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
 
 
 def _wrong_type(name: str, given: object, wanted: str) -> Reason:
-    return Reason("wrong-type", name=name, type=type(given).__name__, wanted=wanted)
+    return Reason("argument-type", name=name, type=type(given).__name__, wanted=wanted)
 
 
 def _check_count(name: str, given: object, meaning: str) -> None:

@@ -102,7 +102,7 @@ def history(
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
         hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
-        raise NothingToDo(Reason("no-run-with-label", label=label), hint=hint)
+        raise NothingToDo(Reason("run-unknown", ref=label, by=("label",)), hint=hint)
     if not newest:
         sides = "; the sides of `kmark ab` count where --label named them" if store.runs(1) else ""
         raise NothingToDo(Reason("no-runs"), hint=f"`kmark run` adds one{sides}")

@@ -229,11 +229,12 @@ def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:
         name, equals, text = word.partition("=")
         if not equals or not name or not text:
             raise UsageError(
-                Reason("option-not-name-value", given=word), hint="write: --config tile=64"
+                Reason("not-of-form", given=word, form="NAME=VALUE"), hint="write: --config tile=64"
             )
         if name in config:
             raise UsageError(
-                Reason("config-twice", name=name), hint="a run has one config; 'kmark ab' two"
+                Reason("given-twice", what="config", name=name),
+                hint="a run has one config; 'kmark ab' two",
             )
         config[name] = parse_value(text)
     return config

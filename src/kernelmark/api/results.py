@@ -133,7 +133,7 @@ class Results(Sequence[Result]):
         other = base.result_set if isinstance(base, Results) else base
         if not isinstance(other, ResultSet | str):
             raise UsageError(
-                Reason("wrong-type", name="base", type=type(base).__name__, wanted="a run"),
+                Reason("argument-type", name="base", type=type(base).__name__, wanted="a run"),
                 hint='give Results, as of km.load("latest"), or the name of a file',
             )
         return compare(other, self.result_set, rule=rule, match=match)

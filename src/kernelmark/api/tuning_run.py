@@ -135,7 +135,7 @@ def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
     known = folder.names()
     if not known:
         raise NothingToDo(
-            Reason("folder-without-plans", folder=str(folder.path)),
+            Reason("folder-without", folder=str(folder.path), what="plans"),
             hint=f"kmark tune plan {folder.path} -b BACKEND",
         )
     for name in only:

@@ -146,12 +146,11 @@ def _candidates(
     """Yield the candidates that the options name, and the plan of what is measured on each."""
     from kernelmark.api import candidates as known
 
-    kinds = [kind for kind in (asked.good, asked.wheels, asked.configs) if kind is not None]
-    if len(kinds) != 1:
+    kinds = {"--good": asked.good, "--wheels": asked.wheels, "--configs": asked.configs}
+    given = tuple(option for option, value in kinds.items() if value is not None)
+    if len(given) != 1:
         raise UsageError(
-            "candidates are commits, wheels or configs"
-            if kinds
-            else "there are no candidates to search",
+            Reason("one-option-of", options=tuple(kinds), given=given),
             hint="give one of --good REF, --wheels FILE and --configs FILE",
         )
     if asked.good is None:

@@ -438,6 +438,8 @@ def _parameters(words: Sequence[str] | None) -> dict[str, str]:
     for word in words or ():
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
-            raise UsageError(Reason("option-not-name-value", given=word), hint="-p sizes=4096,8192")
+            raise UsageError(
+                Reason("not-of-form", given=word, form="NAME=VALUE"), hint="-p sizes=4096,8192"
+            )
         found[name] = value
     return found

@@ -54,6 +54,8 @@ TEMPLATES = {
     "op-unsupported": "{backend} has no {op} (it has {known:list})",
     "device-unsupported": "{backend} runs on {kinds:and}, not on {kind}{arch:if  ({arch})}",
     "dtypes-unsupported": "{backend} has no {op} with {dtypes}{where:if  on {where}}",
+    "operand-unsupported": "{backend} has no kernel for operands of {dtype}",
+    "operands-mixed": "{backend} has {op} only for {operands:list} of one dtype, not {dtypes}",
     "narrow-float-unsupported": "{backend} has no {dtype} on {arch}{instead:if ; it has {instead}}",
     "file-computes": "{file} computes {ops:list}, not {asked:list}",
     "no-grouped-gemm": (
@@ -92,7 +94,6 @@ TEMPLATES = {
     "config-not-yes-or-no": (
         "{backend}: {name}={value!r} in the config is neither yes nor no (in Python: True, False)"
     ),
-    "config-not-multiple": "{backend}: {name}={value} is not a multiple of {multiple}",
     "config-tiles": "{backend}: give all tile sizes or none: {names:list}",
     "algorithm-form": "{algorithm!r} is not a cuBLASLt algorithm",
     "algorithm-without-id": "{algorithm!r} names no algorithm",
@@ -176,11 +177,10 @@ TEMPLATES = {
     "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
     "at": "{where}: {cause}",
-    "wrong-type": "{name} is of type {type}, not {wanted}",
     "not-installed": "{needs} needs {name}, which is not installed",
     "variable-unset": "the variable {name} is not set",
     "nothing-to-merge": "there is no measurement to merge",
-    "argument-type": "{name}={given} is not {wanted}",
+    "argument-type": "{name}{given:if ={given}} is not {wanted}{type:if , but {type}}",
     "unknown-name": "unknown {what} {name!r}{of:if  of {of}}",
     "module-lacks": "{file} has no `{name}`",
     "plugin-not-loaded": "the plugin that offers {what} {name!r} cannot be loaded: {error}",
@@ -206,7 +206,10 @@ TEMPLATES = {
     "order-unsupported": "{backend} has no scheme={scheme} with {order}",
     "epilogue-missing": "{backend} applies no {names:or} to {op}{given:if  with {given}}",
     "rounds-twice": "{backend} would round this {op} to {dtype} before it applies {names:or}",
-    "dtype-converted": "{backend} converts the operands of this {dtype} {op} to f32 first",
+    "dtype-converted": (
+        "{backend} converts the operands of this {dtype} {op} to f32 first{where:if  on {where}}"
+        "{unequal:if , as {unequal:and} differ}"
+    ),
     "f32-narrowed": "{name}={value} lets torch compute f32 in a narrower type; unset it",
     "no-kernel": "{backend} has no kernel for this problem: {error}",
     "no-device-found": "{library} reports no {kind} device",
@@ -252,6 +255,7 @@ TEMPLATES = {
     "not-finite": "{name}={value} is not finite",
     "not-a-value": "{name}={given} is not a word, number or truth value",
     "not-possible": "{name}={value} is not possible{why:if  {why}}",
+    "count-below": "the number of {what} must be at least {least}, not {given}",
     "not-positive": "{name}={value} must be positive",
     "not-multiple": "{name}={value} is not a multiple of {of:if {of}=}{multiple}",
     "tensor-too-large": "tensor {tensor} ({shape:list}) is too large",
@@ -264,7 +268,6 @@ TEMPLATES = {
         "a filter that spans {span} does not fit {side}={size} with pad_{side}={pad}"
     ),
     "not-an-axis": "{name}={given} is not an axis",
-    "axis-twice": "axis {name!r} is given twice",
     "axis-backwards": "axis {axis!r} ends before it begins",
     "axis-form": "axis {axis!r} is not name=values",
     "axis-bracket": "axis {axis!r} has a bracket that does not close",
@@ -383,13 +386,11 @@ TEMPLATES = {
     "output-sizes": ("{side} returned arrays of {sizes:list} elements, {other} of {expected:list}"),
     "nothing-to-compare": "there is nothing to compare",
     "axes-without-op": "axes and dtypes need an op",
-    "config-twice": "config {name!r} is given twice",
     "kernel-name-twice": "{other} and {file} both have the name {name!r}",
     "file-not-op": "{file} is a kernel file, not an op",
     "not-kernel-file": "{file} is no kernel file",
     "stdin-format": "stdin is read as kernelmark's own JSON only, not as {format}",
     "no-runs": "there is no run to look back at",
-    "no-run-with-label": "no run has the label {label!r}",
     "no-result-matches": "no stored result matches",
     "no-micro-runs": "no microbenchmarks are stored",
     "too-few-micro-runs": "there are only {count} runs of microbenchmarks",
@@ -452,7 +453,6 @@ TEMPLATES = {
     "environment-twice": "both environments are called {name!r}",
     "environment-form": "{given!r} is not an environment",
     "environment-unknown": "there is no environment {name!r} to set {variable} in",
-    "environment-setting": "{given!r} is not NAME:VARIABLE=VALUE",
     "interpreter-missing": "{environment}: there is no interpreter {python}",
     "interpreter-failed": "{environment}: no worker runs under {python}: {cause:brief}",
     "pair-differs": "both sides of a pair compute the same problem",
@@ -474,11 +474,9 @@ TEMPLATES = {
     "micro-mode-unknown": "unknown mode {mode!r}",
     "micro-device": "there are no microbenchmarks for {device}",
     "micro-parameter-unknown": "{benchmark} has no parameter {name!r}",
-    "micro-type": "{benchmark}: {name}={value!r} is not {wanted}",
     "micro-value-unknown": "{benchmark}: {name}={value} is not known",
     "micro-too-small": "{benchmark}: {name}={value} is too small",
     "micro-too-large": "{benchmark}: {name}={value} is too large",
-    "micro-not-multiple": "{benchmark}: {name}={value} is not a multiple of {multiple}",
     "micro-does-not-fit": "{size:bytes} does not fit: {most:bytes} can be used, {share}",
     "metric-unknown": "{op} has no metric {name!r}",
     "micro-unreadable": "{where}: {name!r} with {given} is no microbenchmark",
@@ -501,6 +499,8 @@ TEMPLATES = {
     "no-folder": "there is no folder {folder}",
     "file-is-folder": "{file} is a folder, not a file",
     "file-not-regular": "{file} is not a regular file",
+    "one-option-of": "exactly one of {options:list} is needed{given:if , not {given:and}}",
+    "given-twice": "{what} {name!r} is given twice",
     "file-twice": "{file} is given twice",
     "file-unreadable": "{file}: cannot be read: {error}",
     "file-unwritable": "{file} cannot be written: {error}",
@@ -829,7 +829,6 @@ TEMPLATES = {
     "given-up": "{cause:brief}",
     "fails-alone": "it failed {count} cases in a row that pass on {device}: {cause:brief}",
     # IREE modules, rules of comparison, figures and pages
-    "variant-twice": "variant {name!r} is given twice",
     "variant-file": "{file} is neither a spec nor a kernel object",
     "quote-open": "a quote in {given!r} is not closed",
     "not-of-form": "{given!r} is not {form}",
@@ -1021,9 +1020,7 @@ TEMPLATES = {
         "{place}: {backend} has nothing to tune for this problem on {device}{cause:if : {cause}}"
     ),
     "lowering-refused": "iree cannot use this lowering: {cause}",
-    "lowering-missing": "{name} is missing",
     "lowering-not-size": "{name}={value!r} is not a size",
-    "lowering-zero": "{name} must be at least 1",
     "lowering-nesting": (
         "tile_{dim}={tile} ⊇ cache_{dim}={cache} ⊇ vector_{dim}={vector} must fit"
     ),
@@ -1159,14 +1156,11 @@ TEMPLATES = {
         "a budget is at least 1 evaluation and no negative time, not {evaluations} and {minutes:g}"
         " minutes"
     ),
-    "candidates-none": "the number of candidates must be at least 1, not {given}",
-    "jobs-none": "the number of jobs must be at least 1, not {given}",
     "no-compile-worker": "no compile worker can be started: {cause}",
     "trials-of-another": (
         "{file} has trials of {tried_backend}{tried_arch:if  on {tried_arch}}, not of {backend}"
         "{arch:if  on {arch}}"
     ),
-    "folder-without-plans": "{folder} has no plans",
     "plans-without-gpu": "the plans are for {arch}, and no such GPU is here: {cause}",
     "threshold-without-shares": "a threshold needs the problems' shares, which are not known yet",
     "none-selected": "no problem of {folder} is selected",
@@ -1177,7 +1171,6 @@ TEMPLATES = {
     "no-reference-backend": "no reference is available on {device}",
     "no-tuning-results": "{folder} has no results yet",
     # Files of libraries that winners are written to
-    "option-not-name-value": "{given!r} is not NAME=VALUE",
     "option-unknown": "{format} has no option {name!r}",
     "option-not-yes-or-no": "{name}={given} is neither yes nor no",
     "file-of-another-format": "{file}: is not a {format} file",

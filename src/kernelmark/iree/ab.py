@@ -88,7 +88,7 @@ class Plan:
                 Reason("parameter-missing", name="--variant"), hint="for example: --variant base:"
             )
         if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-            raise UsageError(Reason("variant-twice", name=twice[0]))
+            raise UsageError(Reason("given-twice", what="variant", name=twice[0]))
         check_least("--rounds", self.rounds, _LEAST_ROUNDS)
         check_least("--tolerance", self.tolerance or 0.0, 0)
         check_least("--budget", self.budget_s, 0)

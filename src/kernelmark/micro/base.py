@@ -240,11 +240,14 @@ def _convert(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
         wanted = {int: "whole numbers", float: "numbers", str: "words"}[kind]
         raise UsageError(
             Reason(
-                "micro-type",
-                benchmark=benchmark,
-                name=name,
-                value=value,
-                wanted=wanted if many else wanted.rstrip("s"),
+                "at",
+                where=benchmark,
+                cause=Reason(
+                    "argument-type",
+                    name=name,
+                    given=repr(value),
+                    wanted=wanted if many else wanted.rstrip("s"),
+                ),
             ),
             hint=f"for example: {name}={example}",
         ) from None
@@ -281,9 +284,8 @@ def _check_number(benchmark: str, name: str, value: float, parameter: Parameter)
         limit = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
         raise UsageError(Reason("micro-too-large", **where), hint=f"{limit}; {hint}")
     if isinstance(value, int) and value % parameter.multiple:
-        raise UsageError(
-            Reason("micro-not-multiple", **where, multiple=parameter.multiple), hint=hint
-        )
+        cause = Reason("not-multiple", name=name, value=value, multiple=parameter.multiple)
+        raise UsageError(Reason("at", where=benchmark, cause=cause), hint=hint)
 
 
 def _every(setting: Setting) -> tuple[Any, ...]:

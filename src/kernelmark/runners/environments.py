@@ -68,7 +68,7 @@ def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[S
         known = [side.name for side in sides]
         if not colon or not equals or not VARIABLE.match(variable):
             raise UsageError(
-                Reason("environment-setting", given=word),
+                Reason("not-of-form", given=word, form="NAME:VARIABLE=VALUE"),
                 hint=f"for example: --set {known[0]}:LD_LIBRARY_PATH=/new/lib",
             )
         if name not in known:

@@ -89,7 +89,8 @@ def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(
-                Reason("axis-twice", name=name), hint=f"put the values in one list: {name}=[1,2]"
+                Reason("given-twice", what="axis", name=name),
+                hint=f"put the values in one list: {name}=[1,2]",
             )
     check_count(math.prod(len(axis.values) for axis in axes), " × ".join(names))
     for values in itertools.product(*(axis.values for axis in axes)):

@@ -99,7 +99,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     names = [axis.name for axis in named]
     twice = [name for name in columns if name in names]
     if twice:
-        cause = Reason("axis-twice", name=twice[0])
+        cause = Reason("given-twice", what="axis", name=twice[0])
         raise GroupError(
             Reason("at", where=where, cause=cause), hint="name it as a column or as a key"
         )
@@ -139,7 +139,7 @@ def _rows(table: Table, where: str) -> tuple[list[str], list[Given]]:
     columns = _words(_list(table["columns"], f"{where}: columns"), f"{where}: columns")
     for name in columns:
         if columns.count(name) > 1:
-            cause = Reason("axis-twice", name=name)
+            cause = Reason("given-twice", what="axis", name=name)
             raise GroupError(Reason("at", where=f"{where}: columns", cause=cause))
     rows: list[Given] = []
     for number, row in enumerate(_list(table["rows"], f"{where}: rows"), start=1):

@@ -110,5 +110,5 @@ def test_what_cannot_be_checked_is_refused_before_anything_starts():
         checked(plan(arch="gfx000"))
     with raises_code(UsageError, "compiles-nothing-ahead", backend="numpy"):
         checked(plan(backend="numpy"))
-    with raises_code(UsageError, "candidates-none", given=0):
+    with raises_code(UsageError, "count-below", what="candidates", given=0):
         checked(plan(), candidates=0)

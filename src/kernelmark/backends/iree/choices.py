@@ -115,7 +115,7 @@ def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Rea
     space's rule does not apply. A CPU also accepts sizes that the space does not list."""
     for name, values in tunable.parameters.items():
         if name not in tiles:
-            return Reason("lowering-refused", cause=Reason("lowering-missing", name=name))
+            return Reason("lowering-refused", cause=Reason("parameter-missing", name=name))
         if target.gpu and tiles[name] not in values:
             return Reason(
                 "config-not-in-space",

@@ -152,7 +152,7 @@ class CpuTiles:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 return Reason("lowering-not-size", name=f"{root.prefix}{name}", value=value)
             if not value and name not in _CACHE:
-                return Reason("lowering-zero", name=f"{root.prefix}{name}")
+                return Reason("not-positive", name=f"{root.prefix}{name}", value=value)
             t[name] = value
         for dim in "mn":
             tile, cache, vector = (t[f"{level}_{dim}"] for level in ("tile", "cache", "vector"))

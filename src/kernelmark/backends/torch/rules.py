@@ -66,7 +66,8 @@ def _missing_int(problem: Problem) -> str | None:
 def _rounds_twice(problem: Problem, narrow: str) -> str | None:
     dims, options = problem.dims, problem.options
     if problem.op == "attention" and dims["dim_qk"] != dims["dim_v"]:
-        return Reason("dtype-converted", backend="torch", op=problem.op, dtype=narrow)
+        fields = {"backend": "torch", "op": problem.op, "dtype": narrow}
+        return Reason("dtype-converted", **fields, where="a CPU", unequal=("dim_qk", "dim_v"))
     if options.get("bias") and options.get("beta"):
         names = ("beta", "bias")
         return Reason("rounds-twice", backend="torch", op=problem.op, dtype=narrow, names=names)

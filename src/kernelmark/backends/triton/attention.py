@@ -39,7 +39,11 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
     types = problem.dtypes
     if reason := wrong_acc("triton", problem, ("f32",)):
         return reason
-    if types["q"] != types["kv"] or types["q"] in ("f32", "f64"):
+    if types["q"] != types["kv"]:
+        dtypes = f"q={types['q']} kv={types['kv']}"
+        where = {"backend": "triton", "op": problem.op}
+        return Reason("operands-mixed", **where, operands=("Q", "K", "V"), dtypes=dtypes)
+    if types["q"] in ("f32", "f64"):
         return wrong_dtypes("triton", problem)
     for name in ("dim_qk", "dim_v"):
         if problem.dims[name] > 256:

@@ -79,8 +79,10 @@ def dtype_reason(name: str, info: DeviceInfo) -> Reason | None:
         native = on_cuda or name in AMD_NARROW_TYPES.get(info.arch, ())
     elif name.endswith("fnuz"):
         native = name in AMD_NARROW_TYPES.get(info.arch, ())
+    elif name in ("f32", "f16", "bf16", "i8"):
+        native = True
     else:
-        native = name in ("f32", "f16", "bf16", "i8")
+        return Reason("operand-unsupported", backend="triton", dtype=name)
     if native:
         return None
     return no_narrow_float("triton", name, info.arch)

@@ -137,11 +137,9 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     if _is_fp4(problem) and block_k % _MX_GROUP:
         raise Unsupported(
             Reason(
-                "config-not-multiple",
-                backend="triton",
-                name="block_k",
-                value=block_k,
-                multiple=_MX_GROUP,
+                "at",
+                where="triton",
+                cause=Reason("not-multiple", name="block_k", value=block_k, multiple=_MX_GROUP),
             )
         )
     per_part = ceil_div(ceil_div(k, int(chosen["split_k"])), block_k) * block_k

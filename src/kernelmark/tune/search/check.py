@@ -66,9 +66,14 @@ def check(
     """Compile up to `candidates` configs of each plan: the space's default, then a random sample
     by the plan's seed. Raise UsageError before compiling if a plan is not for a GPU."""
     if candidates < 1:
-        raise UsageError(Reason("candidates-none", given=candidates), hint="ask for at least 1")
+        raise UsageError(
+            Reason("count-below", what="candidates", least=1, given=candidates),
+            hint="ask for at least 1",
+        )
     if jobs is not None and jobs < 1:
-        raise UsageError(Reason("jobs-none", given=jobs), hint="ask for at least 1")
+        raise UsageError(
+            Reason("count-below", what="jobs", least=1, given=jobs), hint="ask for at least 1"
+        )
     infos = [_target(plan) for plan in plans]
     count = jobs or len(os.sched_getaffinity(0))
     return _checked(list(zip(plans, infos, strict=True)), candidates, count, compile_timeout_s)

@@ -199,7 +199,7 @@ def test_the_same_question_with_two_winners_is_settled_by_neither(case):
 def test_unknown_options_are_refused(case):
     with raises_code(UsageError, "option-unknown", name="nonsense"):
         checked_options(case[0], ["nonsense=1"])
-    with raises_code(UsageError, "option-not-name-value", given="nonsense"):
+    with raises_code(UsageError, "not-of-form", given="nonsense"):
         checked_options(case[0], ["nonsense"])
 
 

@@ -169,7 +169,8 @@ def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
         name, equals, value = word.partition("=")
         if not equals or not value:
             raise UsageError(
-                Reason("option-not-name-value", given=word), hint=f"{emitter.name} knows: {known}"
+                Reason("not-of-form", given=word, form="NAME=VALUE"),
+                hint=f"{emitter.name} knows: {known}",
             )
         if name not in emitter.options:
             raise UsageError(

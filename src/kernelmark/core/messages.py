@@ -393,7 +393,7 @@ TEMPLATES = {
     "no-runs": "there is no run to look back at",
     "no-result-matches": "no stored result matches",
     "no-micro-runs": "no microbenchmarks are stored",
-    "too-few-micro-runs": "there are only {count} runs of microbenchmarks",
+    "too-few-micro-runs": "there are too few runs of microbenchmarks: {count}",
     "figure-takes": "{figure} takes {wanted}",
     "dashboard-address": "{url!r} is not the address of a dashboard",
     "address-with-password": "an address with a user name or password is not accepted",

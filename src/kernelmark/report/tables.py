@@ -233,6 +233,12 @@ def warned(row: Row) -> bool:
     return _above(row) or bool(found and (found.warnings or found.modes))
 
 
+def mark_text(made: Sequence[Row]) -> str:
+    """Return what the mark in a table of these rows means; "" if no row has it."""
+    marked = sum(map(warned, made))
+    return f"{MARK} after ± marks {counted(marked, 'result')} with a warning" if marked else ""
+
+
 def _above(row: Row) -> bool:
     return row.ranks and row.share is not None and row.share.value > 1.0
 

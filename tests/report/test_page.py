@@ -82,9 +82,7 @@ def test_markdown_cells_hold_no_markup(part):
     assert "two is fastest in 3 of 3 problems" in text
 
 
-def test_sentences_begin_with_a_capital_but_backends_do_not(
-    make_result, make_set, make_roof
-):
+def test_sentences_begin_with_a_capital_but_backends_do_not(make_result, make_set, make_roof):
     made = make_set(make_result(backend="iree"), make_result(backend="torch", median_s=0.02))
     part = page.Part(results=made, rows=rows(made, [make_roof("flops", "f32", 1e12)]))
     for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):

@@ -199,7 +199,7 @@ def changes(kernels: Iterable[OwnKernel]) -> list[str]:
         elif kernel.marked and not kernel.before:
             notes.append(
                 f"{kernel.path}: its results are stored as the series {kernel.name}, because those "
-                f"of another file are {kernel.name.partition('@')[0]}; name = \"...\" in the file "
+                f'of another file are {kernel.name.partition("@")[0]}; name = "..." in the file '
                 "chooses another name"
             )
     return notes

@@ -9,7 +9,6 @@ from kernelmark.cli.output import flush, put_table, say
 from kernelmark.cli.places import extended, started_as
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
-from kernelmark.core.units import counted
 from kernelmark.report import tables
 from kernelmark.report.answer import answer
 from kernelmark.report.micro import metrics_table

@@ -13,6 +13,11 @@ def folders(kmark, *words):
     return {(row["folder"], row["state"]) for row in found}
 
 
+def test_a_safe_folder_has_no_reason(kmark):
+    found = json.loads(kmark("doctor", "--json", "-").out)["folders"]
+    assert {(row["state"], row["reason"]) for row in found} == {("safe", None)}
+
+
 def test_doctor_names_unsafe_folders(kmark, tmp_path, monkeypatch):
     for name in ("KERNELMARK_PACK", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)

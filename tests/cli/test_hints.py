@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernelmark import backends
 from kernelmark.cli.hints import command_path
 
 
@@ -20,3 +21,17 @@ from kernelmark.cli.hints import command_path
 )
 def test_a_command_is_named_with_its_group(words: list[str], path: str) -> None:
     assert command_path(words) == path
+
+
+@pytest.mark.parametrize(
+    ("word", "close"), [("op", "did you mean ops?"), ("lgs", "did you mean logs?"), ("bogus", "")]
+)
+def test_a_word_is_suggested_only_if_it_is_close(refused, word: str, close: str) -> None:
+    hint = refused("list", word).err.splitlines()[1]
+    assert close in hint
+    assert ("did you mean" in hint) == bool(close)
+
+
+def test_a_backend_may_be_a_kernel_file_of_any_kind(refused) -> None:
+    hint = refused("run", "-o", "gemm", "-b", "nonesuch", reason="unknown-name").err
+    assert all(suffix in hint for suffix in backends.FILES)

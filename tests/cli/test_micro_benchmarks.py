@@ -53,6 +53,16 @@ def test_a_benchmark_is_measured_shown_and_stored(kmark, tmp_path):
         assert store.result_set(store.run().id) == found
 
 
+def test_where_a_run_is_stored_follows_its_table(kmark, monkeypatch):
+    from kernelmark.cli import micro
+
+    seen = []
+    monkeypatch.setattr(micro, "put_table", lambda table: seen.append("table"))
+    monkeypatch.setattr(micro, "say", lambda text="": seen.append(text.split()[0]))
+    assert kmark(*QUICK).code == 0
+    assert seen[-2:] == ["table", "run"]
+
+
 def test_files_and_figures(kmark, tmp_path):
     csv, md, figure = tmp_path / "m.csv", tmp_path / "m.md", tmp_path / "m.json"
     ended = kmark(*QUICK, "--no-store", "--csv", str(csv), "--md", str(md), "-f", str(figure))

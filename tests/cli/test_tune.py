@@ -589,10 +589,10 @@ def test_show_before_anything_ran(kmark, refused, folder):
     kmark("tune", "plan", str(folder), *FAKE)
     ended = kmark("tune", "show", str(folder))
     assert ended.code == 0
-    assert ended.out.count("missing") == 3
-    assert "3 missing" in ended.err
+    assert ended.out.count("not started") == 3
+    assert "3 not started" in ended.err
     found = json.loads(kmark("tune", "show", str(folder), "--json", "-").out)
-    assert [one["state"] for one in found] == ["missing"] * 3
+    assert [one["state"] for one in found] == ["not started"] * 3
     assert found[0]["budget"] == 100
 
 

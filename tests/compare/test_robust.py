@@ -338,7 +338,21 @@ def test_means_that_contradict_the_medians_are_no_change(make_result):
     assert found.low <= found.ratio < found.judged <= found.high
     assert found.status is VerdictStatus.UNSURE
     assert found.reason.code == "by-block-means"
-    assert found.reason.fields["cause"].code == "medians-disagree"
+    assert found.reason.fields["cause"].code == "medians-disagree"  # which has both ratios
+    assert "medians" not in found.reason.fields
+
+
+@pytest.mark.parametrize("which", [rule, ratio])
+def test_a_reason_by_block_means_also_has_the_change_of_the_medians(make_result, which):
+    base = several(make_result, *STEADY, device="cuda:0")
+    slow = [FAST * 2 + SLOW * 5, FAST * 4 + SLOW * 5, FAST + SLOW * 2, FAST * 8 + SLOW * 9] * 2
+    head = several(make_result, *slow, device="cuda:0")
+    assert head.measurement.modes
+    (found,) = which.judge([Pair(base=base, head=head)])
+    assert found.reason.code == "by-block-means"
+    assert found.reason.fields["medians"] == found.ratio
+    assert found.judged != pytest.approx(found.ratio, rel=0.1)
+    assert f"{100 * (found.ratio - 1):+.1f} %" in found.reason  # the number in the column change
 
 
 @pytest.mark.parametrize("which", [rule, ratio])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kernelmark.core import units
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import bytes_text, duration_text, rate_text, time_text
+from kernelmark.report.tables import NONE
 
 SCALE = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
@@ -63,3 +68,26 @@ def test_sizes(count, text):
 )
 def test_spans(seconds, text):
     assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [
+        (0.0041, "0.4 %"),
+        (0.9994, "99.9 %"),
+        (0.9996, "100 %"),
+        (5.471, "547 %"),
+        (10.0, "> 999 %"),
+        (math.inf, NONE),
+        (math.nan, NONE),
+    ],
+)
+def test_the_width_of_an_interval(fraction, text):
+    assert units.width_text(fraction) == text
+
+
+def test_warnings_write_percentages_as_tables_do():
+    wide = Reason("interval-above-target", width=5.471, target=0.05)
+    assert f"±{units.width_text(5.471)} " in wide
+    assert f"±{units.width_text(0.05)}:" in wide
+    assert Reason("samples-spread", spread=0.12).endswith(" 12 %")

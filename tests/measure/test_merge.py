@@ -37,7 +37,7 @@ def test_processes_are_joined(bench: Any) -> None:
     assert found.warnings == ()
     (told,) = merge(parts, 0.01).warnings
     assert told.startswith("interval: ±")
-    assert "above the target of ±1.0%" in told
+    assert "above the target of ±1.0 %" in told
 
 
 def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:

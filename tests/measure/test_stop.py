@@ -75,9 +75,9 @@ def test_looking_often_keeps_its_coverage(spread: float) -> None:
 
 def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
     (wide,) = interval_warnings(Interval(low_s=1e-9, high_s=1e3), 0.02)
-    assert "more than ±999%" in wide
+    assert "more than ±999 %" in wide
     (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
-    assert "±4.8%" in usual
+    assert "±4.8 %" in usual
 
 
 def test_blocks_that_agree_on_one_of_two_modes_are_not_precise() -> None:

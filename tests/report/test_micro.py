@@ -93,7 +93,7 @@ def test_values_are_told_in_their_units():
 def test_headlines_with_their_share_of_the_limit():
     shown = text(micro.metrics_table([CACHE]))
     assert "32.00 TB/s" in shown
-    assert "97.0%" in shown
+    assert "97.0 %" in shown
     assert "l1_size" not in shown
     assert "l1_size" in text(micro.metrics_table([CACHE], every=True))
 
@@ -271,7 +271,7 @@ def test_a_ceiling_of_a_cpu_is_no_limit_to_be_near_to():
     cpu = dataclasses.replace(CACHE, device="cpu")
     assert "of limit" not in text(micro.metrics_table([cpu]))
     mixed = micro.metrics_table([cpu, CACHE]).rows
-    assert [row[-2] for row in mixed] == ["–", "97.0%"]
+    assert [row[-2] for row in mixed] == ["–", "97.0 %"]
     assert len(micro_figure.figure(cpu)["concat"][0]["layer"]) == 1
 
 
@@ -323,7 +323,7 @@ def test_roofs_beside_the_data_sheet():
         roof("launches", "graph", 1e6),
     ]
     table = micro.roofs_table(roofs, info)
-    assert table.rows[0][3:6] == ("4.320 TB/s", "4.800 TB/s", "90%")
+    assert table.rows[0][3:6] == ("4.320 TB/s", "4.800 TB/s", "90 %")
     assert table.rows[1][4] == "989.5 TFLOP/s"
     assert table.rows[2][1:4] == ("graph launch", "launches", "1000 ns")
     assert "H200" in table.title

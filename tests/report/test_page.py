@@ -14,7 +14,7 @@ from kernelmark.core.result import Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import page
 from kernelmark.report.changes import Change
-from kernelmark.report.tables import rows
+from kernelmark.report.tables import mark_text, rows
 from kernelmark.testing.micro import micro_result
 
 EVIL = "<script>alert(1)</script>|`x`\x1b[31m\x00"
@@ -71,7 +71,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing(part, drawn):
 
 def test_it_says_who_is_fastest_what_failed_and_how_to_repeat_it(part):
     text = page.html_page([part], "title", drawn=False)
-    assert "Two is fastest in 3 of 3 problems" in text
+    assert "two is fastest in 3 of 3 problems" in text
     assert "crashed, 1 case" in text
     assert text.count("aarch64") >= 1
 
@@ -79,7 +79,26 @@ def test_it_says_who_is_fastest_what_failed_and_how_to_repeat_it(part):
 def test_markdown_cells_hold_no_markup(part):
     text = page.markdown_page([part], EVIL)
     assert "<script>" not in text
-    assert "Two is fastest in 3 of 3 problems" in text
+    assert "two is fastest in 3 of 3 problems" in text
+
+
+def test_sentences_begin_with_a_capital_but_backends_do_not(make_result, make_set, make_roof):
+    made = make_set(make_result(backend="iree"), make_result(backend="torch", median_s=0.02))
+    part = page.Part(results=made, rows=rows(made, [make_roof("flops", "f32", 1e12)]))
+    for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
+        assert "iree ran 2.0" in text
+        assert "Iree" not in text
+        assert "Furthest from its roof" in text
+
+
+def test_a_page_explains_the_mark_of_warnings(make_result, make_set):
+    few = Reason("few-blocks", blocks=4, wanted=8)
+    made = make_set(make_result(warnings=(few,)), make_result(backend="other"))
+    part = page.Part(results=made, rows=rows(made))
+    for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
+        assert mark_text(part.rows) in text
+    calm = make_set(make_result())
+    assert mark_text(rows(calm)) == ""
 
 
 def test_figures_that_have_nothing_to_draw_are_left_out(make_result, make_set):

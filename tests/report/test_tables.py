@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import pytest
 
@@ -183,13 +182,9 @@ def test_the_worst_warning_is_the_one_that_is_told(make_result, make_set, harmle
         assert told.root == worst
 
 
-def test_summary_and_widths(make_result, make_set):
+def test_summary(make_result, make_set):
     made = tables.rows(make_set(make_result(), make_result(status=Status.WRONG, backend="b")))
     assert tables.summary(made) == "1 ok, 1 wrong"
-    assert tables.width_text(math.inf) == tables.NONE
-    assert tables.width_text(math.nan) == tables.NONE
-    assert tables.width_text(0.0123) == "1.2 %"
-    assert tables.width_text(386.2) == "> 999 %"
 
 
 def test_other_times_have_columns_only_where_a_row_has_them(make_result, make_set):

@@ -6,6 +6,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.result import Status
+from kernelmark.report.answer import answer
 from kernelmark.report.page import Part, markdown_page
 from kernelmark.report.tables import rows
 from kernelmark.report.wins import category_names, wins_table
@@ -48,10 +49,24 @@ def test_wins_are_counted_for_each_category(make_result, make_set):
         make_result(decode, backend="torch", median_s=1e-3),
     )
     lines = {row[1:3]: row[3:] for row in table.rows}
-    assert lines["all", "iree"] == ("2", "1", "50%", "0.71 ×")
-    assert lines["prefill", "iree"] == ("1", "1", "100%", "2.00 ×")
-    assert lines["decode", "iree"] == ("1", "0", "0%", "0.25 ×")
-    assert lines["decode", "torch"] == ("1", "1", "100%", "4.00 ×")
+    assert lines["all", "iree"] == ("2", "1", "0", "50 %", "0.71 ×")
+    assert lines["prefill", "iree"] == ("1", "1", "0", "100 %", "2.00 ×")
+    assert lines["decode", "iree"] == ("1", "0", "0", "0 %", "0.25 ×")
+    assert lines["decode", "torch"] == ("1", "1", "0", "100 %", "4.00 ×")
+
+
+def test_an_advantage_within_the_noise_is_a_tie(make_result, make_set):
+    one, other = "copy n=64 dtype=f32", "copy n=128 dtype=f32"
+    made = make_set(  # intervals of ±2 %
+        make_result(one, backend="iree", median_s=1e-3),
+        make_result(one, backend="torch", median_s=1.03e-3),
+        make_result(one, backend="numpy", median_s=2e-3),
+        make_result(other, backend="iree", median_s=1e-3),
+        make_result(other, backend="torch", median_s=1.05e-3),
+    )
+    lines = {row[2]: row[3:6] for row in wins_table(rows(made)).rows}
+    assert lines == {"iree": ("2", "1", "1"), "torch": ("2", "0", "1"), "numpy": ("1", "0", "0")}
+    assert answer(rows(made))[0].startswith("iree is fastest in 1 of 2 problems")
 
 
 def test_what_one_backend_alone_measured_is_no_win(make_result, make_set):
@@ -70,4 +85,4 @@ def test_what_one_backend_alone_measured_is_no_win(make_result, make_set):
 def test_a_report_has_the_table(make_result, make_set):
     results = make_set(make_result(backend="iree"), make_result(backend="torch", median_s=0.02))
     page = markdown_page([Part(results=results, rows=rows(results))], "title")
-    assert "| gemm | square | iree | 1 | 1 | 100% |" in " ".join(page.split())
+    assert "| gemm | square | iree | 1 | 1 | 0 | 100 % |" in " ".join(page.split())

@@ -386,7 +386,7 @@ def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> 
             continue
         change = roof.value / old.value - 1
         if abs(change) > limit:
-            moved.append(f"the {roof.name} roof of {roof.device} moved by {change:+.1%}")
+            moved.append(f"the {roof.name} roof of {roof.device} moved by {100 * change:+.1f} %")
     return moved
 
 

@@ -198,8 +198,9 @@ def changes(kernels: Iterable[OwnKernel]) -> list[str]:
             )
         elif kernel.marked and not kernel.before:
             notes.append(
-                f"another file is known as {kernel.name.partition('@')[0]}, so {kernel.path} goes "
-                f'by {kernel.name}: name = "..." in the file chooses a name'
+                f"{kernel.path}: its results are stored as the series {kernel.name}, because those "
+                f'of another file are {kernel.name.partition("@")[0]}; name = "..." in the file '
+                "chooses another name"
             )
     return notes
 
@@ -402,10 +403,10 @@ def find_backend(name: str) -> Backend:
                 Reason("not-kernel-file", file=name),
                 hint="one ends in .py, .cu or .hip; a .py file calls a compiled library by ctypes",
             ) from None
-        hint = f"{error.hint}, or a .py file"
+        hint = f"{error.hint}, or a .py, .cu or .hip file"
         if _is_file(f"{name}.py"):
             known = ", ".join(backend_folder.registry.names())
-            hint = f"did you mean {name}.py? known: {known}, or a .py file"
+            hint = f"did you mean {name}.py? known: {known}, or a .py, .cu or .hip file"
         raise UsageError(error.message, hint=hint) from None
 
 

@@ -157,12 +157,14 @@ class Results(Sequence[Result]):
         """Return the tables and warnings as Markdown. Also write it to `path` if given."""
         from kernelmark.report import render, tables
 
-        found = [failure.sentence for failure in tables.failures(self.rows)]
-        found += [format_reason(reason, style) for reason in tables.warnings(self.rows)]
-        marked = [f"\n`{tables.MARK}` marks results with a warning:\n\n"] if found else []
-        lines = [f"- {markdown_cell(text)}\n" for text in found]
+        failures = [failure.sentence for failure in tables.failures(self.rows)]
+        warnings = [format_reason(reason, style) for reason in tables.warnings(self.rows)]
+        mark = tables.mark_text(self.rows)
+        lines = [f"- {markdown_cell(text)}\n" for text in failures]
+        lines += [f"\n{mark}:\n\n"] if mark else []
+        lines += [f"- {markdown_cell(text)}\n" for text in warnings]
         whole = "\n".join(map(render.markdown, self.all_tables))
-        return _kept("".join((whole, *marked, *lines)), path)
+        return _kept("".join((whole, *(["\n"] if failures else []), *lines)), path)
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
@@ -184,6 +186,7 @@ class Results(Sequence[Result]):
 
         reasons = tables.warnings(self.rows)
         lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
+        lines += [f"{mark}:\n"] if (mark := tables.mark_text(self.rows)) else []
         lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
         lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, reasons)) else []
         lines += [f"note: {note}\n" for note in self.notes]
@@ -198,6 +201,7 @@ class Results(Sequence[Result]):
         from kernelmark.report import render, tables
 
         found = [failure.sentence for failure in tables.failures(self.rows)]
+        found += filter(None, [tables.mark_text(self.rows)])
         found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
         return "".join(map(render.html_table, self.all_tables)) + render.html_list(found)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from kernelmark.core.diskcache import chosen_cache_root
 from kernelmark.core.private import Unsafe, find_unsafe
 
+SAFE = "safe"  # the state of a folder that no other user can write to
 # Commands that load compiled code.
 _LOADING = ("run", "ab", "gate", "bisect", "nightly", "tune", "micro", "roofs")
 
@@ -25,7 +26,7 @@ class Folder:
 
     @property
     def state(self) -> str:
-        return self.unsafe.code if self.unsafe else "safe"
+        return self.unsafe.code if self.unsafe else SAFE
 
 
 def examined() -> Iterator[Folder]:

@@ -19,6 +19,7 @@ from kernelmark.gpu import pack
 from kernelmark.report.tables import Column, Table
 
 _CPU = Path("/sys/devices/system/cpu")
+_ONLY_YOURS = "no other user can write to it"
 
 
 def examine(place: str | None) -> list[Table]:
@@ -83,7 +84,12 @@ def document(place: str | None) -> dict[str, Any]:
         },
         "cache": _cache_document(),
         "folders": [
-            {"folder": what, "path": path, "state": state, "reason": why or None}
+            {
+                "folder": what,
+                "path": path,
+                "state": state,
+                "reason": None if state == folders.SAFE else why,
+            }
             for what, path, state, why in _folders(place)
         ],
         "bundles": _bundles(),
@@ -283,7 +289,7 @@ def _folders(place: str | None) -> list[tuple[str, ...]]:
     from kernelmark.core.private import find_unsafe
 
     rows: list[tuple[str, ...]] = [
-        (folder.what, str(folder.path), folder.state, str(folder.unsafe or ""))
+        (folder.what, str(folder.path), folder.state, str(folder.unsafe or _ONLY_YOURS))
         for folder in folders.examined()
     ]
     try:
@@ -294,8 +300,8 @@ def _folders(place: str | None) -> list[tuple[str, ...]]:
         path = None
     if path is not None:
         unsafe = find_unsafe(path)
-        state = unsafe.code if unsafe else "safe"
-        rows.append(("store", str(path), state, str(unsafe or "")))
+        state = unsafe.code if unsafe else folders.SAFE
+        rows.append(("store", str(path), state, str(unsafe or _ONLY_YOURS)))
     return rows
 
 

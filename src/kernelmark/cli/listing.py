@@ -154,6 +154,14 @@ def backends() -> Table:
     return _table(("backend", "available", "devices", "what it is, or why it is not there"), rows)
 
 
+def _without_vendor(reason: Reason) -> Reason:
+    """Return the reason without the name of the vendor, which the row has already."""
+    cause = reason.fields.get("cause")
+    if isinstance(cause, Reason) and "vendor" in cause.fields:
+        return reason.having(cause=cause.having(vendor=""))
+    return reason
+
+
 def split_kinds(backend: Backend) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the device kinds that a backend runs on, and for each other kind the reason."""
     lacking = {kind: backend.missing_on(kind) for kind in backend.device_kinds}
@@ -170,7 +178,7 @@ def devices() -> Table:
         kind = registry.get(name)
         reason = kind.available()
         if reason is not None:
-            rows.append((name, "no", "", "", "", "", reason))
+            rows.append((name, "no", "", "", "", "", str(_without_vendor(Reason.of(reason)))))
             continue
         for info in kind.infos():
             rows.append(

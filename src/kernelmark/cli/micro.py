@@ -16,7 +16,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.micro_pack import make_pack
-from kernelmark.cli.output import check_writable, put_table, say
+from kernelmark.cli.output import check_writable, flush, put_table, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
@@ -167,7 +167,7 @@ def micro(
         check_writable(str(drawn))
     from kernelmark.api.micro import is_run
 
-    results = _measure(
+    results, where = _measure(
         names,
         lambda so_far: _show(so_far, outputs, contextlib.nullcontext(), points=points, figure=None),
         device=device,
@@ -180,7 +180,12 @@ def micro(
     )
     stored = not no_store and is_run(results.micro)
     kept = kept_by(_again("show", results.run.id) if stored else (), store)
-    _show(results, outputs, kept, points=points, figure=drawn)
+    try:
+        _show(results, outputs, kept, points=points, figure=drawn)
+    finally:  # the run is stored even if a file cannot be written
+        if not quiet:
+            flush()  # both streams may be one pipe: the line comes after the table
+            say(f"run {results.run.id}: {where}")
     return SOME_FAILED if results.failed else 0
 
 
@@ -306,8 +311,9 @@ def _measure(
     place: str | None,
     argv: tuple[str, ...],
     quiet: bool,
-) -> Results:
-    """Measure and return the run, printing results as they arrive; `place` None stores nothing."""
+) -> tuple[Results, str]:
+    """Measure, printing results as they arrive. Return the run and where it is stored; `place` None
+    stores nothing."""
     from kernelmark.api import micro as api
     from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
@@ -356,11 +362,8 @@ def _measure(
             on_result=on_result,
             on_interrupt=on_interrupt,
         )
-        if not quiet:
-            stored = store is not None and api.is_run(results.micro)
-            where = f"stored in {store.where}" if store and stored else "not stored"
-            say(f"run {results.run.id}: {where}")
-        return results
+        stored = store is not None and api.is_run(results.micro)
+        return results, f"stored in {store.where}" if store and stored else "not stored"
 
 
 def _again(*words: str) -> tuple[str, ...]:

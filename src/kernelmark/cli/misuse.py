@@ -17,6 +17,8 @@ _WRONG = {
     "greater_than_equal": "{input} must be at least {ge}",
     "less_than_equal": "{input} must be at most {le}",
 }
+# Least similarity of a word to the choice that is suggested; difflib's 0.6 suggests logs for bogus.
+_CLOSE = 0.7
 
 
 def misused(error: Any, words: Sequence[str]) -> int:
@@ -42,7 +44,8 @@ def _close_match(error: Any, words: Sequence[str]) -> str:
     choices = [str(choice) for choice in _choices(getattr(error, "param", None))]
     for word in words:
         value = word.rpartition("=")[2]
-        if value not in choices and (close := difflib.get_close_matches(value, choices, n=1)):
+        close = difflib.get_close_matches(value, choices, n=1, cutoff=_CLOSE)
+        if value not in choices and close:
             return f"did you mean {close[0]}? "
     return ""
 

@@ -9,7 +9,6 @@ from kernelmark.cli.output import flush, put_table, say
 from kernelmark.cli.places import extended, started_as
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
-from kernelmark.core.units import counted
 from kernelmark.report import tables
 from kernelmark.report.answer import answer
 from kernelmark.report.micro import metrics_table
@@ -66,14 +65,13 @@ def print_notes(
     run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
         _print_failure(failure, run_id, place, more)
-    marked = sum(map(tables.warned, results.rows))
+    mark = tables.mark_text(results.rows)
     if quiet:
-        if marked and run_id is not None:
-            listed = extended(f"kmark show {run_id}", place)
-            say(f"{tables.MARK} marks {counted(marked, 'result')} with a warning: {listed}")
+        if mark and run_id is not None:
+            say(f"{mark}: {extended(f'kmark show {run_id}', place)}")
         return
-    if marked:
-        say(f"{tables.MARK} after ± marks {counted(marked, 'result')} with a warning:")
+    if mark:
+        say(f"{mark}:")
     for warning in tables.warnings(results.rows):
         say(f"warning: {format_reason(warning, OPTIONS)}")
     for text in results.notes:

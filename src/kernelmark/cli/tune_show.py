@@ -35,8 +35,8 @@ def show(
 ) -> int:
     """Show the progress, best time and ratio of each plan.
 
-    Works while 'kmark tune run' is running. States: missing (not started), running,
-    stopped, edited (the plan changed after the search), done, failed, time was up (the
+    Works while 'kmark tune run' is running. States: not started, running, stopped,
+    edited (the plan changed after the search), done, failed, time was up (the
     plan's minutes ended the search).
     """
     from kernelmark.tune.folder import TuningFolder

@@ -900,7 +900,10 @@ TEMPLATES = {
     "sides-without-dispersion": (
         "{sides:and}: a mean without dispersion, for history and threshold rules only"
     ),
-    "by-block-means": "{cause}; multimodal: by block means",
+    "by-block-means": (
+        "{cause}; multimodal: judged by block means"
+        "{medians:if , while medians changed by {medians:percent}}"
+    ),
     "at-equal-clock": "{cause} at equal clocks, {apart:percent} as measured",
     "ratio-above": "{warning:if warning: }{ratio:against {limit}} is above {limit:exact}",
     "ratio-below": "{ratio:against {inverse}} is below 1/{limit:g}",

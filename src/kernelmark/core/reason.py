@@ -233,7 +233,10 @@ def _literal(text: str, _fields: Mapping[str, Any], _style: Style) -> str:
 
 
 def _value(value: Any, spec: str, style: Style) -> str:
-    return format_reason(value, style) if isinstance(value, Reason) else format(value, spec)
+    if isinstance(value, Reason):
+        return format_reason(value, style)
+    text = format(value, spec)
+    return f"{text[:-1]} %" if spec.endswith("%") else text
 
 
 def _span(low: float, high: str, _: Style) -> str:
@@ -258,7 +261,7 @@ def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
 
 
 def _spread(width: float, _word: str, _: Style) -> str:
-    return f"±{width:.1%}" if width <= WIDEST else f"more than ±{WIDEST:.0%}"
+    return f"±{units.width_text(width)}" if width <= WIDEST else f"more than ±{100 * WIDEST:.0f} %"
 
 
 # By the first word of a format: (value, rest of the format, style) -> text.

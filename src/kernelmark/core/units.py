@@ -99,6 +99,17 @@ def detectable_text(share: float) -> str:
     return f"{100 * share:.1f} %" if 100 * share <= MOST_PERCENT else f"> {MOST_PERCENT} %"
 
 
+def width_text(fraction: float) -> str:
+    """Format half the width of an interval, a fraction of its median: `0.4 %`, `547 %`, `> 999 %`;
+    a dash without an interval."""
+    if not math.isfinite(fraction):
+        return "–"
+    percent = 100 * fraction
+    if percent > MOST_PERCENT:
+        return f"> {MOST_PERCENT} %"
+    return f"{percent:.1f} %" if percent < 99.95 else f"{percent:.0f} %"
+
+
 def told_apart(value: float, limit: float) -> tuple[str, str]:
     """Format two numbers with enough digits to distinguish them; four if that is impossible."""
     least = min(value, limit)

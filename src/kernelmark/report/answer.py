@@ -91,10 +91,10 @@ def _fastest(times: _Times, key: str) -> str:
     if len(found) < 2:
         return found[0][1]
     (_, first), (_, second) = found[:2]
-    return first if _clear(times[first][key], times[second][key]) else ""
+    return first if is_clear(times[first][key], times[second][key]) else ""
 
 
-def _clear(fast: Measurement, slow: Measurement) -> bool:
+def is_clear(fast: Measurement, slow: Measurement) -> bool:
     """Return whether the intervals are disjoint; else the table marks the ratio with ≈."""
     return fast.high_s < slow.low_s
 
@@ -104,7 +104,7 @@ def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
     width = ratio * math.hypot(_width(fast), _width(slow))
     if not width < ratio:
         return f"{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
-    if not _clear(fast, slow):
+    if not is_clear(fast, slow):
         return (
             f"{first} and {second} do not differ beyond the noise: their intervals overlap "
             f"(medians: {ratio:.3g} ×)"

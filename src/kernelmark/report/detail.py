@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.micro import is_micro
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Block, Measurement, Result
-from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text
+from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text, width_text
 from kernelmark.report.micro import metrics_table, points_table
 from kernelmark.report.names import config_text, rerun
-from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
+from kernelmark.report.tables import NONE, Column, Row, Table, share_text
 from kernelmark.stats.modes import modes_text
 
 # Entries of a cost that are no phases: a sum, and times that overlap with the phases.

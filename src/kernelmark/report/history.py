@@ -169,8 +169,8 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
     _, mean_s, median_s, story = max(apart, key=lambda one: one[0])
     most = f" (the largest difference of {len(apart)} series)" if len(apart) > 1 else ""
     return [
-        "multimodal results are shown by the mean of their modes; kmark show and kmark compare "
-        f"print the median: {value_text(mean_s, 's')} and {value_text(median_s, 's')} for "
+        "multimodal results and their changes are by the mean of their modes; kmark show and kmark "
+        f"compare print the median: {value_text(mean_s, 's')} and {value_text(median_s, 's')} for "
         f"{parts(story)['problem']} by {parts(story)['backend']}{most}"
     ]
 

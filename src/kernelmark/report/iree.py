@@ -165,7 +165,7 @@ def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, str, str, 
     high = time_text(times.high_s) if math.isfinite(times.high_s) else "∞"
     shown = f"{verdict.ratio:.3f} × ({verdict.status.value})" if verdict else NONE
     interval = f"{time_text(times.low_s)} to {high}"
-    return time_text(times.median_s), interval, f"{times.cv:.1%}", shown
+    return time_text(times.median_s), interval, f"{100 * times.cv:.1f} %", shown
 
 
 def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
@@ -179,9 +179,12 @@ def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
                 f"{found.max_abs:.3g}",
                 f"{found.max_rel:.3g}",
             ),
-            f"{found.fraction_bad:.2%}",
+            f"{100 * found.fraction_bad:.2f} %",
             str(list(found.first_bad)) if found.first_bad is not None else NONE,
-            *(f"{count / found.count:.1%}" if found.count else NONE for count in found.ulps),
+            *(
+                f"{100 * count / found.count:.1f} %" if found.count else NONE
+                for count in found.ulps
+            ),
         )
         for against, every in (("float64", outcome.against_f64), (first, outcome.against_first))
         for at, found in enumerate(every)
@@ -237,7 +240,7 @@ def costs_table(costs: Sequence[DispatchCost]) -> Table:
             cost.name,
             str(cost.calls),
             time_text(cost.seconds),
-            f"{cost.fraction:.1%}",
+            f"{100 * cost.fraction:.1f} %",
             cost.computed.problem.key if cost.computed.problem else NONE,
             " ".join(cost.computed.lost) or cost.computed.why or NONE,
         )

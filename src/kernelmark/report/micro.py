@@ -12,11 +12,11 @@ from kernelmark.core.metric import Metric, PointColumn, Value
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of
 from kernelmark.core.result import Result, ResultSet, Status
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import duration_text, rate_text, value_text
+from kernelmark.core.units import duration_text, rate_text, value_text, width_text
 from kernelmark.micro.hardware import find_sheet
 from kernelmark.micro.roofs import sheet_value
 from kernelmark.report.names import short
-from kernelmark.report.tables import NONE, Column, Row, Table, results_table, width_text
+from kernelmark.report.tables import NONE, Column, Row, Table, results_table
 
 # Columns of every CSV of points, before those of the microbenchmarks.
 POINT_COLUMNS = ("benchmark", "device", "model", "arch", "mode", "started", "status")
@@ -106,7 +106,7 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
                 str(roof.threads or NONE),
                 _roof_text(roof, unit),
                 rate_text(vendor, unit) if vendor else NONE,
-                f"{roof.value / vendor:.0%}" if vendor else NONE,
+                f"{100 * roof.value / vendor:.0f} %" if vendor else NONE,
                 duration_text(max(0.0, time.time() - roof.measured)) + " ago",
                 roof.how_text,
             )
@@ -151,7 +151,11 @@ def _point_names(results: ResultSet) -> list[str]:
 
 
 def _share(metric: Metric, result: Result) -> str:
-    return f"{metric.value / metric.limit:.1%}" if metric.limit and not is_cpu(result) else NONE
+    return (
+        f"{100 * metric.value / metric.limit:.1f} %"
+        if metric.limit and not is_cpu(result)
+        else NONE
+    )
 
 
 def _point(value: Value, column: PointColumn) -> str:

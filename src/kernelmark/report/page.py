@@ -131,7 +131,7 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
     made = [
         f"<h2>Run {_escaped(part.name)}, {date_text(run.started)}</h2>",
-        *(f'<p class="answer">{_escaped(_capital(line))}.</p>' for line in words),
+        *(f'<p class="answer">{_escaped(_capital(line, part.rows))}.</p>' for line in words),
         f"<p>{_escaped(tables.summary(part.rows) or 'no results')}</p>",
         *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
@@ -147,7 +147,8 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     warned = _warnings(part)
     if warned:
         items = "".join(f"<li>{_escaped(text)}</li>" for text in warned)
-        made.append(f"<h2>Warnings</h2><ul>{items}</ul>")
+        mark = tables.mark_text(part.rows)
+        made.append(f"<h2>Warnings</h2>{f'<p>{mark}:</p>' if mark else ''}<ul>{items}</ul>")
     commands = [line for line in (rerun(row.result) for row in part.rows) if line]
     made.append("<h2>Environment</h2>")
     made.append(f'<div class="wide">{html_table(environment_table(run.environment))}</div>')
@@ -169,7 +170,7 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
         run = part.results.run
         words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
         lines += [f"## Run {markdown_cell(part.name)}, {date_text(run.started)}", ""]
-        lines += [f"**{markdown_cell(_capital(line))}.**" for line in words]
+        lines += [f"**{markdown_cell(_capital(line, part.rows))}.**" for line in words]
         for table in part.shown:
             lines += ["", markdown(table)]
         for failure in tables.failures(part.rows):
@@ -177,6 +178,8 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
             text = f"{failure.status.value}, {count}: {failure.reason}"
             lines += [f"- {markdown_cell(text)}"]
             lines += [f"  - `{markdown_cell(command)}`" for command in failure.commands()]
+        if mark := tables.mark_text(part.rows):
+            lines += ["", f"{mark}:", ""]
         lines += [f"- {markdown_cell(text)}" for text in _warnings(part)]
         lines += ["", markdown(environment_table(run.environment))]
     return "\n".join(lines) + "\n"
@@ -233,5 +236,7 @@ def _escaped(text: str) -> str:
     return html.escape("\n".join(map(printable, text.split("\n"))))
 
 
-def _capital(line: str) -> str:
-    return line[:1].upper() + line[1:]
+def _capital(line: str, rows: Sequence[tables.Row] = ()) -> str:
+    """Return the line with a capital, unless it begins with the name of a backend of the rows."""
+    named = any(line.startswith(f"{row.backend} ") for row in rows)
+    return line if named else line[:1].upper() + line[1:]

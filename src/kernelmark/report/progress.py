@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelmark.core.result import Result
-from kernelmark.core.units import counted, duration_text, time_text
+from kernelmark.core.units import counted, duration_text, time_text, width_text
 from kernelmark.report.names import backend_text, short
-from kernelmark.report.tables import width_text
 from kernelmark.runners import events as e
 
 Say = Callable[[str], object]

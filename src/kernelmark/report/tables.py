@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from kernelmark.core.printable import printable
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import counted, rate_text, time_text
+from kernelmark.core.units import counted, rate_text, time_text, width_text
 from kernelmark.report.apart import apart
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.percent import Known, Share, share
@@ -233,6 +232,12 @@ def warned(row: Row) -> bool:
     return _above(row) or bool(found and (found.warnings or found.modes))
 
 
+def mark_text(made: Sequence[Row]) -> str:
+    """Return what the mark in a table of these rows means; "" if no row has it."""
+    marked = sum(map(warned, made))
+    return f"{MARK} after ± marks {counted(marked, 'result')} with a warning" if marked else ""
+
+
 def _above(row: Row) -> bool:
     return row.ranks and row.share is not None and row.share.value > 1.0
 
@@ -313,16 +318,6 @@ def share_text(found: Share | None) -> str:
         return NONE
     percent = 100 * found.value
     return f"{percent:.1f} % {found.bound}" if percent < 9.95 else f"{percent:.0f} % {found.bound}"
-
-
-def width_text(share_of_median: float) -> str:
-    """Return half the interval's width in percent, or a dash without an interval."""
-    if not math.isfinite(share_of_median):
-        return NONE
-    percent = 100 * share_of_median
-    if percent > 999:
-        return "> 999 %"
-    return f"{percent:.1f} %" if percent < 99.95 else f"{percent:.0f} %"
 
 
 def _row(

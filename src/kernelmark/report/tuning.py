@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.result import config_key
-from kernelmark.core.units import counted, time_text
+from kernelmark.core.units import counted, time_text, width_text
 from kernelmark.report.names import config_text, short
-from kernelmark.report.tables import NONE, Column, Table, width_text
+from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.plans.planner import Draft, Fate, Refused
 from kernelmark.tune.plans.summary import Cost, Summary

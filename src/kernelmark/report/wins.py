@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from kernelmark import ops
 from kernelmark.core.problem import Problem
+from kernelmark.core.result import Measurement
 from kernelmark.ops.base import Parameter
-from kernelmark.report.tables import NONE, Column, Row, Table
+from kernelmark.report.answer import is_clear
+from kernelmark.report.tables import Column, Row, Table
 from kernelmark.workloads.generate import categories
 
 ALL = "all"
@@ -17,12 +19,13 @@ _COLUMNS = (
     *(Column(name="op"), Column(name="category"), Column(name="backend")),
     Column(name="problems", align="right"),
     Column(name="fastest in", align="right"),
+    Column(name="tied in", align="right"),
     Column(name="share", align="right"),
     Column(name="vs best other", align="right"),
 )
 
-# Seconds by backend, for one problem on one device in one timing.
-_Field = dict[str, float]
+# Measurements by backend, for one problem on one device in one timing.
+_Field = dict[str, Measurement]
 
 
 def category_names(problem: Problem) -> tuple[str, ...]:
@@ -45,8 +48,9 @@ def category_names(problem: Problem) -> tuple[str, ...]:
 
 
 def wins_table(rows: Sequence[Row]) -> Table | None:
-    """Return a table of how often each backend is fastest and its geometric-mean speed-up over the
-    best other backend; None if no problem was measured by several backends."""
+    """Return a table of how often each backend is fastest beyond the noise, how often it is tied
+    with the fastest, and its geometric-mean speed-up over the best other backend; None if no
+    problem was measured by several backends."""
     fields: dict[tuple[str, str, str], tuple[Problem, _Field]] = {}
     for row in rows:
         measured = row.result.measurement
@@ -55,7 +59,8 @@ def wins_table(rows: Sequence[Row]) -> Table | None:
         case = row.result.case
         key = (case.problem.key, row.result.device, case.timing.identity)
         _, field = fields.setdefault(key, (case.problem, {}))
-        field[row.backend] = min(measured.median_s, field.get(row.backend, measured.median_s))
+        known = field.get(row.backend, measured)
+        field[row.backend] = min(known, measured, key=_median_s)
     groups: dict[tuple[str, str], list[_Field]] = {}
     for problem, field in fields.values():
         if len(field) > 1:
@@ -72,15 +77,21 @@ def _lines(op: str, category: str, found: Sequence[_Field]) -> list[tuple[str, .
     made = []
     for backend in dict.fromkeys(name for field in found for name in field):
         with_it = [field for field in found if backend in field]
-        ratios = [
-            min(s for name, s in field.items() if name != backend) / field[backend]
-            for field in with_it
-        ]
-        wins = sum(ratio > 1 for ratio in ratios)
+        ratios, wins, ties = [], 0, 0
+        for field in with_it:
+            own = field[backend]
+            other = min((one for name, one in field.items() if name != backend), key=_median_s)
+            ratios.append(other.median_s / own.median_s)
+            wins += is_clear(own, other)
+            ties += not is_clear(own, other) and not is_clear(other, own)
         line = (
-            *(op, category, backend, str(len(with_it)), str(wins)),
-            f"{wins / len(with_it):.0%}",
-            f"{statistics.geometric_mean(ratios):.2f} ×" if ratios else NONE,
+            *(op, category, backend, str(len(with_it)), str(wins), str(ties)),
+            f"{100 * wins / len(with_it):.0f} %",
+            f"{statistics.geometric_mean(ratios):.2f} ×",
         )
         made.append((-wins, line))
     return [line for _, line in sorted(made, key=lambda one: one[0])]
+
+
+def _median_s(measured: Measurement) -> float:
+    return measured.median_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -46,9 +47,10 @@ def resolve(connection: Connection, ref: str) -> int:
             Reason("run-ambiguous", ref=ref, count=len(begun)),
             hint=f"candidates: {_listed(begun)}",
         )
+    close = difflib.get_close_matches(ref[:80].partition("~")[0], ["latest"], cutoff=0.7)
     raise UsageError(
         Reason("run-unknown", ref=ref[:80], by=("id", "label", "pinned name")),
-        hint=f"newest runs: {_listed(newest)}",
+        hint=f"{'did you mean latest? ' if close else ''}newest runs: {_listed(newest)}",
     )
 
 

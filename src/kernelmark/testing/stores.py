@@ -215,6 +215,15 @@ class StoreContract:
         with _refused(UsageError, "run-unknown"):
             list(store.results("nothing"))
 
+    def test_latest_is_suggested_for_a_ref_that_is_close_to_it(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        new_run()
+        for ref, close in (("lates", True), ("lastest~1", True), ("nightly", False)):
+            with _refused(UsageError, "run-unknown") as raised:
+                store.run(ref)
+            assert ("latest" in (raised.value.hint or "")) is close
+
     # Runs
 
     def test_runs_newest_first_and_updated(self, store: Store, new_run: Callable[..., Run]) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelmark.core.printable import printable
-from kernelmark.core.units import duration_text, time_text, value_text
+from kernelmark.core.units import duration_text, time_text, value_text, width_text
 from kernelmark.report import vega
 from kernelmark.report.compare import change_text
 from kernelmark.report.figures import PALETTE
 from kernelmark.report.history import date_text
-from kernelmark.report.tables import MARK, NONE, width_text
+from kernelmark.report.tables import MARK, NONE
 
 NUMBERS = (
     *("time", "value", "change", "interval", "share", "count", "width", "ratio", "duration"),

@@ -105,8 +105,20 @@ def only(folder):
 
 def test_a_plan_that_was_not_begun(folder):
     one = only(folder)
-    assert (one.state, one.evaluations, one.outcome) == (State.MISSING, 0, None)
+    assert (one.state, one.evaluations, one.outcome) == (State.NOT_STARTED, 0, None)
     assert math.isnan(one.best_s)
+
+
+def test_a_plan_stopped_before_its_first_trial_was_not_begun(folder, journal):
+    assert only(folder).state is State.RUNNING
+    journal.close()
+    assert only(folder).state is State.NOT_STARTED
+
+
+def test_a_plan_stopped_after_its_reference_was_begun(folder, journal):
+    journal.record(trial(8, 1e-6, backend="numpy"))
+    journal.close()
+    assert (only(folder).state, only(folder).evaluations) == (State.STOPPED, 0)
 
 
 def test_a_plan_that_is_at_work_then_stopped(folder, journal):

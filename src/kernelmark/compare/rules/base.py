@@ -197,9 +197,14 @@ def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
     )
 
 
-def noted(reason: Reason, pair: Pair) -> Reason:
-    """Return the reason, wrapped in `by-block-means` for a multimodal pair."""
-    return Reason("by-block-means", cause=reason) if pair.multimodal else reason
+def noted(reason: Reason, pair: Pair, medians: float | None = None) -> Reason:
+    """Return the reason, wrapped in `by-block-means` for a multimodal pair. `medians` is the ratio
+    that the row shows, if it is not that of the block means."""
+    if not pair.multimodal:
+        return reason
+    if medians is None or reason.code == "medians-disagree":  # which has both ratios
+        return Reason("by-block-means", cause=reason)
+    return Reason("by-block-means", cause=reason, medians=medians)
 
 
 def _judge_metric(pair: Pair) -> Judgement:

@@ -58,7 +58,7 @@ class Ratio(Preset):
         reason = why()
         return Judgement(
             status=status,
-            why=noted(reason, pair),
+            why=noted(reason, pair, head_s / base_s),
             base_s=base_s,
             head_s=head_s,
             ratio=head_s / base_s,

@@ -183,7 +183,7 @@ class Robust(Preset):
             status, reason = VerdictStatus.UNSURE, functools.partial(_add_load, reason, side, load)
         return Judgement(
             status=status,
-            why=functools.partial(_at_equal_clock, reason, pair, row.sides, shown),
+            why=functools.partial(_at_equal_clock, reason, pair, row.sides, head_s / base_s),
             base_s=base_s,
             head_s=head_s,
             ratio=head_s / base_s,
@@ -371,10 +371,11 @@ def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
 def _at_equal_clock(
     reason: Callable[[], Reason], pair: Pair, sides: _Sides, shown: float
 ) -> Reason:
-    """Return the reason, wrapped in what it was judged by: equal clocks or block means."""
+    """Return the reason, wrapped in what it was judged by: equal clocks or block means. `shown` is
+    the ratio of the medians."""
     if sides.line is None:
-        return noted(reason(), pair)
-    return Reason("at-equal-clock", cause=reason(), apart=math.exp(shown))
+        return noted(reason(), pair, shown)
+    return Reason("at-equal-clock", cause=reason(), apart=shown)
 
 
 def _clock_facts(sides: _Sides) -> Facts:

@@ -277,7 +277,7 @@ def _backend(
         known = ", ".join(backends.registry.names())
         raise UsageError(
             Reason("value-unknown", file=file, key=f"{prefix}{key}", given=repr(name)),
-            hint=f"known: {known}, or a .py file of your own",
+            hint=f"known: {known}, or a .py, .cu or .hip file of your own",
         )
     return name
 

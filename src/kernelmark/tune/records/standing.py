@@ -24,7 +24,7 @@ from kernelmark.tune.records.ownership import stale, weighed
 class State(StrEnum):
     """The state of a plan's tuning."""
 
-    MISSING = "missing"  # not begun
+    NOT_STARTED = "not started"  # no trial yet, also if `kmark tune run` was stopped before
     RUNNING = "running"  # a process has its journal open
     STOPPED = "stopped"  # `kmark tune run` continues it
     EDITED = "edited"  # the plan was edited since, so its results do not apply
@@ -64,7 +64,7 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
         return Standing(name=name, state=State.FAILED, reason=error.message)
     path = folder.journal(name)
     if not path.exists():
-        state = State.FAILED if retired else State.MISSING
+        state = State.FAILED if retired else State.NOT_STARTED
         return Standing(name=name, state=state, plan=plan, reason=retired)
     try:
         header, trials, last = journal.load(path)
@@ -87,7 +87,7 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     good = [trial for trial in own if trial.ok]
     return Standing(
         name=name,
-        state=State.EDITED if edited else _state(path, plan, own, last, retired=bool(retired)),
+        state=State.EDITED if edited else _state(path, plan, trials, last, retired=bool(retired)),
         plan=plan,
         evaluations=candidates(own),
         failures=candidates(own) - candidates(good),
@@ -114,8 +114,9 @@ def _state(
     if _locked(path):
         return State.RUNNING
     if last is None:
-        return State.FAILED if retired else State.STOPPED
-    if not any(trial.ok for trial in trials):
+        begun = State.STOPPED if trials else State.NOT_STARTED
+        return State.FAILED if retired else begun
+    if not any(trial.ok for trial in searched(trials)):
         return State.FAILED
     # A search that was stopped, or whose budget was raised since, will be continued.
     if last.plan != plan_digest(plan):

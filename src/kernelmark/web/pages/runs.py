@@ -12,7 +12,7 @@ from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
 from kernelmark.core.reason import FIELDS, Reason, format_reason
 from kernelmark.core.result import Result, Run, RunState, Status
-from kernelmark.core.units import counted, time_text, value_text
+from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
 from kernelmark.report import figures, micro_figure, tables
 from kernelmark.report.answer import answer
@@ -417,7 +417,7 @@ def _headline(row: Row) -> list[tuple[str, str]]:
     return [
         *pairs,
         ("median", time_text(measured.median_s)),
-        ("±", tables.width_text(measured.rel_half_width)),
+        ("±", width_text(measured.rel_half_width)),
         ("rate", _rate(row)),
         ("of roof", tables.share_text(row.share)),
         ("samples", f"{measured.samples} in {counted(len(measured.blocks), 'block')}"),

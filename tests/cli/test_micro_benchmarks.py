@@ -457,9 +457,9 @@ def test_stored_roofs_have_the_data_sheet_of_what_a_run_saw(kmark, tmp_path):
     seen = DeviceInfo(name="cuda:77", kind="cuda", model="NVIDIA H200", arch="sm_90")
     with open_store(tmp_path / "store.sqlite") as store:
         store.add_roofs([roof], host=platform.node())
-        assert "90%" not in kmark("roofs", "--stored", "-d", "cuda:77").out
+        assert "90 %" not in kmark("roofs", "--stored", "-d", "cuda:77").out
         store.add_run(Run(id="r1", started=1.0, environment=Environment(devices=(seen,))))
-    assert "90%" in kmark("roofs", "--stored", "-d", "cuda:77").out
+    assert "90 %" in kmark("roofs", "--stored", "-d", "cuda:77").out
 
 
 def test_a_pack_where_no_folder_can_be_is_told(refused, tmp_path):

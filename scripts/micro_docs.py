@@ -135,7 +135,8 @@ such a kernel with.
 `src/kernelmark/micro/benchmarks` that defines `benchmark` is listed, run, stored and drawn without
 further changes. It is tested by the contract (`tests/contract/test_micro_contract.py`), on an
 emulated GPU with the values of `brief` (`tests/micro/test_emulated.py`, where `SMALL` has smaller
-ones for slow benchmarks), and with wrong clocks.
+ones for slow benchmarks), for the spread of each time and rate (`tests/micro/test_spreads.py`), and
+with wrong clocks.
 
 `kinds` sets where it runs: `GPUS` by default, `EVERYWHERE` to include the CPU. A new kernel goes in
 a file `micro_NAME.cu`; `micro.h` declares what is available on every platform. Arguments are packed

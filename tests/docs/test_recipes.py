@@ -19,8 +19,8 @@ PLACE = re.compile(r"```\w+\n# ((?:src|tests)/\S+)\n(.*?)```", flags=re.DOTALL)
 CHOOSE = """
 import inspect, re
 
-NAMES = "[Aa]dd|einsum|onecore|vectors|empty|[Gg]emm[Ll]og|spread"
-ADDED = re.compile(f"(?<![a-z_])({NAMES})(?![a-z_])|Test({NAMES})")
+NAMES = "[Aa]dd|[Ee]insum|onecore|vectors|empty|[Gg]emm[Ll]og|spread"
+ADDED = re.compile(f"(?<![a-z_])({NAMES})(?![a-z_])|Test_?({NAMES})(?![a-z_])")
 
 def pytest_collection_modifyitems(items):
     whole = lambda item: ".names()" in inspect.getsource(item.function)

@@ -58,7 +58,8 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        """Return None, or one sentence on why this device cannot compute this problem.
+        """Return None, or why this device cannot compute this problem: a `Reason`, which is a str,
+        or one plain sentence.
 
         A dtype that would silently be computed in another one is not supported."""
 

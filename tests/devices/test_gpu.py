@@ -225,6 +225,23 @@ def test_freed_memory_is_given_back_later_or_when_it_is_needed(
 
 
 @both
+def test_memory_freed_in_the_background_is_there_for_the_next_allocation(
+    device: GpuDevice, model: Model
+) -> None:
+    device.release_freed()
+    before, free = model.live()["buffers"], device.free_bytes()
+    for _ in range(2):
+        device.free(device.allocate(int(0.04 * device.info.memory_bytes)))
+    device.release_freed(wait=False)
+    buffer = device.allocate(free)
+    assert model.live()["buffers"] == before + 1
+    device.free(buffer)
+    device.release_freed(wait=False)
+    assert device.free_bytes() == free
+    assert model.live()["buffers"] == before
+
+
+@both
 def test_what_is_written_is_there_for_the_next_launch(device: GpuDevice) -> None:
     """A plain copy is not ordered with the stream, and returns before it is done."""
     source, target = device.allocate(64), device.allocate(64)

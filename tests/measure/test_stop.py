@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernelmark.core.result import Block, StopReason
 from kernelmark.core.timing import Timing
@@ -46,7 +48,7 @@ def test_a_block_lasts_several_times_its_set_up() -> None:
     assert block_seconds(timing, 9.0) == pytest.approx(0.5)
     assert block_seconds(timing, 0.0, enqueued=True) == pytest.approx(0.05)
     quick = Timing(max_s=0.4, allocations=4, max_allocations=20)
-    assert block_seconds(quick, 0.0, enqueued=True) == pytest.approx(0.012)
+    assert block_seconds(quick, 0.0, enqueued=True) == pytest.approx(0.014)
     assert block_seconds(timing, 0.1, enqueued=True) == pytest.approx(0.2)
     assert block_seconds(timing, 9.0, enqueued=True) == pytest.approx(0.5)
 
@@ -78,6 +80,28 @@ def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
     assert "more than ±999 %" in wide
     (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
     assert "±4.8 %" in usual
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(3, 8),
+    st.sampled_from([0.001, 0.01, 0.05]),
+    st.sampled_from([0.0, 0.05, 0.2]),
+    st.sampled_from([4, 20, 60]),
+)
+def test_the_shortcuts_of_the_stop_rule_do_not_change_it(
+    seed: int, count: int, noise: float, gap: float, samples: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    logs = rng.normal(0, noise, (count, samples)) + rng.normal(0, 0.01, (count, 1))
+    logs += gap * (rng.random((count, samples)) < 0.4)
+    made = [
+        Block(process=0, allocation=i, samples_s=tuple(row)) for i, row in enumerate(np.exp(logs))
+    ]
+    timing = Timing()
+    found = stop_reason(made, timing=timing, timed_s=0.0, next_s=0.1)
+    precise = interval_of(made, timing).rel_half_width <= timing.target_rel_ci
+    assert (found is StopReason.PRECISE) == precise
 
 
 def test_blocks_that_agree_on_one_of_two_modes_are_not_precise() -> None:

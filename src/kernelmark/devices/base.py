@@ -139,8 +139,9 @@ class Device(ABC):
     def free(self, buffer: Buffer) -> None:
         """Free memory, immediately or in `release_freed`."""
 
-    def release_freed(self) -> None:
-        """Return freed memory to the system, for other processes and libraries."""
+    def release_freed(self, *, wait: bool = True) -> None:
+        """Return freed memory to the system, for other processes and libraries. Without `wait`
+        this may go on until the next call of `allocate` or `free_bytes`."""
 
     @abstractmethod
     def free_bytes(self) -> int:

@@ -164,13 +164,14 @@ class _BlockLoop:
             raise
         finally:
             self._binder.close()
+        measurement = self._measurement(stop)  # while the device still runs the last check
         with self._clock("check"):
             self._checker.receive_all()
             check = combine([pending() for pending in self._checks])
         self._cost["total"] = time.perf_counter() - begun
         self._cost["device"] = self._device_s + self._warmup_s + self._timed_s
         return Outcome(
-            measurement=self._measurement(stop),
+            measurement=measurement,
             check=check,
             kernel=self._kernel,
             cost=FrozenDict(self._cost),

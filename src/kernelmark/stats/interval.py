@@ -93,7 +93,8 @@ def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[floa
     allowed = (1.0 - level) / 2
     below = 0.0
     rank = 0
-    for k in range(count // 2):
+    # Twelve standard deviations below the median the probabilities do not add up to anything.
+    for k in range(max(0, int(count / 2 - 6 * math.sqrt(count))), count // 2):
         below += math.exp(
             math.lgamma(count + 1)
             - math.lgamma(k + 1)
@@ -144,20 +145,23 @@ def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval
     modes = find_modes([block.samples_s for block in blocks])
     if len(blocks) == 1:
         return replace(single_interval(blocks[0].samples_s, level), modes=modes)
-    low, high = medians_interval(blocks, level)
-    if modes:
-        samples = [time_s for block in blocks for time_s in block.samples_s]
-        first, last = order_interval(samples, level) or (low, high)
-        low, high = min(low, first), max(high, last)
-    return Interval(low_s=low, high_s=high, modes=modes)
+    unimodal, multimodal = interval_bounds(blocks, level)
+    return replace(multimodal if modes else unimodal, modes=modes)
 
 
-def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval from block medians alone, at most as wide as `measured_interval`."""
+def interval_bounds(blocks: Sequence[Block], level: float = LEVEL) -> tuple[Interval, Interval]:
+    """Return the `measured_interval` of two or more blocks if their samples have no modes, and if
+    they have: the second contains the first."""
     by_process: dict[int, list[float]] = {}
     for block in blocks:
         by_process.setdefault(block.process, []).append(block.median_s)
-    return nested_interval(list(by_process.values()), level)
+    low, high = nested_interval(list(by_process.values()), level)
+    samples = [time_s for block in blocks for time_s in block.samples_s]
+    first, last = order_interval(samples, level) or (low, high)
+    return (
+        Interval(low_s=low, high_s=high),
+        Interval(low_s=min(low, first), high_s=max(high, last)),
+    )
 
 
 def widened(interval: Interval, fraction: float) -> Interval:

@@ -97,7 +97,7 @@ The column `±` is half of the spread, and a metric whose spread is above 25 % i
 `ok`. It does not include the variation between runs, and other work makes it large. If a metric is
 `unsure`, repeat the run on a quiet machine. A note lists differences in how the runs were measured
 (`--brief` against `--quick`, parameters, number of threads): their metrics may be of different
-points.
+points. [gpu_micro_quick.txt](../benchmarks/results/gpu_micro_quick.txt) is a quick run on an H200.
 
 ## History
 

@@ -18,8 +18,9 @@ from kernelmark.tune.search.finals import set_timings, timings
 # Mean number of timings per candidate, including those of higher steps.
 _TIMINGS = 1.3
 # Initial estimate of elapsed / expected seconds on a new machine. The excess is higher steps,
-# neighbouring sizes and worker starts.
-_OVERHEAD = 3.0
+# neighbouring sizes and worker starts. On a GPU these weigh less: two first runs on an H200 took 60
+# and 63 s, where 3.0 announces 107 and 136 s.
+_OVERHEAD, _GPU_OVERHEAD = 3.0, 1.5
 # Weight of earlier runs in the estimated pace, in timings.
 _PRIOR_TIMINGS = 4
 
@@ -45,7 +46,8 @@ class Tally:
             {p.name: model.seconds(_case(p, timing)) for p in plans} for timing in steps
         )
         known_s = sum(self._forecast.seconds(_case(p, steps[0])) for p in plans)
-        self._first_pace = _OVERHEAD * known_s / max(1e-9, sum(self._searching.values()))
+        overhead = _OVERHEAD if info.kind in ("cpu", "fake") else _GPU_OVERHEAD
+        self._first_pace = overhead * known_s / max(1e-9, sum(self._searching.values()))
         self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
         model_name = info.model or info.kind
         # Means of these backends if they were tuned here before, otherwise of any backend.

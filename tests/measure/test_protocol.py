@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from kernelmark.core.errors import OutOfMemory, Unsupported
-from kernelmark.core.result import Measurement, StopReason
+from kernelmark.core.result import UNRELIABLE, Block, Check, Fault, Measurement, StopReason
 from kernelmark.core.timing import Strain
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure import loop
+from kernelmark.measure.advice import audit_warnings
+from kernelmark.measure.check import PendingCheck, check_audit_time, combine
 from kernelmark.measure.protocol import PHASES
 from kernelmark.measure.sets import MAX_RECORDED_SETS
 
@@ -368,3 +370,52 @@ def test_references_on_the_device_wait_for_the_last_block(
     assert len(seen) >= len(outcome.measurement.blocks)
     assert set(seen) == {(True, True)}
     assert not bench(fault="off").check.passed
+
+
+class ScriptedAudit:
+    """An audit whose blocks are repeatable or not, as `script` says."""
+
+    script: list[bool]
+    fails = check_audit_time(2.0, 1.0, is_slow=True)
+
+    def __init__(self, **given: object) -> None:
+        self.repeatable = self.script.pop(0)
+
+    def run(self, timed_s: float, retime: object) -> PendingCheck:
+        return lambda: combine([])
+
+    def refuse(self) -> Check:
+        return self.fails
+
+
+@pytest.mark.parametrize(
+    ("script", "blocks", "faults"),
+    [
+        ([True], 1, ()),
+        ([False, True], 2, ()),  # the device became slower, once
+        ([False, False], 2, (Fault.LESS_WORK,)),
+    ],
+)
+def test_times_that_two_audits_cannot_repeat_are_refused(
+    bench: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    script: list[bool],
+    blocks: int,
+    faults: tuple[Fault, ...],
+) -> None:
+    monkeypatch.setattr("kernelmark.measure.protocol.Audit", ScriptedAudit)
+    monkeypatch.setattr(ScriptedAudit, "script", list(script), raising=False)
+    outcome = bench(allocations=1, max_allocations=1)
+    assert len(outcome.measurement.blocks) == blocks
+    assert outcome.check.faults == faults
+    assert ScriptedAudit.script == []
+
+
+def test_a_median_far_below_an_audited_block_is_unreliable() -> None:
+    blocks = [Block(process=0, allocation=i, samples_s=(s,)) for i, s in enumerate((3.0, 1.0, 1.0))]
+    (warning,) = audit_warnings(blocks, [0], factor=1.5)
+    assert warning.code == "audited-slower"
+    assert warning.fields == {"audited_s": 3.0, "median_s": 1.0}
+    assert warning.code in UNRELIABLE
+    assert audit_warnings(blocks, [1], factor=1.5) == []
+    assert audit_warnings(blocks, [], factor=1.5) == []

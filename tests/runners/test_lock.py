@@ -172,6 +172,29 @@ def test_the_lock_is_free_again_after_an_exception():
     assert not is_held()
 
 
+FORK = """
+import os, sys
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.runners.lock import hold_lock
+info = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
+with hold_lock(info, lambda who: None):
+    if not os.fork():
+        sys.stdin.read()
+        os._exit(0)
+print("released", flush=True)
+os.wait()
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lock():
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"released\n"
+        assert not is_held()
+
+
 def test_programs_on_a_gpu_that_do_not_wait_are_named(monkeypatch):
     gpu = DeviceInfo(name="cuda:0", kind="cuda", model="", arch="sm_90", uuid="0" * 32)
     mine, parent, gone = os.getpid(), os.getppid(), 2**22 + 1

@@ -671,6 +671,10 @@ TEMPLATES = {
         "unreliable: blocks took from {low_s:time} to {high_s:time}, so it is not ranked: measure"
         " on a quiet machine, or allow more blocks ({@max_allocations})"
     ),
+    "audited-slower": (
+        "unreliable: a block whose work was audited took {audited_s:time}, the median block"
+        " {median_s:time}, so it is not ranked: measure on a quiet machine"
+    ),
     "fixed-cost": (
         "{samples:n sample} included a replay's fixed cost, because 2N launches took no longer than"
         " N: allow more time ({@max_s}), which makes samples longer"

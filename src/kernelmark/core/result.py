@@ -26,7 +26,7 @@ from kernelmark.core.units import plain_number
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
 # Codes of warnings that make a median unreliable: it is shown with a mark, and not ranked.
-UNRELIABLE = ("few-blocks", "blocks-disagree")
+UNRELIABLE = ("few-blocks", "blocks-disagree", "audited-slower")
 # Blocks disagree if the interval of their median spans this factor: the median may then lie
 # between two modes, at a time that no launch took.
 DISAGREEMENT = 4.0

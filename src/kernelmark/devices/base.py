@@ -140,8 +140,9 @@ class Device(ABC):
         """Free memory, immediately or in `release_freed`."""
 
     def release_freed(self, *, wait: bool = True) -> None:
-        """Return freed memory to the system, for other processes and libraries. Without `wait`
-        this may go on until the next call of `allocate` or `free_bytes`."""
+        """Return freed memory to the system, for other processes and libraries. Without `wait`,
+        return immediately; the next `allocate`, `free_bytes` or `release_freed` waits for it and
+        raises its errors."""
 
     @abstractmethod
     def free_bytes(self) -> int:

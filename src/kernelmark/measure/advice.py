@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import DISAGREEMENT, UNRELIABLE, Block
+from kernelmark.core.result import DISAGREEMENT, Block
 from kernelmark.core.timing import Duty, Timing
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
@@ -18,7 +19,8 @@ INTERVAL_WARNINGS = (
     "interval-above-target",
     "interval-one-sample",
     "interval-one-block",
-    *UNRELIABLE,
+    "few-blocks",
+    "blocks-disagree",
 )
 
 
@@ -41,6 +43,18 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
         medians = [block.median_s for block in blocks]
         warnings.append(Reason("blocks-disagree", low_s=min(medians), high_s=max(medians)))
     return warnings
+
+
+def audit_warnings(blocks: Sequence[Block], audited: Sequence[int], factor: float) -> list[Reason]:
+    """Warn if the median block took less than an audited one by more than `factor`: a kernel may
+    have skipped work in blocks that were not audited."""
+    if not audited:
+        return []
+    median_s = statistics.median(block.median_s for block in blocks)
+    audited_s = max(blocks[number].median_s for number in audited)
+    if audited_s <= factor * median_s:
+        return []
+    return [Reason("audited-slower", audited_s=audited_s, median_s=median_s)]
 
 
 def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reason]:

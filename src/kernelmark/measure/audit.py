@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from kernelmark.core.result import Check
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Device
 from kernelmark.measure.check import Checker, Launchable, PendingCheck, check_audit_time, combine
@@ -23,6 +24,8 @@ from kernelmark.measure.sets import Arena
 # longer than launching it.
 _LEAST_LAUNCHES, _HOST_LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 1, 16
 _SLACK_SHARE = 8
+# Longer replays of at most this many launches are projected in all their sets, others in one.
+_ALL_PROJECTED = 4
 # Launches whose output is read as soon as they end. Several on a CPU, where a background thread may
 # finish before the first read.
 _SINGLE_LAUNCHES, _HOST_SINGLE_LAUNCHES = 1, 4
@@ -71,6 +74,10 @@ class Audit:
         self._launches = 1
         self._short_s: list[float] = []
         self._long_s: list[float] = []
+        # Whether launches timed again after a slow audit took as long as those of the block.
+        # Otherwise the device has become slower, or the kernel has noticed the audit.
+        self.repeatable = True
+        self._timed_s = 0.0
 
     def run(self, timed_s: float, retime: Retime) -> PendingCheck:
         """Audit the block, whose launches took `timed_s` each. `retime` is called if audited
@@ -80,6 +87,7 @@ class Audit:
             wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
             fit = (len(self._arena.sets) - 1) // 2
             self._launches = max(1, min(wanted, _MOST_LAUNCHES, fit))
+        self._timed_s = timed_s
         pending = [self._single_launches(), *self._round()]
         if not self._device.real_time:
             return lambda: combine([part() for part in pending])
@@ -88,9 +96,14 @@ class Audit:
             pending += self._round()
             baselines.append(max(timed_s, retime()))
         baseline_s = statistics.median(baselines)
+        self.repeatable = baseline_s <= FACTOR * timed_s + self._slack_s / self._launches
         is_slow = self._is_slow(baseline_s)
         time_check = check_audit_time(self._launch_s(), baseline_s, is_slow=is_slow)
         return lambda: combine([*(part() for part in pending), time_check])
+
+    def refuse(self) -> Check:
+        """Return the failed check of a block whose times cannot be repeated."""
+        return check_audit_time(self._launch_s(), self._timed_s, is_slow=True)
 
     def _single_launches(self) -> PendingCheck:
         """Launch some sets one by one, and read each output as soon as its launch has ended."""
@@ -117,8 +130,9 @@ class Audit:
                 self._checker.verify(
                     self._kernel,
                     self._arena,
-                    order,
-                    projected=len(order) if times == 2 and len(order) <= 4 else times - 1,
+                    # In another order: a kernel may know which launch of a replay was the first.
+                    self._checker.draw(order, len(order)),
+                    projected=len(order) if times == 2 and len(order) <= _ALL_PROJECTED else 1,
                     untouched=others[len(warm) :],
                 )
             )

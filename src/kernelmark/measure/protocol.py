@@ -22,12 +22,14 @@ from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopRe
 from kernelmark.core.timing import Cache, Duty, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.advice import (
+    audit_warnings,
     block_warnings,
     interval_warnings,
     reliability_warnings,
     sample_warnings,
     warmup_warnings,
 )
+from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
 from kernelmark.measure.audit import Audit
 from kernelmark.measure.bind import Binder, BoundBlock, Prepare
 from kernelmark.measure.check import CHECKED_SETS, Checker, Launchable, PendingCheck, combine
@@ -134,7 +136,9 @@ class _BlockLoop:
         )
         self._spread = PROCESS_SPREAD if device.real_time else 0.0
         # Random, so that a kernel cannot predict which block is audited.
-        self._audited_block = secrets.randbelow(timing.allocations)
+        self._next_audit = secrets.randbelow(timing.allocations)
+        self._audited: list[int] = []  # blocks whose times were repeatable
+        self._unrepeatable = 0  # audited blocks whose times were not
         self._blocks: list[Block] = []
         self._checks: list[PendingCheck] = []
         self._kernel = KernelInfo()
@@ -191,6 +195,7 @@ class _BlockLoop:
             *block_warnings(self._blocks, timing.threads or self._device.info.units, timing.duty),
             *interval_warnings(interval, target),
             *reliability_warnings(self._blocks, interval, timing.allocations),
+            *audit_warnings(self._blocks, self._audited, AUDIT_FACTOR),
         ]
         return Measurement(
             blocks=tuple(self._blocks),
@@ -236,9 +241,11 @@ class _BlockLoop:
                 timed_s=self._timed_s,
                 next_s=self._block_s,
             )
-            if number == self._audited_block or (stop and number < self._audited_block):
-                self._audit(block)
-            return stop
+            if number == self._next_audit or (stop and number < self._next_audit):
+                self._audit(number, block)
+            # Another block shows whether the device became slower or the kernel noticed the audit.
+            undecided = self._unrepeatable == 1 and not self._audited
+            return None if undecided else stop
         finally:
             self._binder.retire(block)
 
@@ -274,8 +281,10 @@ class _BlockLoop:
             )
         self._setup_s = time.perf_counter() - start
 
-    def _audit(self, block: BoundBlock) -> None:
-        """Check and time launches on rewritten inputs, after the block's own check."""
+    def _audit(self, number: int, block: BoundBlock) -> None:
+        """Check and time launches on rewritten inputs, after the block's own check. If the block's
+        times cannot be repeated, audit the next one too: a kernel that works honestly from an
+        audit on does so in both, and is refused."""
         audit = Audit(
             device=self._device,
             checker=self._checker,
@@ -287,6 +296,13 @@ class _BlockLoop:
         with self._clock("check"):
             timed_s = self._blocks[-1].median_s
             self._checks.append(audit.run(timed_s, partial(self._retime, block.sampler)))
+        if audit.repeatable:
+            self._audited.append(number)
+            return
+        self._unrepeatable += 1
+        self._next_audit = number + 1
+        if self._unrepeatable > 1:
+            self._checks.append(audit.refuse)
 
     def _retime(self, sampler: Sampler) -> float:
         """Return the current seconds per launch, by samples like the timed ones. Every set is

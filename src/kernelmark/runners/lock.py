@@ -43,6 +43,8 @@ def hold_lock(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Ite
         yield
     finally:
         if handle is not None:
+            # A child that a kernel forked has a copy of the descriptor, which would keep the lock.
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 

@@ -107,10 +107,11 @@ class Server:
             raise UsageError(Reason("worker-only-compiles"))
         with hold_lock(self.info, self._send_waiting):
             result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
-        # In the background, while the parent reads the result and sends the next case.
+        # While the parent reads the result and sends the next case.
         self.opened.release_freed(wait=False)
         result = dataclasses.replace(result, device=self.device)
         self.send("reply", result=codec.to_document(result))
+        self.opened.release_freed()  # an error ends this worker, and not the next case
         if case.backend not in self._loaded:
             # Otherwise each collection scans the objects of a large library, which takes 0.1 s.
             self._loaded.add(case.backend)

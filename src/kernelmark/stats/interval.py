@@ -93,7 +93,7 @@ def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[floa
     allowed = (1.0 - level) / 2
     below = 0.0
     rank = 0
-    # Twelve standard deviations below the median the probabilities do not add up to anything.
+    # Start 12 standard deviations below the middle: what is before that is negligible.
     for k in range(max(0, int(count / 2 - 6 * math.sqrt(count))), count // 2):
         below += math.exp(
             math.lgamma(count + 1)
@@ -145,23 +145,26 @@ def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval
     modes = find_modes([block.samples_s for block in blocks])
     if len(blocks) == 1:
         return replace(single_interval(blocks[0].samples_s, level), modes=modes)
-    unimodal, multimodal = interval_bounds(blocks, level)
-    return replace(multimodal if modes else unimodal, modes=modes)
+    interval = medians_interval(blocks, level)
+    if modes:
+        interval = with_samples(interval, blocks, level)
+    return replace(interval, modes=modes)
 
 
-def interval_bounds(blocks: Sequence[Block], level: float = LEVEL) -> tuple[Interval, Interval]:
-    """Return the `measured_interval` of two or more blocks if their samples have no modes, and if
-    they have: the second contains the first."""
+def medians_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval:
+    """Return the `measured_interval` of two or more blocks whose samples have no modes."""
     by_process: dict[int, list[float]] = {}
     for block in blocks:
         by_process.setdefault(block.process, []).append(block.median_s)
     low, high = nested_interval(list(by_process.values()), level)
+    return Interval(low_s=low, high_s=high)
+
+
+def with_samples(interval: Interval, blocks: Sequence[Block], level: float = LEVEL) -> Interval:
+    """Return the interval extended by the order statistics of all samples."""
     samples = [time_s for block in blocks for time_s in block.samples_s]
-    first, last = order_interval(samples, level) or (low, high)
-    return (
-        Interval(low_s=low, high_s=high),
-        Interval(low_s=min(low, first), high_s=max(high, last)),
-    )
+    low, high = order_interval(samples, level) or (interval.low_s, interval.high_s)
+    return replace(interval, low_s=min(low, interval.low_s), high_s=max(high, interval.high_s))
 
 
 def widened(interval: Interval, fraction: float) -> Interval:

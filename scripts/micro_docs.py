@@ -41,10 +41,10 @@ result.metric("l1_bytes_per_clk").value
 metrics. Without a name, each of these and `--all` run all benchmarks. `l2-cache` and `l2_cache` are
 the same. `kmark micro` stores a run like any other, one result per benchmark: points, metrics,
 clocks and power of the device during the benchmark, and the time it took. `kmark show`, `compare`,
-`history`, `export`, `import` and `list runs` accept these runs too. `kmark micro show`, `compare`
-and `import` do the same, but there `latest` is the latest run of microbenchmarks. `--json` writes
-the run as a document; `kmark micro NAME --csv FILE` writes a row per point, `kmark export --csv
-FILE` a row per metric. Files of older versions are still read. Figures need `pip install
+`history`, `export`, `import` and `list runs` accept these runs too, by id; `latest` never names one
+there. In `kmark micro show` and `compare`, `latest` is the latest run of microbenchmarks. `--json`
+writes the run as a document; `kmark micro NAME --csv FILE` writes a row per point, `kmark export
+--csv FILE` a row per metric. Files of older versions are still read. Figures need `pip install
 "kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
 
 ## Method

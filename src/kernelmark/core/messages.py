@@ -412,6 +412,9 @@ TEMPLATES = {
         "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list"
         " runs{@store}' lists what is stored"
     ),
+    "show-micro": (
+        "`kmark micro show{@store}` shows the newest of them; `kmark run` adds runs of cases"
+    ),
     "measure-micro": "measure it: kmark micro {names}{@store}",
     "free-space": (
         "free some space, or choose another path with --store; what was stored before is intact"
@@ -1013,7 +1016,11 @@ TEMPLATES = {
     "run-in-store": "run {run} is already in the store {store}",
     "run-ambiguous": "{count} runs have an id that begins with {ref!r}",
     "run-unknown": "no run has the {by:or} {ref!r}",
-    "run-before-first": "latest~{back} is before the first run: the store has {count}",
+    "run-before-first": (
+        "latest~{back} is before the first run: the store has {count}, not counting"
+        " microbenchmarks and roofs"
+    ),
+    "only-micro-runs": "the store has only runs of microbenchmarks",
     "token-exists": "there is already a token {name!r}",
     # Problems without a plan
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",

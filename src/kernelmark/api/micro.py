@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmark.api.results import Results
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.stopping import interruptible
@@ -146,20 +146,23 @@ def is_run(results: Sequence[Result]) -> bool:
 
 
 def find_run(ref: str, store: Store) -> str:
-    """Return the id of a run of microbenchmarks. `latest`, `latest~1`, … count only such runs;
-    other refs are resolved as for any run."""
+    """Return the id of a run of microbenchmarks. `latest`, `latest~1`, … count only such runs, and
+    not those of roofs; other refs are resolved as for any run."""
     match = _LATEST.match(ref)
     if match is None:
         return store.run(ref).id
     back = int(match[1] or 0)
     runs = store.runs(limit=back + 1, suites=(MICRO_SUITE,))
+    if back < len(runs):
+        return runs[back].id
+    roofs = len(store.runs(suites=(ROOFS_SUITE,)))
     if not runs:
         raise NothingToDo(
-            Reason("no-micro-runs"), hint=Reason("measure-micro", names="cache latency")
+            Reason("no-micro-runs", roofs=roofs),
+            hint=Reason("measure-micro", names="cache latency"),
         )
-    if back >= len(runs):
-        newest = ", ".join(run.id for run in runs[:5])
-        raise UsageError(
-            Reason("too-few-micro-runs", count=len(runs)), hint=f"the newest are: {newest}"
-        )
-    return runs[back].id
+    newest = ", ".join(run.id for run in runs[:5])
+    raise UsageError(
+        Reason("too-few-micro-runs", count=len(runs), roofs=roofs),
+        hint=f"the newest are: {newest}",
+    )

@@ -392,8 +392,10 @@ TEMPLATES = {
     "stdin-format": "stdin is read as kernelmark's own JSON only, not as {format}",
     "no-runs": "there is no run to look back at",
     "no-result-matches": "no stored result matches",
-    "no-micro-runs": "no microbenchmarks are stored",
-    "too-few-micro-runs": "there are too few runs of microbenchmarks: {count}",
+    "no-micro-runs": "no run of kmark micro is stored{roofs:if , only of kmark roofs}",
+    "too-few-micro-runs": (
+        "there are too few runs of kmark micro: {count}{roofs:if , not counting kmark roofs}"
+    ),
     "figure-takes": "{figure} takes {wanted}",
     "dashboard-address": "{url!r} is not the address of a dashboard",
     "address-with-password": "an address with a user name or password is not accepted",

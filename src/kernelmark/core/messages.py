@@ -175,7 +175,7 @@ TEMPLATES = {
     "push-failed": "{url} does not answer: {cause}",
     "push-refused": "the dashboard refused ({status}): {cause}",
     "run-differs": "the store has another run with the id {run}",
-    "hinted": "{cause} ({hint})",
+    "hinted": "{cause}{hint:aside}",
     "at": "{where}: {cause}",
     "not-installed": "{needs} needs {name}, which is not installed",
     "variable-unset": "the variable {name} is not set",
@@ -644,7 +644,7 @@ TEMPLATES = {
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
-        "interval: {width:spread} is above the target of ±{target:.1%}: allow more time ({@max_s})"
+        "interval: {width:spread} is above the target of {target:spread}: allow more time ({@max_s})"
         " or more blocks ({@max_allocations})"
     ),
     "interval-one-sample": "interval: one sample: there is no interval; allow more time",

@@ -46,6 +46,7 @@ class Pace:
         self, names: Sequence[str], way: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.open = list(names)
+        self._names = tuple(names)
         self._means = Means.of_machine()
         self._way = way
         self._clock = clock
@@ -53,11 +54,16 @@ class Pace:
 
     @property
     def left_s(self) -> float | None:
-        """Expected seconds of the benchmarks still to run, with the mean for those never measured
-        before; None if that is all of them."""
-        known = [self._means.get(self._name(name)) for name in self.open]
-        seen = [seconds for seconds in known if seconds is not None]
-        return len(known) * statistics.fmean(seen) if seen else None
+        """Expected seconds of the benchmarks still to run, with the median of the others for those
+        never measured before; None if that is most of them: `incore` takes a fortieth of
+        `roofline`, and the first one of all also builds kernels."""
+        means = {name: self._means.get(self._name(name)) for name in self._names}
+        seen = [seconds for seconds in means.values() if seconds is not None]
+        if not seen or 2 * len(seen) < len(means):
+            return None
+        usual = statistics.median(seen)
+        known = (means[name] for name in self.open)
+        return sum(usual if seconds is None else seconds for seconds in known)
 
     def take(self, name: str) -> None:
         """Record that a benchmark has ended now."""

@@ -644,8 +644,8 @@ TEMPLATES = {
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
-        "interval: {width:spread} is above the target of {target:spread}: allow more time ({@max_s})"
-        " or more blocks ({@max_allocations})"
+        "interval: {width:spread} is above the target of {target:spread}: allow more time"
+        " ({@max_s}) or more blocks ({@max_allocations})"
     ),
     "interval-one-sample": "interval: one sample: there is no interval; allow more time",
     "interval-one-block": (

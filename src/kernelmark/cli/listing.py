@@ -218,7 +218,7 @@ def runs(place: str | None, limit: int) -> Table:
     from kernelmark.runners import alive
     from kernelmark.stores import open_store
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     with open_store(place, readonly=True) as store:
         for run in store.runs(limit=limit):
             state = alive.current_state(run)
@@ -234,7 +234,10 @@ def runs(place: str | None, limit: int) -> Table:
                     _results_text(counts, run.cases, running=state is RunState.RUNNING),
                 )
             )
+    columns: tuple[str, ...]
     columns = ("run", "label", "suite", "started", "took", "state", "results")
+    if not any(row[1] for row in rows):
+        columns, rows = _without_second(columns, rows)
     return _keeping(
         _table(columns, rows, right=("took",)),
         ("run", "started", "results"),
@@ -287,10 +290,15 @@ def micro_runs(place: str | None, limit: int) -> Table:
     columns: tuple[str, ...]
     columns = ("run", "suite", "device", "arch", "host", "started", "benchmarks", "results")
     if all(row[1] == MICRO_SUITE for row in rows):  # `latest` does not count runs of roofs
-        columns = (columns[0], *columns[2:])
-        rows = [(row[0], *row[2:]) for row in rows]
+        columns, rows = _without_second(columns, rows)
     kept = ("run", "started", "results")
     return _keeping(_table(columns, rows), kept, usual={"suite": MICRO_SUITE})
+
+
+def _without_second(
+    columns: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    return (columns[0], *columns[2:]), [(row[0], *row[2:]) for row in rows]
 
 
 def _keeping(table: Table, kept: tuple[str, ...], *, usual: Mapping[str, str]) -> Table:

@@ -41,10 +41,10 @@ result.metric("l1_bytes_per_clk").value
 metrics. Without a name, each of these and `--all` run all benchmarks. `l2-cache` and `l2_cache` are
 the same. `kmark micro` stores a run like any other, one result per benchmark: points, metrics,
 clocks and power of the device during the benchmark, and the time it took. `kmark show`, `compare`,
-`history`, `export`, `import` and `list runs` accept these runs too. `kmark micro show`, `compare`
-and `import` do the same, but there `latest` is the latest run of microbenchmarks. `--json` writes
-the run as a document; `kmark micro NAME --csv FILE` writes a row per point, `kmark export --csv
-FILE` a row per metric. Files of older versions are still read. Figures need `pip install
+`history`, `export`, `import` and `list runs` accept these runs too, by id; `latest` never names one
+there. In `kmark micro show` and `compare`, `latest` is the latest run of microbenchmarks. `--json`
+writes the run as a document; `kmark micro NAME --csv FILE` writes a row per point, `kmark export
+--csv FILE` a row per metric. Files of older versions are still read. Figures need `pip install
 "kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
 
 ## Method
@@ -110,13 +110,13 @@ one device. `kmark history --micro NAME` does the same over runs of microbenchma
 
 `kmark roofs` measures and stores FLOP/s by dtype on the vector and the matrix units, bytes/s by
 level and the cost of a launch; on a CPU only FLOP/s of the vector units and bytes/s of main memory.
-A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, and `latest`
-never names one. `kmark run`, `kmark show` and reports compute percentages from the roofs that were
-the newest when the run began, whether higher or lower than the ones before: those of a stored run
-do not change when roofs are measured again. [measuring.md](measuring.md#percent-of-roof) describes
-when `kmark run` measures them itself. An unsteady roof (repeated passes did not agree, because
-other work ran; see column `how`) never replaces a steady one, however old; a note names the one
-that is kept.
+A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, as of suite
+`kmark roofs`, and `latest` never names one. `kmark run`, `kmark show` and reports compute
+percentages from the roofs that were the newest when the run began, whether higher or lower than the
+ones before: those of a stored run do not change when roofs are measured again.
+[measuring.md](measuring.md#percent-of-roof) describes when `kmark run` measures them itself. An
+unsteady roof (repeated passes did not agree, because other work ran; see column `how`) never
+replaces a steady one, however old; a note names the one that is kept.
 
 The column `share` of `kmark roofs` is the measured roof divided by the value in the vendor's data
 sheet (`src/kernelmark/micro/data/datasheet.toml`). Percentages of results never use data sheets.

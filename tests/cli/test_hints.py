@@ -35,3 +35,10 @@ def test_a_word_is_suggested_only_if_it_is_close(refused, word: str, close: str)
 def test_a_backend_may_be_a_kernel_file_of_any_kind(refused) -> None:
     hint = refused("run", "-o", "gemm", "-b", "nonesuch", reason="unknown-name").err
     assert all(suffix in hint for suffix in backends.FILES)
+
+
+@pytest.mark.parametrize(("command", "choice"), [("list", "backends"), ("plot", "roofline")])
+def test_the_choices_of_a_missing_argument_are_in_the_hint(refused, command, choice) -> None:
+    sentence, hint = refused(command).err.splitlines()
+    assert sentence.endswith("'")
+    assert choice in hint

@@ -4,19 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelmark import backends, devices, ops
 from kernelmark.backends.torch import build as torch_build
+from kernelmark.cli import listing
 from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
-from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.metric import WIDE, Metric
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import ResultSet, Run, Status
+from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.gpu import pack
+from kernelmark.report.draw import draw
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
 from kernelmark.tune.install import emitters
@@ -77,12 +81,14 @@ def test_runs_are_listed_newest_first(kmark, stored, fake_words):
     ] * 2
     assert rows[0]["started"] > rows[1]["started"] > 1e9
     assert all(0 < row["took_s"] < 600 for row in rows)
-    assert kmark("list", "runs").out.count("all ok") == 1
+    wrong, ok = kmark("list", "runs").out.splitlines()[2:]
+    assert (wrong.split()[-2:], ok.split()[-3:]) == (["2", "wrong"], ["all", "2", "ok"])
     assert len(json.loads(kmark("list", "runs", "--limit", "1", "--json", "-").out)) == 1
 
 
-def add_micro(store, run_id, started, *results):
-    run = Run(id=run_id, started=started, environment=Environment(host="box"), suite=MICRO_SUITE)
+def add_micro(store, run_id, started, *results, **fields):
+    usual = {"suite": MICRO_SUITE, "state": RunState.DONE, "environment": Environment(host="box")}
+    run = Run(id=run_id, started=started, **usual | fields)
     store.add_result_set(ResultSet(run=run, results=results))
 
 
@@ -104,6 +110,52 @@ def test_runs_of_microbenchmarks_are_listed_newest_first(kmark, tmp_path):
     assert (only["run"], only["host"], only["benchmarks"]) == ("two", "box", ["cache"])
     assert (only["started"], only["results"]) == (3e8, {"timeout": 1})
     assert kmark("micro", "show", only["run"], "--store", place).code == 0
+
+
+def test_a_disturbed_benchmark_is_counted_as_such(kmark, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    steady = Metric(name="x", value=1.0, unit="", spread=0.01)
+    results = (
+        micro_result(metrics=(steady,)),
+        micro_result("latency", metrics=(replace(steady, spread=2 * WIDE),)),
+    )
+    with open_store(place) as store:
+        add_micro(store, "one", 1.0, *results, cases=8, state=RunState.INTERRUPTED)
+    for what in ("runs", "micro"):
+        (row,) = json.loads(kmark("list", what, "--store", place, "--json", "-").out)
+        assert row["results"] == {"ok": 1, "disturbed": 1}
+        shown = kmark("list", what, "--store", place).out.splitlines()[-1]
+        assert "1 ok, 1 disturbed" in shown
+        assert ("6 missing" in shown) is (what == "runs")
+    last = kmark("show", "one", "--store", place).err.splitlines()[-1]
+    assert "1 ok, 1 disturbed" in last
+
+
+def test_every_run_has_its_results_on_a_narrow_terminal(tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    with open_store(place) as store:
+        add_micro(store, "20261118-120000-aaaaaa", 1e9, micro_result(), cases=1, finished=1e9 + 9)
+        add_micro(store, "20261118-130000-bbbbbb", 2e9, cases=3, finished=2e9 + 9)
+    lines = [line.text for line in draw(listing.runs(place, 20), 80)]
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[-2:] for line in lines[2:]] == [["3", "missing"], ["1", "ok"]]
+
+
+def test_runs_of_roofs_are_marked_and_not_counted_as_latest(kmark, refused, tmp_path):
+    place = ("--store", str(tmp_path / "other.sqlite"))
+    with open_store(place[1]) as store:
+        add_micro(store, "roofs", 5.0, micro_result(), suite=ROOFS_SUITE)
+    refused("micro", "show", *place, code=4, reason="no-micro-runs", roofs=1)
+    with open_store(place[1]) as store:
+        add_micro(store, "one", 1.0, micro_result())
+    found = json.loads(kmark("list", "micro", *place, "--json", "-").out)
+    assert [(row["run"], row["suite"]) for row in found] == [
+        ("roofs", ROOFS_SUITE),
+        ("one", MICRO_SUITE),
+    ]
+    lines = kmark("list", "micro", *place).out.splitlines()[2:]
+    assert [ROOFS_SUITE in line for line in lines] == [True, False]
+    refused("micro", "show", "latest~1", *place, reason="too-few-micro-runs", count=1, roofs=1)
 
 
 def test_runs_of_microbenchmarks_need_a_store(refused):

@@ -50,7 +50,7 @@ def test_a_benchmark_is_measured_shown_and_stored(kmark, tmp_path):
         *("brief", "add_i64"),
     )
     with open_store(tmp_path / "store.sqlite") as store:
-        assert store.result_set(store.run().id) == found
+        assert store.result_set(store.runs()[0].id) == found
 
 
 def test_where_a_run_is_stored_follows_its_table(kmark, monkeypatch):
@@ -316,7 +316,9 @@ def test_a_comparison_goes_where_it_is_asked_for(kmark, tmp_path):
     (record, *_) = json.loads(kmark(*words, "--json", "-").out)["rows"]
     assert record["metric"] == "latency_add_i64"
     assert record["ratio"] == pytest.approx(record["head_value"] / record["base_value"])
-    assert record == json.loads(kmark("compare", *words[2:], "--json", "-").out)["rows"][0]
+    (head, _) = json.loads(kmark("list", "micro", "--json", "-").out)
+    as_run = kmark("compare", str(file), head["run"], "--json", "-")
+    assert record == json.loads(as_run.out)["rows"][0]
     assert "drawn" in kmark(*words, "-f", str(figure)).err
     drawn = {point["who"] for point in json.loads(figure.read_text())["data"]["values"]}
     assert len(drawn) == 2
@@ -349,7 +351,7 @@ def test_ctrl_c_tells_what_is_kept(kmark, tmp_path, monkeypatch):
     found = codec.loads(place.read_text(), ResultSet)
     assert [one.case.problem.op for one in found.results] == ["instructions"]
     with open_store(tmp_path / "store.sqlite") as store:
-        assert store.run().state is RunState.INTERRUPTED
+        assert store.runs()[0].state is RunState.INTERRUPTED
 
 
 def test_a_figure_of_what_failed_is_not_drawn(kmark, tmp_path, monkeypatch):
@@ -410,19 +412,37 @@ def test_a_run_of_microbenchmarks_is_a_run_like_others(kmark, tmp_path):
     assert kmark(*QUICK, "--json", file).code == 0
     other = ("--store", str(tmp_path / "other.sqlite"))
     assert kmark("import", file, *other).code == 0
-    for words in (("show", file), ("show", *other), ("show", *other, "--samples")):
+    written = codec.loads((tmp_path / "m.json").read_text(), ResultSet)
+    run = written.run.id
+    for words in (("show", file), ("show", run, *other), ("show", run, *other, "--samples")):
         assert "latency_add_i64" in kmark(*words).out
-    record = kmark("export", *other, "--csv", "-").out
+    record = kmark("export", run, *other, "--csv", "-").out
     assert record.splitlines()[0].endswith(",metric,value,unit")
-    assert codec.loads(kmark("export", *other).out, ResultSet) == codec.loads(
-        (tmp_path / "m.json").read_text(), ResultSet
-    )
-    assert "| latency_add_i64 |" in kmark("export", *other, "--md", "-").out
-    same = json.loads(kmark("compare", file, "latest", *other, "--json", "-").out)
+    assert codec.loads(kmark("export", run, *other).out, ResultSet) == written
+    assert "| latency_add_i64 |" in kmark("export", run, *other, "--md", "-").out
+    same = json.loads(kmark("compare", file, run, *other, "--json", "-").out)
     assert same["counts"] == {"same": len(same["rows"])}
     assert "latency_add_i64" in kmark("history", "-o", "instructions", *other).out
     (row,) = json.loads(kmark("list", "runs", *other, "--json", "-").out)
     assert row["results"] == {"ok": 1}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show",),
+        ("export", "latest", "--csv", "-"),
+        ("compare", "latest", "latest~1"),
+        ("plot", "bars", "-f", "x.json"),
+        ("report", "-f", "x.html"),
+        ("delete", "latest", "-y"),
+        ("history", "--pin", "golden"),
+    ],
+)
+def test_latest_is_a_run_of_cases_outside_of_micro(kmark, refused, words):
+    assert kmark(*QUICK).code == 0
+    refused(*words, code=4, reason="only-micro-runs")
+    assert kmark("micro", "show", "latest").code == 0
 
 
 @pytest.mark.parametrize(

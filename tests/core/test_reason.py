@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import pickle
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,20 @@ def test_settings_are_named_as_the_reader_types_them():
     assert "Timing.max_s" in format_reason(Reason("worst-of", cause=WIDE, count=2), PYTHON)
     assert names_settings(WIDE)
     assert not names_settings(Reason("late-write"))
+
+
+@pytest.mark.parametrize("target", [0.0001, 0.00034, 1e-6])
+def test_a_small_target_is_not_rounded_to_zero(target):
+    text = str(Reason("interval-above-target", width=3 * target, target=target))
+    shown = [float(number) for number in re.findall(r"±([0-9.e-]+) %", text)]
+    assert shown == pytest.approx([300 * target, 100 * target], rel=0.05)
+
+
+@pytest.mark.parametrize(("hint", "nested"), [("install x", False), ("install x (libx.so)", True)])
+def test_a_hint_with_brackets_is_not_put_in_brackets(hint, nested):
+    text = str(Reason("hinted", cause=Reason("library-missing", library="y", vendor=""), hint=hint))
+    assert hint in text
+    assert (f"({hint})" in text) is not nested
 
 
 def test_a_cause_is_found_inside():
@@ -155,7 +170,7 @@ def test_what_has_no_code_is_a_plain_sentence_as_in_old_files():
         {"code": "interval-above-target", "fields": {"width": "wide"}},
         {"code": "interval-above-target", "fields": None},
         {"code": "interval-above-target", "fields": 1},
-        {"code": "interval-above-target", "fields": {"width": 1.0, "target": 10**400}},
+        {"code": "samples-spread", "fields": {"spread": 10**400}},
     ],
 )
 def test_what_this_version_cannot_format_keeps_its_sentence(document):

@@ -154,6 +154,27 @@ def test_changes_text():
     assert report.changes_text([]) == "nothing that was recorded"
 
 
+def test_the_series_of_a_problem_follow_each_other():
+    def short(m, backend):
+        return story([Point(1e-3, series=f"gemm m={m} | {backend} | {{}} | t | x")] * 3)
+
+    shown = [short(2, "a"), short(1, "a"), short(2, "b"), short(1, "b")]
+    rows = report.table(history(), shown).rows
+    assert [row[:2] for row in rows] == [
+        ("gemm m=2", "a"),
+        ("gemm m=2", "b"),
+        ("gemm m=1", "a"),
+        ("gemm m=1", "b"),
+    ]
+
+
+@pytest.mark.parametrize(("runs", "said"), [(20, False), (21, True)])
+def test_a_trend_of_the_newest_points_only_says_so(runs, said):
+    table = report.table(history(), [story([Point(1e-3, run_id=f"r{i}") for i in range(runs)])])
+    (name,) = (column.name for column in table.columns if column.name.startswith("trend"))
+    assert ("20" in name) is said
+
+
 def test_columns_without_a_value_are_left_out(make_result):
     young = story([Point(1e-3), Point(1e-3, run_id="s")])
     found = flagged(make_result())

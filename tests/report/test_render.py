@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kernelmark.api.results import Results
 from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import KernelInfo, Mode, Status
+from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.result import Check, KernelInfo, Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import render, tables
 from kernelmark.report.detail import detail
@@ -127,6 +128,26 @@ def test_a_parameter_that_is_called_like_a_column_has_one_too(make_result, make_
     assert (own["param_bytes"], own["param_status"], own["param_unit"]) == ("f32", 3, "yes")
     assert gemm["param_status"] is None
     assert list(own) == list(gemm) == render.columns(tables.rows(results))
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [("late-write", ["reason"]), ("interval-one-sample", ["reason", "detail"]), ("", ["detail"])],
+)
+def test_detail_shows_the_reason_of_a_wrong_result_once(make_result, make_set, error, shown):
+    found = make_result(status=Status.WRONG)
+    check = Check(
+        positions=1,
+        worst=2.0,
+        max_abs=1.0,
+        unwritten=0,
+        guards_intact=True,
+        detail=Reason("late-write"),
+    )
+    wrong = dataclasses.replace(found, check=check, error=Reason(error) if error else NO_REASON)
+    tables_shown = detail(tables.rows(make_set(wrong))[0])
+    names = [name for table in tables_shown for name, *_ in table.rows]
+    assert [name for name in names if name in ("reason", "detail")] == shown
 
 
 def test_detail_shows_what_a_compiler_chose(make_result, make_set):

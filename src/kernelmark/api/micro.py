@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmark.api.results import Results
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.stopping import interruptible
@@ -46,6 +46,7 @@ class Pace:
         self, names: Sequence[str], way: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.open = list(names)
+        self._names = tuple(names)
         self._means = Means.of_machine()
         self._way = way
         self._clock = clock
@@ -53,11 +54,16 @@ class Pace:
 
     @property
     def left_s(self) -> float | None:
-        """Expected seconds of the benchmarks still to run, with the mean for those never measured
-        before; None if that is all of them."""
-        known = [self._means.get(self._name(name)) for name in self.open]
-        seen = [seconds for seconds in known if seconds is not None]
-        return len(known) * statistics.fmean(seen) if seen else None
+        """Expected seconds of the benchmarks still to run, with the median of the others for those
+        never measured before; None if that is most of them: `incore` takes a fortieth of
+        `roofline`, and the first one of all also builds kernels."""
+        means = {name: self._means.get(self._name(name)) for name in self._names}
+        seen = [seconds for seconds in means.values() if seconds is not None]
+        if not seen or 2 * len(seen) < len(means):
+            return None
+        usual = statistics.median(seen)
+        known = (means[name] for name in self.open)
+        return sum(usual if seconds is None else seconds for seconds in known)
 
     def take(self, name: str) -> None:
         """Record that a benchmark has ended now."""
@@ -146,20 +152,23 @@ def is_run(results: Sequence[Result]) -> bool:
 
 
 def find_run(ref: str, store: Store) -> str:
-    """Return the id of a run of microbenchmarks. `latest`, `latest~1`, … count only such runs;
-    other refs are resolved as for any run."""
+    """Return the id of a run of microbenchmarks. `latest`, `latest~1`, … count only such runs, and
+    not those of roofs; other refs are resolved as for any run."""
     match = _LATEST.match(ref)
     if match is None:
         return store.run(ref).id
     back = int(match[1] or 0)
     runs = store.runs(limit=back + 1, suites=(MICRO_SUITE,))
+    if back < len(runs):
+        return runs[back].id
+    roofs = len(store.runs(suites=(ROOFS_SUITE,)))
     if not runs:
         raise NothingToDo(
-            Reason("no-micro-runs"), hint=Reason("measure-micro", names="cache latency")
+            Reason("no-micro-runs", roofs=roofs),
+            hint=Reason("measure-micro", names="cache latency"),
         )
-    if back >= len(runs):
-        newest = ", ".join(run.id for run in runs[:5])
-        raise UsageError(
-            Reason("too-few-micro-runs", count=len(runs)), hint=f"the newest are: {newest}"
-        )
-    return runs[back].id
+    newest = ", ".join(run.id for run in runs[:5])
+    raise UsageError(
+        Reason("too-few-micro-runs", count=len(runs), roofs=roofs),
+        hint=f"the newest are: {newest}",
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +16,9 @@ from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.backends.base import Backend
+    from kernelmark.core.result import Run
     from kernelmark.report.tables import Table
+    from kernelmark.stores.store import Store
 
 What = Annotated[
     Literal[
@@ -41,7 +42,6 @@ What = Annotated[
 OneOp = Annotated[
     str | None, o.option("-o --op OP", help="With ops, list this op's parameters and tensors.")
 ]
-_ALL_OK = "all ok"
 _MODEL = "model, or why it is not there"
 _WHY = "why it exists"
 _WRITES = "what it writes"
@@ -212,19 +212,17 @@ def suites() -> Table:
 
 
 def runs(place: str | None, limit: int) -> Table:
-    """Return a table of the newest runs; results that are all ok are not counted."""
-    from kernelmark.core.result import RunState, Status
+    """Return a table of the newest runs."""
+    from kernelmark.core.result import RunState
     from kernelmark.core.units import duration_text
     from kernelmark.runners import alive
     from kernelmark.stores import open_store
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     with open_store(place, readonly=True) as store:
         for run in store.runs(limit=limit):
-            counts = store.counts(run.id)
-            outcome = ", ".join(f"{count} {status.value}" for status, count in counts.items())
-            if counts == {Status.OK: run.cases}:
-                outcome = _ALL_OK
+            state = alive.current_state(run)
+            counts = result_counts(store, run)
             rows.append(
                 (
                     run.id,
@@ -232,35 +230,55 @@ def runs(place: str | None, limit: int) -> Table:
                     run.suite,
                     _when(run.started),
                     "" if run.took_s is None else duration_text(run.took_s),
-                    alive.current_state(run).value + (", excluded" if run.excluded else ""),
-                    str(run.cases),
-                    outcome,
+                    state.value + (", excluded" if run.excluded else ""),
+                    _results_text(counts, run.cases, running=state is RunState.RUNNING),
                 )
             )
-    columns = ("run", "label", "suite", "started", "took", "state", "cases", "results")
-    table = _table(columns, rows, right=("cases", "took"))
-    usual = {"state": RunState.DONE.value, "results": _ALL_OK}
-    return replace(
-        table,
-        columns=tuple(
-            replace(one, usual=usual.get(one.name, ""), keep=one.name in ("run", "started"))
-            for one in table.columns
-        ),
+    columns: tuple[str, ...]
+    columns = ("run", "label", "suite", "started", "took", "state", "results")
+    if not any(row[1] for row in rows):
+        columns, rows = _without_second(columns, rows)
+    return _keeping(
+        _table(columns, rows, right=("took",)),
+        ("run", "started", "results"),
+        usual={"state": RunState.DONE.value},
     )
+
+
+def result_counts(store: Store, run: Run) -> dict[str, int]:
+    """Return the number of results of a run by status; `disturbed` microbenchmarks are not ok."""
+    from kernelmark.core.micro import MICRO_SUITE
+    from kernelmark.report.tables import status_counts
+
+    if run.suite == MICRO_SUITE:
+        return status_counts(store.results(run.id))
+    return {status.value: count for status, count in store.counts(run.id).items()}
+
+
+def _results_text(counts: Mapping[str, int], cases: int, *, running: bool) -> str:
+    """Return `all 8 ok`, or `1 ok, 7 missing` with the number of cases without a result."""
+    if cases > 1 and counts == {"ok": cases}:
+        return f"all {cases} ok"
+    words = [f"{count} {word}" for word, count in counts.items()]
+    if cases > sum(counts.values()):
+        words.append(f"{cases - sum(counts.values())} {'left' if running else 'missing'}")
+    return ", ".join(words)
 
 
 def micro_runs(place: str | None, limit: int) -> Table:
     from kernelmark.cli.micro import opened_for_micro
     from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, benchmark_name
+    from kernelmark.report.tables import status_counts
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     with opened_for_micro(place) as store:
         for run in store.runs(limit=limit, suites=(MICRO_SUITE, ROOFS_SUITE)):
             found = list(store.results(run.id))
-            counts = Counter(result.status.value for result in found)
+            counts = status_counts(found)
             rows.append(
                 (
                     run.id,
+                    run.suite,
                     _each(result.device for result in found),
                     _each(result.arch for result in found),
                     run.environment.host,
@@ -269,8 +287,27 @@ def micro_runs(place: str | None, limit: int) -> Table:
                     ", ".join(f"{count} {status}" for status, count in counts.items()),
                 )
             )
-    columns = ("run", "device", "arch", "host", "started", "benchmarks", "results")
-    return _table(columns, rows)
+    columns: tuple[str, ...]
+    columns = ("run", "suite", "device", "arch", "host", "started", "benchmarks", "results")
+    if all(row[1] == MICRO_SUITE for row in rows):  # `latest` does not count runs of roofs
+        columns, rows = _without_second(columns, rows)
+    kept = ("run", "started", "results")
+    return _keeping(_table(columns, rows), kept, usual={"suite": MICRO_SUITE})
+
+
+def _without_second(
+    columns: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    return (columns[0], *columns[2:]), [(row[0], *row[2:]) for row in rows]
+
+
+def _keeping(table: Table, kept: tuple[str, ...], *, usual: Mapping[str, str]) -> Table:
+    """Return the table with the columns that a narrow terminal keeps, and the values that it leaves
+    out below a row."""
+    columns = tuple(
+        replace(one, usual=usual.get(one.name, ""), keep=one.name in kept) for one in table.columns
+    )
+    return replace(table, columns=columns)
 
 
 def _each(words: Iterable[str]) -> str:

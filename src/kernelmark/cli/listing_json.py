@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 Rows = list[dict[str, Any]]
@@ -95,6 +94,7 @@ def suites() -> Rows:
 
 
 def runs(place: str | None, limit: int) -> Rows:
+    from kernelmark.cli.listing import result_counts
     from kernelmark.runners import alive
     from kernelmark.stores import open_store
 
@@ -109,7 +109,7 @@ def runs(place: str | None, limit: int) -> Rows:
                 "state": alive.current_state(run).value,
                 "excluded": run.excluded,
                 "cases": run.cases,
-                "results": {status.value: count for status, count in store.counts(run.id).items()},
+                "results": result_counts(store, run),
             }
             for run in store.runs(limit=limit)
         ]
@@ -118,6 +118,7 @@ def runs(place: str | None, limit: int) -> Rows:
 def micro_runs(place: str | None, limit: int) -> Rows:
     from kernelmark.cli.micro import opened_for_micro
     from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, benchmark_name
+    from kernelmark.report.tables import status_counts
 
     rows = []
     with opened_for_micro(place) as store:
@@ -127,12 +128,13 @@ def micro_runs(place: str | None, limit: int) -> Rows:
             rows.append(
                 {
                     "run": run.id,
+                    "suite": run.suite,
                     "devices": list(dict.fromkeys(result.device for result in found)),
                     "archs": list(dict.fromkeys(result.arch for result in found)),
                     "host": run.environment.host,
                     "started": run.started,
                     "benchmarks": list(names),
-                    "results": dict(Counter(result.status.value for result in found)),
+                    "results": status_counts(found),
                 }
             )
     return rows

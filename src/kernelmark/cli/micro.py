@@ -318,7 +318,7 @@ def _measure(
     from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import counted, duration_text
-    from kernelmark.report.micro import status_text
+    from kernelmark.report.tables import status_text
     from kernelmark.stores import open_store
 
     chosen = list(names) or api.names_for(device)

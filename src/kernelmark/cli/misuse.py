@@ -29,9 +29,12 @@ def misused(error: Any, words: Sequence[str]) -> int:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", None) or command_path(words)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
-    sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
+    # The parser ends its first line by "Choose from:" if choices follow.
+    first = lines[0].removesuffix("Choose from:").rstrip(" .")
+    choices = "choose from " if first != lines[0].rstrip(".") else ""
+    sentence = first[:1].lower() + first[1:]
     rest = (
-        f"{' '.join(lines[1:])}; "
+        f"{choices}{' '.join(lines[1:])}; "
         if lines[1:]
         else _close_match(error, words) or _option_hint(words)
     )

@@ -175,7 +175,7 @@ TEMPLATES = {
     "push-failed": "{url} does not answer: {cause}",
     "push-refused": "the dashboard refused ({status}): {cause}",
     "run-differs": "the store has another run with the id {run}",
-    "hinted": "{cause} ({hint})",
+    "hinted": "{cause}{hint:aside}",
     "at": "{where}: {cause}",
     "not-installed": "{needs} needs {name}, which is not installed",
     "variable-unset": "the variable {name} is not set",
@@ -392,8 +392,10 @@ TEMPLATES = {
     "stdin-format": "stdin is read as kernelmark's own JSON only, not as {format}",
     "no-runs": "there is no run to look back at",
     "no-result-matches": "no stored result matches",
-    "no-micro-runs": "no microbenchmarks are stored",
-    "too-few-micro-runs": "there are too few runs of microbenchmarks: {count}",
+    "no-micro-runs": "no run of kmark micro is stored{roofs:if , only of kmark roofs}",
+    "too-few-micro-runs": (
+        "there are too few runs of kmark micro: {count}{roofs:if , not counting kmark roofs}"
+    ),
     "figure-takes": "{figure} takes {wanted}",
     "dashboard-address": "{url!r} is not the address of a dashboard",
     "address-with-password": "an address with a user name or password is not accepted",
@@ -411,6 +413,9 @@ TEMPLATES = {
     "see-results": (
         "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list"
         " runs{@store}' lists what is stored"
+    ),
+    "show-micro": (
+        "`kmark micro show{@store}` shows the newest of them; `kmark run` adds runs of cases"
     ),
     "measure-micro": "measure it: kmark micro {names}{@store}",
     "free-space": (
@@ -639,8 +644,8 @@ TEMPLATES = {
     # Warnings of a measurement
     "no-reference": "no reference was given: the values of the output are not checked",
     "interval-above-target": (
-        "interval: {width:spread} is above the target of ±{target:.1%}: allow more time ({@max_s})"
-        " or more blocks ({@max_allocations})"
+        "interval: {width:spread} is above the target of {target:spread}: allow more time"
+        " ({@max_s}) or more blocks ({@max_allocations})"
     ),
     "interval-one-sample": "interval: one sample: there is no interval; allow more time",
     "interval-one-block": (
@@ -1017,7 +1022,11 @@ TEMPLATES = {
     "run-in-store": "run {run} is already in the store {store}",
     "run-ambiguous": "{count} runs have an id that begins with {ref!r}",
     "run-unknown": "no run has the {by:or} {ref!r}",
-    "run-before-first": "latest~{back} is before the first run: the store has {count}",
+    "run-before-first": (
+        "latest~{back} is before the first run: the store has {count}, not counting"
+        " microbenchmarks and roofs"
+    ),
+    "only-micro-runs": "the store has only runs of microbenchmarks",
     "token-exists": "there is already a token {name!r}",
     # Problems without a plan
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",

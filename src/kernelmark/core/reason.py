@@ -19,6 +19,7 @@ from kernelmark.core.messages import SETTINGS, TEMPLATES
 
 TEXT = "text"  # the code of plain text, as in old stores and files of other tools
 WIDEST = 9.99  # largest relative width of an interval that is shown as a number
+_SMALL = 0.001  # below it, one decimal of a percentage could be 0.0
 _LONGEST = 200  # characters of foreign text in brief style
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _NO_FIELDS: FrozenDict[Any] = FrozenDict()
@@ -260,12 +261,21 @@ def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
     )
 
 
+def _aside(hint: str | Reason, _word: str, style: Style) -> str:
+    """Format a hint after its cause: in brackets unless it has some."""
+    text = _value(hint, "", style)
+    return f"; {text}" if "(" in text else f" ({text})"
+
+
 def _spread(width: float, _word: str, _: Style) -> str:
+    if 0 < width < _SMALL:
+        return f"±{100 * width:.2g} %"
     return f"±{units.width_text(width)}" if width <= WIDEST else f"more than ±{100 * WIDEST:.0f} %"
 
 
 # By the first word of a format: (value, rest of the format, style) -> text.
 FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
+    "aside": _aside,
     "against": lambda value, limit, _: units.told_apart(value, float(limit))[0],
     "and": lambda values, _word, _: " and ".join(values),
     "bytes": lambda count, _word, _: units.bytes_text(count),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.micro import is_micro
-from kernelmark.core.reason import OPTIONS, format_reason
+from kernelmark.core.reason import NO_REASON, OPTIONS, format_reason
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text, width_text
 from kernelmark.report.micro import metrics_table, points_table
@@ -176,7 +176,9 @@ def _checked(result: Result) -> list[tuple[str, str]]:
         ),
         *([("faults", ", ".join(check.faults))] if check.faults else []),
     ]
-    return [*pairs, ("detail", check.detail)] if check.detail else pairs
+    # Usually the detail is the reason of the result, which the table of the case has.
+    known = (NO_REASON, result.error, result.error.root)
+    return pairs if check.detail in known else [*pairs, ("detail", check.detail)]
 
 
 def _kernel(result: Result) -> list[tuple[str, str]]:

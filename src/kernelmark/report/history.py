@@ -43,7 +43,12 @@ _VARIABLE = "variable "  # prefix of environment variables in the keys of `diffe
 
 
 def table(history: History, shown: Sequence[Story]) -> Table:
-    """Return a table with one row per series: trend, newest value, its status and the last step."""
+    """Return a table with one row per series: trend, newest value, its status and the last step.
+    Rows of a problem follow each other, problems are in the order of their first series."""
+    together: dict[str, list[Story]] = {}
+    for story in shown:
+        together.setdefault(parts(story)["problem"], []).append(story)
+    shown = [story for stories in together.values() for story in stories]
     several = len({parts(story)["arch"] for story in shown}) > 1
     metrics = any(story.newest.metric for story in shown)
     timing_of = timings(shown)
@@ -54,7 +59,7 @@ def table(history: History, shown: Sequence[Story]) -> Table:
         *([Column(name="timing")] if any(timing_of.values()) else []),
         *([Column(name="metric")] if metrics else []),
         Column(name="runs", align="right"),
-        Column(name="trend"),
+        Column(name=_trend_name(shown)),
         Column(name="newest", align="right"),
         Column(name=_AGAINST_LEVEL, align="right"),
         *([Column(name=f"against {history.baseline_name}")] if history.baseline_name else []),
@@ -311,6 +316,11 @@ def parts(story: Story) -> dict[str, str]:
         "arch": arch,
         "metric": story.newest.metric,
     }
+
+
+def _trend_name(shown: Sequence[Story]) -> str:
+    cut = any(len(story.points) > _SHOWN_POINTS for story in shown)
+    return f"trend (newest {_SHOWN_POINTS})" if cut else "trend"
 
 
 def trend(points: Sequence[Point]) -> str:

@@ -10,13 +10,13 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.files import Cell
 from kernelmark.core.metric import Metric, PointColumn, Value
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of
-from kernelmark.core.result import Result, ResultSet, Status
+from kernelmark.core.result import Result, ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text, rate_text, value_text, width_text
 from kernelmark.micro.hardware import find_sheet
 from kernelmark.micro.roofs import sheet_value
 from kernelmark.report.names import short
-from kernelmark.report.tables import NONE, Column, Row, Table, results_table
+from kernelmark.report.tables import NONE, Column, Row, Table, results_table, status_text
 
 # Columns of every CSV of points, before those of the microbenchmarks.
 POINT_COLUMNS = ("benchmark", "device", "model", "arch", "mode", "started", "status")
@@ -52,12 +52,6 @@ def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
 
 def _half_spread(metric: Metric) -> str:
     return NONE if metric.spread is None else width_text(metric.spread / 2)
-
-
-def status_text(result: Result, metrics: Sequence[Metric]) -> str:
-    """Return the status; `disturbed` if the repetitions of one of the metrics disagree."""
-    disturbed = result.status is Status.OK and any(metric.disturbed for metric in metrics)
-    return "disturbed" if disturbed else result.status.value
 
 
 def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table]:

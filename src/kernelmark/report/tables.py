@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kernelmark.core.metric import Metric
 from kernelmark.core.printable import printable
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
@@ -18,6 +20,7 @@ from kernelmark.stats.modes import modes_text
 
 NONE = "–"
 _SENTINELS = "canaries:"
+_DISTURBED = "disturbed"  # an ok microbenchmark whose repetitions disagree
 MARK = "!"  # after the ± of a result with a warning
 _MOST_MULTIMODAL = 5  # maximum rows listed
 _MOST_TEXTS = 5  # maximum warnings without a code listed
@@ -297,10 +300,22 @@ def _worst(warnings: Sequence[Reason]) -> Reason:
 
 def summary(made: Sequence[Row]) -> str:
     """Return `12 ok, 2 unsupported, 1 crashed`."""
-    counts: dict[Status, int] = {}
-    for row in made:
-        counts[row.result.status] = counts.get(row.result.status, 0) + 1
-    return ", ".join(f"{counts[status]} {status.value}" for status in Status if status in counts)
+    counts = status_counts(row.result for row in made)
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def status_counts(results: Iterable[Result]) -> dict[str, int]:
+    """Return the number of results by status, in the order of `Status`. A microbenchmark is
+    `disturbed` if one of its headline metrics is."""
+    counts = Counter(status_text(result, result.headlines) for result in results)
+    words = (Status.OK.value, _DISTURBED, *(status.value for status in Status))
+    return {word: counts[word] for word in words if counts[word]}
+
+
+def status_text(result: Result, metrics: Sequence[Metric]) -> str:
+    """Return the status; `disturbed` if the repetitions of one of the metrics disagree."""
+    disturbed = result.status is Status.OK and any(metric.disturbed for metric in metrics)
+    return _DISTURBED if disturbed else result.status.value
 
 
 def rate(result: Result, bound: str | None) -> str:

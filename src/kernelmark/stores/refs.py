@@ -11,14 +11,16 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.micro import ROOFS_SUITE
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.stores.schema import pins, runs
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 _SHOWN = 5
-# Runs of roofs are a by-product, and never meant by `latest`.
+# Runs of roofs are a by-product: a prefix of an id names one only if no other run has it.
 _ASKED_FOR = runs.c.suite != ROOFS_SUITE
+# What `latest` counts: a comparison of cases with microbenchmarks has no row in common.
+_OF_CASES = runs.c.suite.not_in((ROOFS_SUITE, MICRO_SUITE))
 
 
 def resolve(connection: Connection, ref: str) -> int:
@@ -64,7 +66,9 @@ def exact(connection: Connection, run_id: str) -> int:
 
 
 def _latest(connection: Connection, back: int) -> int:
-    found = _find(connection, _ASKED_FOR, limit=back + 1)
+    found = _find(connection, _OF_CASES, limit=back + 1)
+    if not found:
+        raise NothingToDo(Reason("only-micro-runs"), hint=Reason("show-micro"))
     if len(found) <= back:
         raise UsageError(
             Reason("run-before-first", back=back, count=len(found)),

@@ -159,7 +159,7 @@ class Store:
 
     def run(self, ref: str = "latest") -> Run:
         """Return the run with this id, pinned name, label (the newest one), prefix of an id, or
-        `latest`, `latest~1`, …"""
+        `latest`, `latest~1`, …, which count neither microbenchmarks nor roofs."""
 
         def find(connection: Connection) -> Run:
             query = reading.runs_query(runs.c.no == refs.resolve(connection, clean(ref)))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, UsageError
 from kernelmark.core.metric import Metric, PointColumn
-from kernelmark.core.micro import ROOFS_SUITE
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -264,6 +264,24 @@ class StoreContract:
                 store.run(bad)
             assert "run-0002 (head)" in str(error.value.hint)
             assert len(error.value.message) < 200
+
+    def test_latest_counts_runs_of_cases_only(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        micro = new_run(id="20260101-000000-microx", suite=MICRO_SUITE)
+        for ref in ("latest", "latest~1"):
+            with _refused(NothingToDo, "only-micro-runs"):
+                store.run(ref)
+        assert store.run(micro.id) == store.run("2026") == micro
+        first = new_run()
+        new_run(suite=MICRO_SUITE)
+        second = new_run()
+        new_run(suite=MICRO_SUITE)
+        new_run(suite=ROOFS_SUITE)
+        assert (store.run("latest"), store.run("latest~1")) == (second, first)
+        with _refused(UsageError, "run-before-first") as raised:
+            store.run("latest~2")
+        assert raised.value.message.fields["count"] == 2
 
     def test_pins(self, store: Store, new_run: Callable[..., Run]) -> None:
         one, two = new_run(), new_run()

@@ -749,8 +749,8 @@ TEMPLATES = {
     "not-written": "set {set}: {count} of {elements} elements of {tensor} not written",
     "guards-overwritten": "set {set}: memory next to {tensor} was overwritten",
     "projection-wrong": (
-        "set {set}: a random projection of {bad} of {rows} rows of {tensor} is {ratio:.3g} times"
-        " as far from float64 as allowed"
+        "set {set}: a random projection of {tensor} is wrong in {bad} of {rows}{unit:if  {unit}s}"
+        "{ratio:excess}{nonfinite:if , and NaN or infinite in {nonfinite}}"
     ),
     "values-wrong": (
         "set {set}: {bad} of {positions} checked positions are wrong; worst is"

@@ -260,6 +260,14 @@ def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
     )
 
 
+def _excess(ratio: float, _word: str, _: Style) -> str:
+    """Format the ratio of an error to the error allowed. It is infinite if the output is not
+    finite, and if no error is allowed."""
+    if not math.isfinite(ratio):
+        return ""
+    return f", up to {ratio:.3g} times as far from float64 as allowed"
+
+
 def _spread(width: float, _word: str, _: Style) -> str:
     return f"±{units.width_text(width)}" if width <= WIDEST else f"more than ±{100 * WIDEST:.0f} %"
 
@@ -273,6 +281,7 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "detectable": lambda share, _word, _: units.detectable_text(share),
     "duration": lambda seconds, _word, _: units.duration_text(seconds),
     "each": _each,
+    "excess": _excess,
     "exact": lambda value, _word, _: units.exact(value),
     "level": lambda level, _word, _: f"{100 * level:.3g} %",
     "list": lambda values, _word, _: ", ".join(map(str, values)),

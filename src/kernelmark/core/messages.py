@@ -678,8 +678,9 @@ TEMPLATES = {
         " time ({@max_s})"
     ),
     "blocks-disagree": (
-        "unreliable: blocks took from {low_s:time} to {high_s:time}, so it is not ranked: measure"
-        " on a quiet machine, or allow more blocks ({@max_allocations})"
+        "unreliable: blocks took from {low_s:time} to {high_s:time}{interval_high_s:if , which"
+        " leaves an interval from {interval_low_s:time} to {interval_high_s:time}}, so it is not"
+        " ranked: measure on a quiet machine, or allow more blocks ({@max_allocations})"
     ),
     "fixed-cost": (
         "{samples:n sample} included a replay's fixed cost, because 2N launches took no longer than"

@@ -1,4 +1,4 @@
-"""The summary of a run in a few sentences: which backends failed, which one is fastest, by how much,
+"""The summary of a run in a few sentences: which backends failed, which is fastest, by how much,
 and which result is furthest from its roof."""
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def _line(task: Task, width: int) -> Table:
     room = width - len(left)
     has_count = room > len(count)
     room -= len(count) + 1 if has_count else 0
-    bar = min(_BAR, max(_LEAST_BAR, room - 2 - name.cell_len - end.cell_len))
+    # Not as wide as there is room: the bar would change its width with every phase.
+    bar = _BAR if name.cell_len + end.cell_len + _BAR + 2 <= room else _LEAST_BAR
     has_bar = has_count and room > bar
     room -= bar + 1 if has_bar else 0
     name = _cut(name, end, max(1, room - 1))

@@ -38,6 +38,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import Definition, given_spec
+from kernelmark.report.answer import answer
 from kernelmark.runners.capture import environment as capture_environment
 from kernelmark.runners.targets import find
 from kernelmark_dev.raising import raises_code
@@ -668,6 +669,33 @@ def test_a_wrong_type_is_a_usage_error_with_a_hint(call, code, fields):
     with raises_code(UsageError, code, **fields) as caught:
         call(np.ones((8, 8), np.float32))
     assert caught.value.hint
+
+
+def test_a_list_of_functions_is_shown_by_their_names():
+    def double(x):
+        return x + x
+
+    with raises_code(UsageError, "argument-type", given="[double, absolute]") as caught:
+        km.compare_kernels([double, np.abs], inputs=[X])
+    assert '{"double": double, "absolute": absolute}' in caught.value.hint
+    with raises_code(UsageError, "argument-type", name="kernels") as caught:
+        km.compare_kernels(["x" * 99], inputs=[X])
+    given = caught.value.message.fields["given"]
+    assert given.endswith("…")
+    assert len(given) == 60
+
+
+def test_what_is_not_a_function_is_called_by_the_parameters_name():
+    with raises_code(UsageError, "argument-type", name="fn", type="int", wanted="a function"):
+        km.bench(3, X)
+
+
+def test_a_comparison_prints_its_answer():
+    found = km.compare_kernels({"one": np.exp, "wrong": np.abs}, inputs=[X], ref=np.exp)
+    (line,) = answer(found.rows)
+    assert [one.code for one in line.fields["findings"]] == ["answer-failed", "answer-alone"]
+    assert str(found).startswith(f"{line}\n")
+    assert str(line) in found._repr_html_()
 
 
 @pytest.mark.parametrize("name", ["flops", "nbytes"])

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import kernelmark as km
+from kernelmark.api.bench import TIMING
 from kernelmark.api.plan import axis_words
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import ResultSet, RunState
+from kernelmark.core.result import ResultSet, RunState, Status
+from kernelmark.core.units import time_text, width_text
 from kernelmark.runners.events import CaseFinished
 from kernelmark.workloads.importers.base import Given
 from kernelmark_dev.raising import raises_code
@@ -63,10 +65,16 @@ def test_shows_and_writes_itself(results, tmp_path):
 
 
 def test_it_is_folded_to_the_width_of_a_terminal_and_nowhere_else(results, monkeypatch):
+    # Only tables are folded, and a busy machine adds warnings.
+    plain = [
+        dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, warnings=()))
+        for one in results
+    ]
+    one = km.Results(ResultSet(run=results.run, results=tuple(plain)))
     monkeypatch.setenv("COLUMNS", "60")
-    assert max(map(len, str(results).splitlines())) > 60
+    assert max(map(len, str(one).splitlines())) > 60
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert max(map(len, str(results).splitlines())) <= 60
+    assert max(map(len, str(one).splitlines())) <= 60
 
 
 def test_warnings_stand_below_the_table(results):
@@ -76,13 +84,49 @@ def test_warnings_stand_below_the_table(results):
     assert str(one).endswith("warning: too noisy\n")
 
 
-def test_warnings_are_in_the_words_of_python(results):
+@pytest.mark.parametrize(
+    ("timing", "hint"),
+    [
+        (km.Timing.preset("quick"), 'km.Timing.preset("quick", max_s=0.8)'),
+        (km.Timing.preset("full"), 'km.Timing.preset("full", max_s=20)'),
+        (km.Timing(), "km.Timing(max_s=4)"),
+        (TIMING, "km.Timing(max_s=2)"),
+    ],
+)
+def test_warnings_are_in_the_words_of_python(results, timing, hint):
     told = (Reason("not-settled", seconds=0.2, warmup_s=0.1),)
     measured = dataclasses.replace(results[0].measurement, warnings=told)
-    doubtful = dataclasses.replace(results[0], measurement=measured)
+    case = dataclasses.replace(results[0].case, timing=timing)
+    doubtful = dataclasses.replace(results[0], case=case, measurement=measured)
     one = str(km.Results(ResultSet(run=results.run, results=(doubtful,))))
     assert "Timing.warmup_s" in one
-    assert 'timing=km.Timing.preset("quick", max_s=2)' in one
+    assert f"timing={hint}\n" in one
+
+
+def test_a_result_prints_as_one_line(results):
+    one = results[0]
+    assert "\n" not in str(one)
+    assert len(str(one)) < 150
+    assert repr(one) == f"<Result: {one}>"
+    for word in (one.case.problem.key, one.case.backend, one.status.value):
+        assert word in str(one)
+    assert time_text(one.measurement.median_s) in str(one)
+    assert width_text(one.measurement.rel_half_width) in str(one)
+    failed = dataclasses.replace(one, status=Status.CRASHED, measurement=None)
+    assert str(failed).endswith("crashed")
+    assert failed != one
+    assert dataclasses.replace(one) == one
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [(64.0, "m=64"), ("x", "m=512"), (0.5, "m=512"), (True, "m=512")],
+)
+def test_a_dim_that_is_not_an_integer_gets_a_hint(given, hint):
+    with pytest.raises(ProblemError) as refused:
+        km.run("gemm", m=given, n=8, k=8, dtype="f32", backend="fake")
+    assert refused.value.message.root.code == "argument-type"
+    assert refused.value.hint.endswith(hint)
 
 
 def test_a_field_of_the_timing_is_no_argument():

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kernelmark.cli.output import progress_bar
 from kernelmark.cli.progress import Drawn
-from kernelmark.core.result import Case, Status
+from kernelmark.core.result import Case, Result, Status
 from kernelmark.ops import parse
-from kernelmark.runners.events import CaseCompiled, CaseStarted, Note, Progress, Waiting
+from kernelmark.runners.events import (
+    CaseCompiled,
+    CaseFinished,
+    CasePhase,
+    CaseStarted,
+    Note,
+    Progress,
+    Waiting,
+)
 
 CASE = Case(problem=parse("batched_gemm batch=64 m=4096 n=4096 k=4096 dtype=bf16"), backend="fake")
 LOOK = "next look in about 12 s, at most 40 s left"
@@ -50,7 +60,7 @@ def test_the_time_left_and_the_count_are_never_cut(bar_of, columns):
     assert (str(CASE.problem) in line) == (columns == 200)
 
 
-def test_the_name_is_cut_first_then_the_bar(bar_of):
+def test_the_bar_is_narrowed_first_then_the_name_is_cut(bar_of):
     name = "round 1: gemm m=256 n=256 k=256 f32 by numpy"
     lines = {}
     for columns in (140, 100, 80, 50, 44):
@@ -58,9 +68,9 @@ def test_the_name_is_cut_first_then_the_bar(bar_of):
         bar.add_task(name, total=32, completed=3, left=LOOK)
         lines[columns] = drawn(bar)
     assert lines[140].endswith(name)
-    assert bar_width(lines[100], " 3/32") == 24
+    assert bar_width(lines[140], " 3/32") == 24
+    assert bar_width(lines[100], " 3/32") == bar_width(lines[80], " 3/32") == 8
     assert lines[100].endswith("…")
-    assert 8 <= bar_width(lines[80], " 3/32") < 24
     assert "round 1: gemm" in lines[80]
     assert lines[50] == f" 3/32 {LOOK}"
     assert lines[44] == LOOK
@@ -93,3 +103,39 @@ def test_lines_over_the_bar_are_folded_as_other_messages(bar_of):
             assert len(line) <= 80
             assert line == line.rstrip()
         assert all(line.startswith("  ") for line in rest)
+
+
+GEMM = Case(problem=parse("gemm m=4096 n=4096 k=4096 dtype=bf16"), backend="./mykernel.py")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_backend_and_the_phase_survive_a_cut(bar_of, columns):
+    bar = bar_of(columns)
+    tell, progress = Drawn(bar, 6), Progress(done=2, total=6, remaining_s=12.0)
+    tell(CaseStarted(case=GEMM, device="cpu", progress=progress))
+    assert "gemm" in drawn(bar)
+    tell(CasePhase(case=GEMM, device="cpu", phase="timing"))
+    line = drawn(bar)
+    assert line.endswith(" by ./mykernel.py: timing") == (columns > 60)
+    assert "gemm m=4096" in line
+    assert ("dtype=bf16" in line) == (columns == 120)
+
+
+def test_at_the_end_nothing_starts(bar_of):
+    bar = bar_of(80)
+    tell = Drawn(bar, 2)
+    for done, ends_with in ((1, "starting"), (2, "left")):
+        progress = Progress(done=done - 1, total=2, remaining_s=0.0)
+        tell(CaseStarted(case=GEMM, device="cpu", progress=progress))
+        result = Result(case=GEMM, device="cpu", status=Status.OK)
+        tell(CaseFinished(result=result, progress=dataclasses.replace(progress, done=done)))
+        assert drawn(bar).endswith(ends_with)
+
+
+def test_several_devices_are_all_named(bar_of):
+    bar = bar_of(200)
+    tell, progress = Drawn(bar, 6), Progress(done=2, total=6, remaining_s=12.0)
+    for device in ("cuda:0", "cuda:1"):
+        tell(CaseStarted(case=GEMM, device=device, progress=progress))
+        tell(CasePhase(case=GEMM, device=device, phase="timing"))
+    assert drawn(bar).count("by ./mykernel.py: timing") == 2

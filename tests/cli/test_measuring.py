@@ -18,9 +18,11 @@ import pytest
 
 from kernelmark.core import codec
 from kernelmark.core.result import ResultSet, RunState, Status
+from kernelmark.report import tables
 from kernelmark.stores import open_store
 
 HOT = ("--cache", "hot")  # thousands of cold sets of such small problems would take seconds
+MARKED = f"{tables.MARK} after ± marks"
 # A pipe that is closed is noticed at the first write, not when all is flushed at the end.
 UNBUFFERED = (
     "import sys\nfrom kernelmark.cli.main import main\n"
@@ -58,6 +60,17 @@ def test_no_store_writes_no_store_and_loads_no_database(fake_words, tmp_path):
     assert done.stdout.splitlines()[-1] == "0 False"
     assert codec.loads((tmp_path / "r.json").read_text(), ResultSet).results
     assert not (tmp_path / "store.sqlite").exists()
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_markdown_on_stdout_explains_its_marks_alone(kmark, fake_words, quiet):
+    words = (*fake_words, *quiet, "--config", "block_noise=0.9")
+    ended = kmark(*words, "--md", "-")
+    assert MARKED in ended.out
+    assert MARKED not in ended.err
+    assert "warning: " not in ended.err
+    ended = kmark(*words, "--json", "-")
+    assert MARKED in ended.err
 
 
 def test_every_output_at_once(kmark, fake_words, tmp_path):

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernelmark import ops
 from kernelmark.core.errors import OutOfMemory, Unsupported
-from kernelmark.core.result import KernelInfo
+from kernelmark.core.reason import read_reason, reason_document
+from kernelmark.core.result import Fault, KernelInfo
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import ArgumentSet
 from kernelmark.devices.cpu import CpuDevice, array
@@ -120,3 +122,61 @@ def test_measuring_needs_only_numpy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+class Wrong:
+    """A kernel that writes one number everywhere."""
+
+    def __init__(self, value: float, sets: Sequence[ArgumentSet], output: str) -> None:
+        self.info = KernelInfo(name="wrong")
+        self._value = value
+        self._outputs = [array(one[output]) for one in sets]
+
+    def launch(self, stream: int, set_index: int) -> None:
+        self._outputs[set_index][...] = self._value
+
+    def collect(self, set_index: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self._outputs = []
+
+
+@pytest.mark.parametrize(
+    ("key", "unit", "rows"),
+    [
+        ("gemm m=32 n=128 k=16 dtype=f32", "column", 128),
+        ("gemm m=128 n=32 k=16 dtype=f32", "row", 128),
+        ("batched_gemm batch=3 m=8 n=16 k=16 dtype=f32", "column", 48),
+        ("conv n=2 h=6 w=5 c=4 k=8 r=1 s=1 dtype=f32", "pixel", 60),
+    ],
+)
+@pytest.mark.parametrize(("value", "finite"), [(1e3, True), (np.nan, False)])
+def test_what_was_projected_is_named(
+    device: CpuDevice, key: str, unit: str, rows: int, value: float, finite: bool
+) -> None:
+    problem = ops.parse(key)
+    op = ops.registry.get(problem.op)
+    outcome = measure(
+        problem=problem,
+        op=op,
+        device=device,
+        timing=Timing.preset("quick", max_s=0.05, warmup_s=0.01, threads=1),
+        prepare=lambda sets: Wrong(value, sets, op.output(problem).name),
+    )
+    assert Fault.PROJECTION in outcome.check.faults
+    findings = outcome.check.detail.fields["findings"]
+    found = next(one for one in findings if one.code == "projection-wrong")
+    assert (found.fields["unit"], found.fields["rows"], found.fields["bad"]) == (unit, rows, rows)
+    assert found.fields["nonfinite"] == (0 if finite else rows)
+    assert np.isfinite(found.fields["ratio"]) == finite
+    assert f"{unit}s" in found
+    assert "inf" not in found.replace("infinite", "")
+    assert read_reason(reason_document(found)) == found
+
+
+def test_a_projection_stored_without_its_unit_can_be_read() -> None:
+    fields = {"set": 0, "bad": 2, "rows": 3, "tensor": "d", "ratio": "inf"}
+    found = read_reason({"code": "projection-wrong", "fields": fields}, "as it was")
+    assert found != "as it was"
+    assert found.fields["ratio"] == np.inf

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from kernelmark.core.reason import Reason
+from kernelmark.core.result import Status
 from kernelmark.report.answer import answer
 from kernelmark.report.tables import rows
 
@@ -30,16 +31,18 @@ def told(make_result, make_set, make_roof):
     return made
 
 
-def numbers(text):
-    return [float(word) for word in re.findall(r"\d+(?:\.\d+)?", text)]
+def geomean(line):
+    """The code and the fields of the second half of an answer over several problems."""
+    found = line.root.fields["geomean"]
+    return found.code, found.fields
 
 
 def test_two_rows_are_a_ratio(told):
     (line,) = told((64, "one", 2e-3), (64, "two", 1e-3))
-    assert line.startswith("two ")
-    ratio, width = numbers(line)
-    assert ratio == 2.0
-    assert width == pytest.approx(2 * 0.02 * 2**0.5, rel=0.05)
+    assert line.code == "answer-ratio"
+    assert (line.fields["first"], line.fields["second"]) == ("two", "one")
+    assert line.fields["ratio"] == pytest.approx(2.0)
+    assert line.fields["width"] == pytest.approx(2 * 0.02 * 2**0.5)
 
 
 @pytest.mark.parametrize(
@@ -57,55 +60,87 @@ def test_the_runner_up_and_the_problems_in_common_are_counted(told):
     cases = [(m, name, t * m) for m in (1, 2, 3) for name, t in (("a", 1), ("b", 2))]
     cases += [(4, "a", 2.0), (4, "b", 1.0), (5, "a", 1.0), (5, "c", 9.0)]
     (line,) = told(*cases)
-    assert re.findall(r"(\w+) (?:is fastest )?in (\d)", line)[:2] == [("a", "4"), ("b", "1")]
-    assert numbers(line)[:3] == [4, 5, 1]
-    assert numbers(line)[4] == 4
+    assert line.code == "answer-wins"
+    found = {name: line.fields[name] for name in ("first", "wins", "second", "second_wins")}
+    assert found == {"first": "a", "wins": 4, "second": "b", "second_wins": 1}
+    assert line.fields["problems"] == 5
+    assert geomean(line)[1]["shared"] == 4
 
 
-def test_what_does_not_differ_is_not_ranked(told):
-    (line,) = told((64, "one", 1.01e-3), (64, "two", 1e-3))
-    assert "noise" in line
+@pytest.mark.parametrize(
+    ("slow", "width", "code"),
+    [(1.01, 0.02, "answer-tie"), (1.3, 0.14, "answer-tie"), (1.4, 0.14, "answer-ratio")],
+)
+def test_a_tie_in_the_table_is_one_in_the_sentence(told, slow, width, code):
+    (line,) = told((64, "one", slow * 1e-3), (64, "two", 1e-3), width=width)
+    assert line.code == code
+    if code == "answer-tie":
+        assert (line.fields["first"], line.fields["others"]) == ("two", ("one",))
 
 
-def test_a_tie_in_the_table_is_one_in_the_sentence(told):
-    (line,) = told((64, "one", 1.3e-3), (64, "two", 1e-3), width=0.14)
-    assert "noise" in line
-    (line,) = told((64, "one", 1.4e-3), (64, "two", 1e-3), width=0.14)
-    assert "noise" not in line
+def test_all_that_do_not_differ_from_the_best_are_named(told):
+    cases = [(64, "torch", 1.03e-3), (64, "mine", 1.01e-3), (64, "numpy", 1e-3), (64, "x", 2e-3)]
+    (line,) = told(*cases)
+    assert line.code == "answer-tie"
+    assert (line.fields["first"], line.fields["others"]) == ("numpy", ("mine", "torch"))
+    assert line.fields["ratio"] == pytest.approx(1.03)
+    for name in ("numpy", "mine", "torch"):
+        assert name in line
+
+
+def test_a_ratio_of_noise_is_not_a_number(told):
+    (line,) = told((64, "one", 1e-3), (64, "two", 1e-3), width=0.9)
+    assert line.code == "answer-noisy"
 
 
 def test_many_problems_are_a_geomean_with_its_interval(told):
     cases = [(m, "one", 1e-6 * m) for m in SIZES]
     cases += [(m, "two", 1e-6 * m / f) for m, f in zip(SIZES, (2, 2, 4, 0.5), strict=True)]
     (line,) = told(*cases)
-    wins, of, others, mean, level, low, high = numbers(line)
-    assert (wins, of, others, level) == (3, 4, 1, 95)
-    assert mean == pytest.approx(8**0.25, rel=0.01)
-    assert low < mean < high
+    found = [line.fields[name] for name in ("wins", "problems", "second_wins", "ties")]
+    assert found == [3, 4, 1, 0]
+    code, fields = geomean(line)
+    assert code == "geomean-open"
+    assert fields["mean"] == pytest.approx(8**0.25)
+    assert fields["low"] < 1 < fields["mean"] < fields["high"]
+    assert (fields["level"], fields["first"], fields["second"]) == (0.95, "two", "one")
+
+
+@pytest.mark.parametrize(
+    ("factors", "code", "but"),
+    [
+        ((0.9, 1.1, 0.98, 1.1), "geomean-open", False),
+        ((2.0, 2.1, 2.2, 2.0), "geomean", False),
+        ((1.1, 1.1, 0.7), "geomean-open", False),
+        ((1.1, 1.1, 1.1, *[0.1] * 2, *[0.995] * 9), "geomean-open", False),
+        ((1.1, 1.1, *[0.97] * 40), "geomean", True),
+    ],
+)
+def test_a_mean_whose_interval_contains_1_is_no_contrast(told, factors, code, but):
+    """a is `factor` times as fast as b; differences of 3 % are within the noise."""
+    cases = [(m, "b", 1e-3) for m, _ in enumerate(factors, 1)]
+    cases += [(m, "a", 1e-3 / factor) for m, factor in enumerate(factors, 1)]
+    (line,) = told(*cases)
+    assert line.fields["first"] == "a"
+    found, fields = geomean(line)
+    assert (found, bool(fields.get("but"))) == (code, but)
+    assert (found == "geomean-open") == ("low" in fields and fields["low"] <= 1 <= fields["high"])
 
 
 def test_the_third_backend_is_not_named(told):
     cases = [(m, name, t * m) for m in (1, 2, 3) for name, t in (("a", 3), ("b", 1), ("c", 2))]
     (line,) = told(*cases)
-    assert line.startswith("b is fastest in 3 of 3 problems")
-    assert " of c " in line
+    assert (line.fields["first"], line.fields["wins"], line.fields["second"]) == ("b", 3, "c")
     assert " a " not in line
 
 
 def test_ties_are_nobodys_wins(told):
-    (line,) = told(*[(m, n, t) for m in (1, 2) for n, t in (("a", 1.01e-3), ("b", 1e-3))])
-    assert line.startswith("no backend ")
-    assert numbers(line) == [2, 1.01]
     cases = [(m, n, t) for m in (1, 2) for n, t in (("a", 1.01e-3), ("b", 1e-3))]
+    (line,) = told(*cases)
+    assert (line.code, line.fields["problems"]) == ("answer-no-wins", 2)
+    assert geomean(line)[1]["mean"] == pytest.approx(1.01)
     (line,) = told(*cases, (3, "a", 2.0), (3, "b", 1.0))
-    assert numbers(line)[:3] == [1, 3, 2]
-
-
-def test_a_backend_that_wins_more_often_and_is_slower_overall_is_not_praised(told):
-    cases = [(m, n, t) for m in (1, 2) for n, t in (("often", 1.0), ("once", 1.1))]
-    (line,) = told(*cases, (3, "often", 9.0), (3, "once", 1.0))
-    assert line.startswith("often is fastest in 2 of 3 problems, once in 1, but ")
-    assert numbers(line)[3] < 1
+    assert [line.fields[name] for name in ("wins", "problems", "ties")] == [1, 3, 2]
 
 
 def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
@@ -118,14 +153,75 @@ def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
             measured = dataclasses.replace(one.measurement, warnings=(few,))
             made.append(dataclasses.replace(one, measurement=measured))
     (line,) = answer(rows(make_set(*made), []))
-    assert numbers(line)[-2:] == [1, 2]
+    assert (line.code, line.fields["problems"], line.fields["left_out"]) == ("answer-of", 1, 2)
+    assert line.root.code == "answer-ratio"
     (line,) = answer(rows(make_set(*made[2:]), []))
-    assert numbers(line) == [2]
+    assert (line.code, line.fields["left_out"]) == ("answer-none", 2)
 
 
 def test_one_backend_has_no_rival(told):
     assert told((64, "one", 1e-3), (128, "one", 2e-3)) == []
     assert told() == []
+
+
+@pytest.fixture
+def ended(make_result, make_set):
+    """The answer for (problem size, backend, time or status) rows."""
+
+    def made(*cases):
+        results = []
+        for m, backend, end in cases:
+            problem = f"gemm m={m} n=64 k=64 dtype=f32"
+            how = {"status": end} if isinstance(end, Status) else {"median_s": end}
+            results.append(make_result(problem, backend=backend, **how))
+        return answer(rows(make_set(*results), []))
+
+    return made
+
+
+def told_of(line):
+    return [(one.code, *list(one.fields.values())) for one in line.fields["findings"]]
+
+
+def test_a_wrong_kernel_is_named(ended):
+    (line,) = ended((1, "memo", Status.WRONG), (1, "numpy", 1e-3))
+    assert told_of(line)[0] == ("answer-failed", "memo", "wrong", 1, 0)
+    assert told_of(line)[1] == ("answer-alone", "numpy", 1e-3)
+    (line,) = ended((1, "memo", Status.WRONG), (1, "numpy", 1e-3), (1, "torch", 2e-3))
+    assert [code for code, *_ in told_of(line)] == ["answer-failed", "answer-ratio"]
+    (line,) = ended((1, "memo", Status.WRONG), (1, "numpy", Status.IMPOSSIBLE))
+    assert [found[:3] for found in told_of(line)] == [
+        ("answer-failed", "memo", "wrong"),
+        ("answer-failed", "numpy", "impossible"),
+    ]
+    assert ended((1, "memo", Status.WRONG)) == []
+
+
+def test_of_several_problems_those_that_failed_are_counted(ended):
+    cases = [(m, "numpy", 1e-3) for m in (1, 2, 3)]
+    wrong = [(m, "memo", Status.WRONG) for m in (1, 2)]
+    first, second = ended(*cases, *wrong, (3, "memo", 2e-3))
+    assert told_of(first) == [("answer-failed", "memo", "wrong", 2, 3)]
+    assert (second.root.code, second.fields["problems"]) == ("answer-ratio", 1)
+    first, second = ended(*cases, *wrong, (3, "memo", Status.UNSUPPORTED))
+    assert told_of(first) == [("answer-failed", "memo", "wrong", 2, 3)]
+    assert (second.code, second.fields["left_out"]) == ("answer-none", 1)
+    (line,) = ended(*cases, *wrong, (3, "memo", Status.CRASHED))
+    assert [found[1:] for found in told_of(line)] == [
+        ("memo", "wrong", 2, 3),
+        ("memo", "crashed", 1, 3),
+    ]
+    more = [(m, "torch", 2e-3) for m in (1, 2, 3)]
+    first, second = ended(*cases, *wrong, (3, "memo", 3e-3), *more)
+    assert (second.code, second.fields["wins"], second.fields["problems"]) == ("answer-wins", 3, 3)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status.failed])
+def test_every_failure_has_words(ended, status):
+    (line,) = ended((1, "memo", status), (1, "numpy", 1e-3))
+    assert line.fields["findings"][0].fields["status"] == status.value
+    assert line.startswith("memo ")
+    assert "_" not in line
 
 
 def test_the_furthest_from_its_roof_is_named(told):

@@ -66,6 +66,18 @@ def test_hot_and_small_is_not_bound_by_memory(make_result, make_roof):
     assert large.bound == "memory"
 
 
+def test_an_op_without_flops_has_no_compute_roof(make_result, make_roof):
+    roofs = [make_roof("bytes", "dram", 50e9), make_roof("flops", "f32", 80e9)]
+    hot = Timing(cache="hot")  # type: ignore[arg-type]
+    assert share(make_result(MATVEC, timing=hot, flops=0), roofs, INFO) is None
+    assert share(make_result(flops=0, bytes=0), roofs, INFO) is None
+    assert share(make_result(flops=0), roofs[1:], INFO) is None
+    for known in (roofs, roofs[:1]):
+        cold = share(make_result(MATVEC, flops=0), known, INFO)
+        assert cold is not None
+        assert cold.bound == "memory"
+
+
 def test_a_dtype_without_roof_counts_only_where_memory_surely_binds(make_result, make_roof):
     roofs = [make_roof("flops", "f32", 80e9), make_roof("bytes", "dram", 50e9)]
     assert share(make_result("gemm m=512 n=512 k=512 dtype=bf16"), roofs, INFO) is None

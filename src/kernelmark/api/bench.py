@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,7 @@ TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # again goes to blocks with other allocations. A long kernel gets the seconds that a few samples in
 # each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
+_LONGEST = 60  # characters of a wrong argument in its message
 _MIN_CALLS = 40  # calls that must fit into the timed seconds on a GPU
 _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
@@ -97,7 +98,12 @@ def bench(
             Reason("unknown-name", what="option", name=unknown[0], of="km.bench"),
             hint=f"its options: {', '.join(sorted(known))}",
         )
-    called = name or getattr(fn, "__name__", "") or type(fn).__name__
+    if not callable(fn):
+        raise UsageError(
+            _wrong_type("fn", fn, "a function"),
+            hint="km.bench(f, x, y, ref=reference): the function comes first",
+        )
+    called = name or _name(fn)
     return compare_kernels({called: fn}, inputs=inputs, ref=ref, **options)
 
 
@@ -198,8 +204,8 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
     if not isinstance(kernels, Mapping) or not kernels:
         wanted = "a dict of functions by name, with at least one"
         raise UsageError(
-            Reason("argument-type", name="kernels", given=repr(kernels)[:60], wanted=wanted),
-            hint=example,
+            Reason("argument-type", name="kernels", given=_shown(kernels), wanted=wanted),
+            hint=_as_dict(kernels) or example,
         )
     for called, fn in kernels.items():
         if not isinstance(called, str):
@@ -207,7 +213,7 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
         if not callable(fn):
             raise UsageError(
                 _wrong_type(f"kernel {called!r}", fn, "a function"),
-                hint="km.bench(f, x, y, ref=reference): the function comes first",
+                hint=example,
             )
     if not isinstance(inputs, list | tuple):
         raise UsageError(_wrong_type("inputs", inputs, "a list of arguments"), hint=example)
@@ -216,6 +222,29 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
             _wrong_type("ref", ref, "a function"),
             hint="ref=lambda x: ...: it gets the same inputs in float64",
         )
+
+
+def _name(fn: object) -> str:
+    return getattr(fn, "__name__", "") or type(fn).__name__
+
+
+def _is_functions(kernels: object) -> TypeGuard[Sequence[Function]]:
+    return isinstance(kernels, list | tuple) and bool(kernels) and all(map(callable, kernels))
+
+
+def _shown(kernels: object) -> str:
+    """Return the text of `kernels`, at most _LONGEST characters; functions by their names."""
+    names = f"[{', '.join(map(_name, kernels))}]" if _is_functions(kernels) else repr(kernels)
+    return names if len(names) <= _LONGEST else f"{names[: _LONGEST - 1]}…"
+
+
+def _as_dict(kernels: object) -> str:
+    """Return the call with a dict in place of a list of named functions; "" for anything else."""
+    names = [*map(_name, kernels)] if _is_functions(kernels) else []
+    if not names or not all(map(str.isidentifier, names)):
+        return ""
+    pairs = ", ".join(f'"{name}": {name}' for name in names)
+    return f"write: km.compare_kernels({{{pairs}}}, inputs=[...])"
 
 
 def _wrong_type(name: str, given: object, wanted: str) -> Reason:

@@ -18,14 +18,13 @@ from kernelmark.core.printable import markdown_cell
 from kernelmark.core.reason import PYTHON, Reason, Style, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
+from kernelmark.core.timing import PRESETS
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
     from kernelmark.compare.verdicts import Comparison
     from kernelmark.core.files import Cell
     from kernelmark.report import tables
-
-_IN_PYTHON = 'fields of Timing are given as timing=km.Timing.preset("quick", max_s=2)'
 
 
 class Results(Sequence[Result]):
@@ -183,14 +182,29 @@ class Results(Sequence[Result]):
 
     def __str__(self) -> str:
         from kernelmark.report import render, tables
+        from kernelmark.report.answer import answer
 
         reasons = tables.warnings(self.rows)
+        answers = "".join(f"{sentence}\n" for sentence in answer(self.timed))
         lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
         lines += [f"{mark}:\n"] if (mark := tables.mark_text(self.rows)) else []
         lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
-        lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, reasons)) else []
+        lines += [f"hint: {hint}\n"] if (hint := self._timing_hint()) else []
         lines += [f"note: {note}\n" for note in self.notes]
-        return "\n".join(map(render.printed, self.all_tables)) + "".join(lines)
+        return answers + "\n".join(map(render.printed, self.all_tables)) + "".join(lines)
+
+    def _timing_hint(self) -> str:
+        """Return how to give more time than the first result with a warning that names settings
+        had; "" if there is none."""
+        for result in self:
+            warnings = result.measurement.warnings if result.measurement else ()
+            if any(map(names_settings, warnings)):
+                timing = result.case.timing
+                name = next((name for name, one in PRESETS.items() if one == timing), "default")
+                preset = "" if name == "default" else f'.preset("{name}", '
+                made = f"km.Timing{preset or '('}max_s={2 * timing.max_s:g})"
+                return f"fields of Timing are given as timing={made}"
+        return ""
 
     def __repr__(self) -> str:
         from kernelmark.report import tables
@@ -199,11 +213,14 @@ class Results(Sequence[Result]):
 
     def _repr_html_(self) -> str:
         from kernelmark.report import render, tables
+        from kernelmark.report.answer import answer
 
+        answers = render.html_list(answer(self.timed))
         found = [failure.sentence for failure in tables.failures(self.rows)]
         found += filter(None, [tables.mark_text(self.rows)])
         found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
-        return "".join(map(render.html_table, self.all_tables)) + render.html_list(found)
+        shown = "".join(map(render.html_table, self.all_tables))
+        return answers + shown + render.html_list(found)
 
 
 def _sentinels(run: Run) -> frozenset[str]:

@@ -69,8 +69,8 @@ def expected(plan: AbPlan) -> str:
         text += f", at most {duration_text(plan.budget_s)} (--budget)"
         if plan.budget_s < first:
             text += (
-                f", about {duration_text(first - plan.budget_s)} less than the first test after "
-                f"{rounds[0]} rounds takes (about {duration_text(first)}): pairs would stay unsure"
+                f": too short for the first test, which is after {rounds[0]} rounds, about "
+                f"{duration_text(first)}; pairs would stay unsure"
             )
         return text
     if len(rounds) == 1:

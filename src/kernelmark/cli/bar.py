@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 _BAR, _LEAST_BAR = 24, 8
-# The name of a case is cut to this width before the bar is narrowed.
-_LEAST_NAME = 24
+# The start of a description is cut to this width before its end, the backend and the phase, is cut.
+_LEAST_NAME = 12
 
 
 class OneLine(Progress):
-    """A bar, the count, the time left (the field `left`) and the description of each task. If the
-    terminal is too narrow, the description is cut first, then the bar, then the count."""
+    """A bar, the count, the time left (the field `left`) and the description of each task, followed
+    by the field `end`. If the terminal is too narrow, the bar is narrowed first, then the
+    description is cut in front of `end`, then the bar is left out, then the count."""
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
         grid = Table.grid(padding=0)
@@ -28,14 +29,16 @@ class OneLine(Progress):
 def _line(task: Task, width: int) -> Table:
     total = "?" if task.total is None else str(int(task.total))
     count = f"{int(task.completed):{len(total)}d}/{total}"
-    left, name = str(task.fields.get("left", "")), Text(task.description)
+    left, end = str(task.fields.get("left", "")), Text(str(task.fields.get("end", "")))
+    name = Text(task.description)
     room = width - len(left)
     has_count = room > len(count)
     room -= len(count) + 1 if has_count else 0
-    bar = min(_BAR, max(_LEAST_BAR, room - 2 - min(name.cell_len, _LEAST_NAME)))
+    # Not as wide as there is room: the bar would change its width with every phase.
+    bar = _BAR if name.cell_len + end.cell_len + _BAR + 2 <= room else _LEAST_BAR
     has_bar = has_count and room > bar
     room -= bar + 1 if has_bar else 0
-    name.truncate(max(1, room - 1), overflow="ellipsis")
+    name = _cut(name, end, max(1, room - 1))
 
     line = Table.grid(padding=(0, 1))
     cells: list[Text | ProgressBar] = []
@@ -55,3 +58,12 @@ def _line(task: Task, width: int) -> Table:
         line.add_column(no_wrap=True)
     line.add_row(*cells)
     return line
+
+
+def _cut(name: Text, end: Text, room: int) -> Text:
+    """Return name and end in `room` columns, cut at the end of the name if enough of it is left."""
+    if name.cell_len + end.cell_len > room >= _LEAST_NAME + end.cell_len:
+        name.truncate(room - end.cell_len, overflow="ellipsis")
+    name.append_text(end)
+    name.truncate(room, overflow="ellipsis")
+    return name

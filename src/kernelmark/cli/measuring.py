@@ -277,7 +277,8 @@ def _finish(
     try:
         put_results(results, outputs, quiet=asked.quiet)
     finally:
-        print_notes(results, store, quiet=asked.quiet, place=place, more=more)
+        quiet, warned = asked.quiet, outputs.md == "-"
+        print_notes(results, store, quiet=quiet, warned=warned, place=place, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:

@@ -76,20 +76,21 @@ class Drawn:
     def __init__(self, bar: Bar, total: int) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=total, left="")
-        self._doing: dict[str, str] = {}
+        self._doing: dict[str, tuple[str, str]] = {}  # by device: the problem, and what follows
 
     def __call__(self, event: e.Event) -> None:
         if isinstance(event, e.CaseStarted):
-            self._doing[event.device] = label(event.case)
+            self._doing[event.device] = _parts(event.case)
             self._show(event.progress)
         elif isinstance(event, e.CasePhase):
-            self._doing[event.device] = f"{label(event.case)}: {event.phase}"
+            self._doing[event.device] = _parts(event.case, f": {event.phase}")
             self._describe()
         elif isinstance(event, e.CaseCompiled):
             self._bar.update(
                 self._task,
                 left=f"about {duration_text(event.progress.remaining_s)} left",
                 description=f"compiling {event.done}/{event.total}: {label(event.case)}",
+                end="",
             )
         elif isinstance(event, e.CaseFinished):
             self._doing.pop(event.result.device, None)
@@ -109,8 +110,16 @@ class Drawn:
         self._describe()
 
     def _describe(self) -> None:
-        text = "; ".join(self._doing.values()) or "starting"
-        self._bar.update(self._task, description=text)
+        text, end = "" if self._bar.finished else "starting", ""
+        if len(self._doing) == 1:
+            ((text, end),) = self._doing.values()
+        elif self._doing:
+            text = "; ".join(map("".join, self._doing.values()))
+        self._bar.update(self._task, description=text, end=end)
+
+
+def _parts(case: Case, phase: str = "") -> tuple[str, str]:
+    return short(case.problem), f" by {case.backend}{phase}"
 
 
 def label(case: Case) -> str:

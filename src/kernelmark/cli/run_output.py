@@ -57,22 +57,23 @@ def print_notes(
     store: Store | None,
     *,
     quiet: bool,
+    warned: bool = False,
     place: Sequence[str] = (),
     more: Sequence[str] = (),
 ) -> None:
-    """Print failures with rerun commands, warnings, notes, and where results are stored. `place` is
-    the `--store` option, `more` are arguments for reruns."""
+    """Print failures with rerun commands, warnings, notes, and where results are stored. `warned`:
+    stdout has the warnings. `place` is the `--store` option, `more` are arguments for reruns."""
     run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
         _print_failure(failure, run_id, place, more)
-    mark = tables.mark_text(results.rows)
+    mark = "" if warned else tables.mark_text(results.rows)
     if quiet:
         if mark and run_id is not None:
             say(f"{mark}: {extended(f'kmark show {run_id}', place)}")
         return
     if mark:
         say(f"{mark}:")
-    for warning in tables.warnings(results.rows):
+    for warning in () if warned else tables.warnings(results.rows):
         say(f"warning: {format_reason(warning, OPTIONS)}")
     for text in results.notes:
         say(f"note: {text}")

@@ -70,7 +70,8 @@ def show(
                 put("\n")
             return 0
         put_results(found, outputs, quiet=quiet)
-        print_notes(found, opened, quiet=quiet, place=place, more=more)
+        warned = outputs.md == "-"
+        print_notes(found, opened, quiet=quiet, warned=warned, place=place, more=more)
     return 0
 
 

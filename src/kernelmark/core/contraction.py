@@ -71,7 +71,8 @@ class Contraction:
 
     `shape` and `names` describe the index of a row, as in ("batch", "row"). `cols` is the number of
     outputs in a row, and of signs; `terms` that of products in the sums of a row, over all columns
-    if these do not share them; `projected` that of elements of right · signs.
+    if these do not share them; `projected` that of elements of right · signs. `unit` is what a row
+    is in the output: a row, a column, a pixel.
     """
 
     names: tuple[str, ...]
@@ -83,6 +84,7 @@ class Contraction:
     left: tuple[WeightedSum, ...]
     added: tuple[WeightedSum, ...] = ()
     out: WeightedSum
+    unit: str = "row"
 
     @property
     def rows(self) -> int:

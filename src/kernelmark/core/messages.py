@@ -45,6 +45,16 @@ SETTINGS = {
         _CALL,
     ),
 }
+# How a case ended, after the name of its backend, by status.
+OUTCOMES = {
+    "wrong": "is wrong",
+    "impossible": "is impossibly fast",
+    "compile_error": "did not compile",
+    "runtime_error": "raised an error",
+    "out_of_memory": "ran out of memory",
+    "timeout": "timed out",
+    "crashed": "crashed",
+}
 _GAPS = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
 _SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
 _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
@@ -673,8 +683,9 @@ TEMPLATES = {
         " time ({@max_s})"
     ),
     "blocks-disagree": (
-        "unreliable: blocks took from {low_s:time} to {high_s:time}, so it is not ranked: measure"
-        " on a quiet machine, or allow more blocks ({@max_allocations})"
+        "unreliable: blocks took from {low_s:time} to {high_s:time}{interval_high_s:if , which"
+        " leaves an interval from {interval_low_s:time} to {interval_high_s:time}}, so it is not"
+        " ranked: measure on a quiet machine, or allow more blocks ({@max_allocations})"
     ),
     "audited-slower": (
         "unreliable: a block whose work was audited took {audited_s:time}, the median block"
@@ -701,6 +712,41 @@ TEMPLATES = {
     "multimodal-more": "multimodal: {count} more; kmark show --samples has all values",
     "warnings-more": "{count:n more warning}; kmark show has all of them",
     "worst-of": "{cause} (the worst of {count} results)",
+    # The answer of a run; several findings of one problem are joined in `answer`
+    "answer": "{findings:each}",
+    "answer-failed": "{backend} {status:outcome}{of:if  in {count} of {of:n problem}}",
+    "answer-alone": "{backend} took {median_s:time}",
+    "answer-none": "{left_out:n problem} not ranked",
+    "answer-of": (
+        "{cause}{problems:if  in {problems:n problem}}{left_out:if ; {left_out:n problem} not"
+        " ranked}"
+    ),
+    "answer-ratio": "{first} ran {ratio:within {width}} times as fast as {second}",
+    "answer-noisy": (
+        "{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
+    ),
+    "answer-tie": (
+        "{first} does not differ from {others:all} beyond the noise: their intervals overlap"
+        " (medians: {several:if up to }{ratio:factor} ×)"
+    ),
+    "answer-wins": (
+        "{first} is fastest in {wins} of {problems:n problem}{second_wins:if , {second} in"
+        " {second_wins}}{ties:if  ({ties} within the noise)}; {geomean}"
+    ),
+    "answer-no-wins": (
+        "no backend is fastest beyond the noise in any of {problems:n problem}; {geomean}"
+    ),
+    "answer-furthest": "furthest from its roof: {problem} by {backend}, {share}",
+    "geomean": (
+        "{but:if but }in the geomean{shared:if  of {shared} that both measured,} {first} is"
+        " {mean:factor} × as fast as {second}"
+        "{low:if  ({level:level} interval {low:factor} to {high:factor})}"
+    ),
+    "geomean-open": (
+        "in the geomean{shared:if  of {shared} that both measured,} {first} does not clearly"
+        " differ from {second}: {mean:factor} ×"
+        " ({level:level} interval {low:factor} to {high:factor})"
+    ),
     # Files of other tools
     "file-size": "{where}: {file} holds {size} bytes where {expected} belong",
     "number-missing": "{where}: a number is missing",
@@ -758,8 +804,8 @@ TEMPLATES = {
     "not-written": "set {set}: {count} of {elements} elements of {tensor} not written",
     "guards-overwritten": "set {set}: memory next to {tensor} was overwritten",
     "projection-wrong": (
-        "set {set}: a random projection of {bad} of {rows} rows of {tensor} is {ratio:.3g} times"
-        " as far from float64 as allowed"
+        "set {set}: a random projection of {tensor} is wrong in {bad} of {rows}{unit:if  {unit}s}"
+        "{ratio:excess}{nonfinite:if , and NaN or infinite in {nonfinite}}"
     ),
     "values-wrong": (
         "set {set}: {bad} of {positions} checked positions are wrong; worst is"

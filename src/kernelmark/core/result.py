@@ -21,7 +21,7 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.remembered import remembered
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import plain_number
+from kernelmark.core.units import plain_number, time_text, width_text
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
@@ -312,7 +312,7 @@ class KernelInfo:
         object.__setattr__(self, "configs", FrozenDict(self.configs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """The outcome of a case, failed or not.
 
@@ -363,6 +363,17 @@ class Result:
         found = impossible(self.columns, self.rows, self.metrics)
         if self.status is Status.OK and found:
             raise UsageError(Reason("at", where=name, cause=found[0]))
+
+    def __str__(self) -> str:
+        """Return one line: the problem, the backend, the median with its ±, and the status."""
+        words = [f"{self.case.problem.key} by {self.case.backend}:"]
+        if measured := self.measurement:
+            width = width_text(measured.rel_half_width)
+            words.append(f"{time_text(measured.median_s)} ± {width},")
+        return " ".join([*words, self.status.value])
+
+    def __repr__(self) -> str:
+        return f"<Result: {self}>"
 
     def metric(self, name: str) -> Metric:
         """Return the metric called `name`; raise a UsageError that lists the known ones."""

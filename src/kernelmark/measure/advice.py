@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -41,7 +42,15 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
         warnings.append(Reason("few-blocks", blocks=len(blocks), wanted=wanted))
     if len(blocks) > 1 and interval.high_s > DISAGREEMENT * interval.low_s:
         medians = [block.median_s for block in blocks]
-        warnings.append(Reason("blocks-disagree", low_s=min(medians), high_s=max(medians)))
+        low_s, high_s = min(medians), max(medians)
+        # A few blocks that differ little still leave a wide interval.
+        wider = interval.low_s < low_s or interval.high_s > high_s
+        bounds = (
+            {"interval_low_s": interval.low_s, "interval_high_s": interval.high_s}
+            if wider and math.isfinite(interval.high_s)
+            else {}
+        )
+        warnings.append(Reason("blocks-disagree", low_s=low_s, high_s=high_s, **bounds))
     return warnings
 
 

@@ -331,8 +331,10 @@ class Checker:
                     set=index,
                     bad=result.bad,
                     rows=result.rows,
+                    unit=contraction.unit,
                     tensor=self._output.name,
                     ratio=result.ratio,
+                    nonfinite=int(np.count_nonzero(~np.isfinite(projection.got))),
                 )
             )
             faults.append(Fault.PROJECTION)

@@ -93,8 +93,9 @@ def matmul_contraction(problem: Problem, batch: int) -> Contraction | None:
     if m < n:  # Dᵀ = op(B)ᵀ · op(A)ᵀ + …
         rows, cols, left, right = n, m, right.transposed(), left.transposed()
         out, added = out.transposed(), [(matrix.transposed(), f) for matrix, f in added]
+    unit = "row" if m >= n else "column"
     return Contraction(
-        names=("batch", "row" if m >= n else "column"),
+        names=("batch", unit),
         shape=(batch, rows),
         cols=cols,
         terms=k,
@@ -103,4 +104,5 @@ def matmul_contraction(problem: Problem, batch: int) -> Contraction | None:
         left=(left.sums(batch, rows, k, weight=k, factor=alpha),),
         added=tuple(matrix.sums(batch, rows, cols, factor=f) for matrix, f in added),
         out=out.sums(batch, rows, cols),
+        unit=unit,
     )

@@ -18,6 +18,7 @@ from kernelmark.ops.base import Parameter
 # Backends index with 32-bit integers along an axis; no memory holds a tensor of 2^40 elements.
 DIM_LIMIT = 2**31
 TENSOR_LIMIT = 2**40
+_EXAMPLE = 512
 
 
 class Given:
@@ -63,7 +64,9 @@ class Given:
                 )
             value = default
         if isinstance(value, bool | str | float):
-            self._refuse_type(said, value, "an integer")
+            whole = isinstance(value, float) and value.is_integer()
+            hint = f"write {said}={value:.0f}" if whole else f"for example: {said}={_EXAMPLE}"
+            self._refuse_type(said, value, "an integer", hint)
         size = operator.index(value)
         shown = f"{said}={size}" if size.bit_length() < 128 else said
         if size < least:

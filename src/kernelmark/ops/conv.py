@@ -193,6 +193,7 @@ class Conv(Op):
             right=(_projected_filters(problem),),
             left=tuple(_taps_of_input(problem)),
             out=WeightedSum(tensor="y", rows=rows, cols=d["k"], col_stride=channel),
+            unit="pixel",
         )
 
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:

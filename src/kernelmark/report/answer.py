@@ -1,5 +1,5 @@
-"""The summary of a run in one or two sentences: which backend is fastest, by how much, and which
-result is furthest from its roof."""
+"""The summary of a run in a few sentences: which backends failed, which is fastest, by how much,
+and which result is furthest from its roof."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement
-from kernelmark.core.units import counted
 from kernelmark.report.tables import Row, share_text
 from kernelmark.stats.student import t_quantile
 
@@ -19,30 +19,73 @@ _LEVEL = 0.95
 _Times = Mapping[str, Mapping[str, Measurement]]  # by backend, then by problem
 
 
-def answer(rows: Sequence[Row]) -> list[str]:
+def answer(rows: Sequence[Row]) -> list[Reason]:
     """Return sentences that summarise the rows; [] if there is nothing to compare."""
     asked = [row for row in rows if not row.sentinel]
     ranked = [row for row in asked if row.ranks]
-    lines = _versus(_shared(ranked), _left_out(asked, ranked))
+    compared = _compared(asked)
+    lines = _failures([row for row in asked if row.result.case.problem.key in compared])
+    lines += _versus(_shared(ranked), len(compared), _left_out(asked, ranked))
+    if len(compared) == 1 and lines and lines[0].code == "answer-failed":
+        if len(ranked) == 1 and ranked[0].result.measurement is not None:
+            (row,), median_s = ranked, ranked[0].result.measurement.median_s
+            lines.append(Reason("answer-alone", backend=row.backend, median_s=median_s))
+        lines = [Reason("answer", findings=tuple(lines))]
+    failed = tuple(line for line in lines if line.code == "answer-failed")
+    if failed:
+        lines = [Reason("answer", findings=failed), *lines[len(failed) :]]
     found = [row for row in ranked if row.share is not None]
     if len(found) > 1:
         worst = min(found, key=lambda row: row.share.value if row.share else math.inf)
         lines.append(
-            f"furthest from its roof: {worst.problem} by {worst.backend}, {share_text(worst.share)}"
+            Reason(
+                "answer-furthest",
+                problem=worst.problem,
+                backend=worst.backend,
+                share=share_text(worst.share),
+            )
         )
     return lines
 
 
+def _compared(rows: Sequence[Row]) -> set[str]:
+    """Return the keys of the problems that rows of several backends have."""
+    backends: dict[str, set[str]] = {}
+    for row in rows:
+        backends.setdefault(row.result.case.problem.key, set()).add(row.backend)
+    return {key for key, names in backends.items() if len(names) > 1}
+
+
+def _failures(rows: Sequence[Row]) -> list[Reason]:
+    """Return in how many problems each backend failed, by status."""
+    problems: dict[str, set[str]] = {}
+    failed: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        problems.setdefault(row.backend, set()).add(_key(row))
+        if row.result.status.failed:
+            failed.setdefault((row.backend, row.result.status.value), set()).add(_key(row))
+    several = len(set().union(*problems.values())) > 1
+    return [
+        Reason(
+            "answer-failed",
+            backend=backend,
+            status=status,
+            count=len(keys),
+            of=len(problems[backend]) if several else 0,
+        )
+        for (backend, status), keys in failed.items()
+    ]
+
+
 def _left_out(asked: Sequence[Row], ranked: Sequence[Row]) -> int:
-    """Count the problems requested of several backends with fewer than two backends ranked."""
+    """Count the problems requested of several backends with fewer than two backends ranked, except
+    those in which a backend failed, which are counted as failures."""
+    failed = {row.result.case.problem.key for row in asked if row.result.status.failed}
+    return len(_compared(asked) - _compared(ranked) - failed)
 
-    def compared(rows: Sequence[Row]) -> set[str]:
-        backends: dict[str, set[str]] = {}
-        for row in rows:
-            backends.setdefault(row.result.case.problem.key, set()).add(row.backend)
-        return {key for key, names in backends.items() if len(names) > 1}
 
-    return len(compared(asked) - compared(ranked))
+def _key(row: Row) -> str:
+    return f"{row.result.case.problem.key} | {row.result.device}"
 
 
 def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
@@ -50,16 +93,16 @@ def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
     counts = Counter(row.result.case.problem.key for row in rows)
     found: dict[str, dict[str, Measurement]] = {}
     for row in rows:
-        key = f"{row.result.case.problem.key} | {row.result.device}"
         if counts[row.result.case.problem.key] > 1 and row.result.measurement is not None:
-            found.setdefault(row.backend, {})[key] = row.result.measurement
+            found.setdefault(row.backend, {})[_key(row)] = row.result.measurement
     return found
 
 
-def _versus(times: _Times, left_out: int) -> list[str]:
+def _versus(times: _Times, asked: int, left_out: int) -> list[Reason]:
+    """Compare the backends; `asked` is the number of problems requested of several backends."""
     problems = dict.fromkeys(key for found in times.values() for key in found)
     if len(times) < 2:
-        return [f"{counted(left_out, 'problem')} not ranked"] if left_out else []
+        return [Reason("answer-none", left_out=left_out)] if left_out else []
     clear = [_fastest(times, key) for key in problems]
     wins = Counter(name for name in clear if name)
     first = max(times, key=lambda name: (wins[name], -_total(times[name])))
@@ -67,22 +110,17 @@ def _versus(times: _Times, left_out: int) -> list[str]:
     if not others:
         return []
     ratios = {name: _ratios(times, first, name) for name in others}
-    second = min(others, key=lambda name: statistics.geometric_mean(ratios[name]))
-    rest = f"; {counted(left_out, 'problem')} not ranked" if left_out else ""
-    if len(problems) == 1:
-        key = next(iter(problems))
-        where = f" in {counted(1, 'problem')}" if left_out else ""
-        return [_one(first, times[first][key], second, times[second][key]) + where + rest]
-    mean = statistics.geometric_mean(ratios[second])
-    count = counted(len(problems), "problem")
-    speed = _geomean(ratios[second], second, len(problems)) + rest
-    if not wins:
-        return [f"no backend is fastest beyond the noise in any of {count}; {first} is {speed}"]
-    ties = clear.count("")
-    share = f"{first} is fastest in {wins[first]} of {count}"
-    share += f", {second} in {wins[second]}" if wins[second] else ""
-    share += f" ({ties} within the noise)" if ties else ""
-    return [f"{share}, {'but ' if mean < 1 else ''}{speed}"]
+    others.sort(key=lambda name: statistics.geometric_mean(ratios[name]))
+    count = len(problems)
+    if count == 1:
+        (key,) = problems
+        line = _one(first, times[first][key], {name: times[name][key] for name in others})
+        where = 1 if asked > 1 else 0
+    else:
+        line, where = _several(first, others[0], ratios[others[0]], clear), 0
+    if not where and not left_out:
+        return [line]
+    return [Reason("answer-of", cause=line, problems=where, left_out=left_out)]
 
 
 def _fastest(times: _Times, key: str) -> str:
@@ -99,37 +137,53 @@ def is_clear(fast: Measurement, slow: Measurement) -> bool:
     return fast.high_s < slow.low_s
 
 
-def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:
+def _one(first: str, fast: Measurement, others: Mapping[str, Measurement]) -> Reason:
+    """Compare the fastest backend with the others, which are in order of their times."""
+    second, slow = next(iter(others.items()))
     ratio = slow.median_s / fast.median_s
     width = ratio * math.hypot(_width(fast), _width(slow))
     if not width < ratio:
-        return f"{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
-    if not is_clear(fast, slow):
-        return (
-            f"{first} and {second} do not differ beyond the noise: their intervals overlap "
-            f"(medians: {ratio:.3g} ×)"
-        )
-    # as many decimals as two digits of the width need
-    digits = min(3, max(0, 1 - math.floor(math.log10(width)))) if width else 3
-    shown = f"{ratio:.{digits}f} ± {max(width, 10**-digits):.{digits}f}"
-    return f"{first} ran {shown} times as fast as {second}"
+        return Reason("answer-noisy", first=first, second=second, ratio=ratio)
+    tied = [name for name, other in others.items() if not is_clear(fast, other)]
+    if not tied:
+        return Reason("answer-ratio", first=first, second=second, ratio=ratio, width=width)
+    most = max(others[name].median_s for name in tied) / fast.median_s
+    return Reason("answer-tie", first=first, others=tuple(tied), ratio=most, several=len(tied) > 1)
 
 
-def _geomean(ratios: Sequence[float], of: str, problems: int) -> str:
+def _several(first: str, second: str, ratios: Sequence[float], clear: Sequence[str]) -> Reason:
+    """Compare over several problems, given the fastest backend of each ("" within the noise)."""
+    wins, problems = Counter(clear), len(clear)
+    mean = _geomean(first, second, ratios, problems)
+    if wins[""] == problems:
+        return Reason("answer-no-wins", problems=problems, geomean=mean)
+    return Reason(
+        "answer-wins",
+        first=first,
+        wins=wins[first],
+        second=second,
+        second_wins=wins[second],
+        problems=problems,
+        ties=wins[""],
+        geomean=mean,
+    )
+
+
+def _geomean(first: str, second: str, ratios: Sequence[float], problems: int) -> Reason:
     mean = statistics.geometric_mean(ratios)
-    shared = "" if len(ratios) == problems else f" of the {len(ratios)} that both measured"
-    speed = f"{_factor(mean)} × the speed of {of} in the geomean{shared}"
+    fields = {"first": first, "second": second, "mean": mean}
+    # 0: all of them
+    fields["shared"] = 0 if len(ratios) == problems else len(ratios)
     if len(ratios) < _LEAST_PROBLEMS:
-        return speed
+        return Reason("geomean", but=mean < 1, **fields)
     logs = [math.log(ratio) for ratio in ratios]
     quantile = t_quantile(0.5 + _LEVEL / 2, len(logs) - 1)
     half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
-    low, high = _factor(math.exp(-half) * mean), _factor(math.exp(half) * mean)
-    return f"{speed} ({100 * _LEVEL:.0f} % interval {low} to {high})"
-
-
-def _factor(value: float) -> str:
-    return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.2g}"
+    low, high = math.exp(-half) * mean, math.exp(half) * mean
+    fields |= {"low": low, "high": high, "level": _LEVEL}
+    if low <= 1 <= high:
+        return Reason("geomean-open", **fields)
+    return Reason("geomean", but=mean < 1, **fields)
 
 
 def _ratios(times: _Times, first: str, other: str) -> list[float]:

@@ -128,7 +128,7 @@ def _changes_figure(changes: Sequence[Change]) -> list[str]:
 
 def _section(part: Part, *, drawn: bool) -> list[str]:
     run = part.results.run
-    words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
+    words: Sequence[str] = answer(part.rows) or [tables.summary(part.rows) or "no results"]
     made = [
         f"<h2>Run {_escaped(part.name)}, {date_text(run.started)}</h2>",
         *(f'<p class="answer">{_escaped(_capital(line, part.rows))}.</p>' for line in words),
@@ -168,7 +168,7 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
             lines += [markdown(movers_table(moved)), ""]
     for part in parts:
         run = part.results.run
-        words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
+        words: Sequence[str] = answer(part.rows) or [tables.summary(part.rows) or "no results"]
         lines += [f"## Run {markdown_cell(part.name)}, {date_text(run.started)}", ""]
         lines += [f"**{markdown_cell(_capital(line, part.rows))}.**" for line in words]
         for table in part.shown:

@@ -48,7 +48,8 @@ def share(
 ) -> Share | None:
     """Return the fraction of the roof that limits this result; None if no matching roof is known.
 
-    A hot problem that fits the last-level cache is not memory-bound. A float dtype without a
+    A hot problem that fits the last-level cache is not memory-bound, and an op without FLOPs is not
+    compute-bound. A float dtype without a
     measured roof is compared only with memory, and only if the problem is memory-bound even at the
     f32 compute roof: hardware for the narrower dtype can only raise the compute roof.
 
@@ -57,15 +58,16 @@ def share(
     if result.measurement is None:
         return None
     found = _roofs(result, roofs, info, {} if known is None else known)
-    compute, memory = found.compute, found.memory
-    if _stays_in_cache(result, info):
-        memory = None
-    if compute is None:
+    compute = found.compute if result.flops else None
+    memory = found.memory if result.bytes and not _stays_in_cache(result, info) else None
+    if compute is None and result.flops:
         if memory is None or found.f32 is None or not _is_narrow_float(_dtype(result)):
             return None
         if _least_s(result, memory) < _least_s(result, found.f32):
             return None
     bounds = [roof for roof in (compute, memory) if roof is not None]
+    if not bounds:
+        return None
     roof = max(bounds, key=lambda r: _least_s(result, r))
     return Share(
         value=_least_s(result, roof) / result.measurement.median_s,

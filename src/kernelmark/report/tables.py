@@ -31,7 +31,10 @@ _SEVERITY: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "clock-moved": lambda fields: fields["high_mhz"] - fields["low_mhz"],
     "few-samples": lambda fields: -fields["samples"],
     "few-blocks": lambda fields: -fields["blocks"],
-    "blocks-disagree": lambda fields: fields["high_s"] / fields["low_s"],
+    "blocks-disagree": lambda fields: (
+        fields.get("interval_high_s", fields["high_s"])
+        / (fields.get("interval_low_s") or fields["low_s"])
+    ),
     "interval-above-target": lambda fields: fields["width"],
 }
 # Additional times of a kernel, in column order; a column is shown if any row has a value.

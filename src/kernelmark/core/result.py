@@ -312,7 +312,7 @@ class KernelInfo:
         object.__setattr__(self, "configs", FrozenDict(self.configs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The outcome of a case, failed or not.
 
@@ -371,9 +371,6 @@ class Result:
             width = width_text(measured.rel_half_width)
             words.append(f"{time_text(measured.median_s)} ± {width},")
         return " ".join([*words, self.status.value])
-
-    def __repr__(self) -> str:
-        return f"<Result: {self}>"
 
     def metric(self, name: str) -> Metric:
         """Return the metric called `name`; raise a UsageError that lists the known ones."""

@@ -49,9 +49,9 @@ def share(
     """Return the fraction of the roof that limits this result; None if no matching roof is known.
 
     A hot problem that fits the last-level cache is not memory-bound, and an op without FLOPs is not
-    compute-bound. A float dtype without a
-    measured roof is compared only with memory, and only if the problem is memory-bound even at the
-    f32 compute roof: hardware for the narrower dtype can only raise the compute roof.
+    compute-bound. A float dtype without a measured roof is compared only with memory, and only if
+    the problem is memory-bound even at the f32 compute roof: hardware for the narrower dtype can
+    only raise the compute roof.
 
     `known` caches the roofs that were found, for more results with the same `roofs`.
     """

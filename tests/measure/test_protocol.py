@@ -384,7 +384,7 @@ class ScriptedAudit:
     def run(self, timed_s: float, retime: object) -> PendingCheck:
         return lambda: combine([])
 
-    def refuse(self) -> Check:
+    def refuse(self, timed_s: float) -> Check:
         return self.fails
 
 

@@ -7,7 +7,6 @@ import ctypes
 import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,11 +64,6 @@ _MAX_FREED_FRACTION = 0.1
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
-@functools.cache
-def _releaser() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="release")
-
-
 class GpuBuffer:
     """GPU memory."""
 
@@ -102,7 +96,6 @@ class GpuDevice(Device):
         self._pools: dict[object, GpuBuffer] = {}
         self._readback = Readback(driver, self._stream)
         self._freed: list[GpuBuffer] = []  # freed by the driver in `release_freed`
-        self._release: Future[None] | None = None  # frees memory in the background
 
     # -- helper kernels
 
@@ -140,7 +133,6 @@ class GpuDevice(Device):
         self._while_capturing = while_capturing
 
     def allocate(self, nbytes: int) -> GpuBuffer:
-        self._finish_release()
         try:
             return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
         except OutOfMemory as error:
@@ -163,27 +155,12 @@ class GpuDevice(Device):
         if self._freed_bytes > self.info.memory_bytes * _MAX_FREED_FRACTION:
             self.release_freed()
 
-    def release_freed(self, *, wait: bool = True) -> None:
-        self._finish_release()
-        if wait:
-            self._free_all()
-        else:
-            # Freeing the memory of a case takes 2.5 ms on an H200. Meanwhile the parent reads the
-            # result and sends the next case.
-            self._release = _releaser().submit(self._free_all)
-
-    def _free_all(self) -> None:
-        self.driver.use(self.index)  # in this thread
+    def release_freed(self) -> None:
+        self.driver.use(self.index)  # the caller may be another thread
         while self._freed:
             self.driver.free(self._freed.pop().address)
 
-    def _finish_release(self) -> None:
-        if self._release is not None:
-            release, self._release = self._release, None
-            release.result()
-
     def free_bytes(self) -> int:
-        self._finish_release()
         return self.driver.memory_info()[0] + self._freed_bytes
 
     @property

@@ -139,10 +139,9 @@ class Device(ABC):
     def free(self, buffer: Buffer) -> None:
         """Free memory, immediately or in `release_freed`."""
 
-    def release_freed(self, *, wait: bool = True) -> None:
-        """Return freed memory to the system, for other processes and libraries. Without `wait`,
-        return immediately; the next `allocate`, `free_bytes` or `release_freed` waits for it and
-        raises its errors."""
+    def release_freed(self) -> None:
+        """Return freed memory to the system, for other processes and libraries. Any thread may call
+        it while no other uses the device."""
 
     @abstractmethod
     def free_bytes(self) -> int:

@@ -77,7 +77,6 @@ class Audit:
         # Whether launches timed again after a slow audit took as long as those of the block.
         # Otherwise the device has become slower, or the kernel has noticed the audit.
         self.repeatable = True
-        self._timed_s = 0.0
 
     def run(self, timed_s: float, retime: Retime) -> PendingCheck:
         """Audit the block, whose launches took `timed_s` each. `retime` is called if audited
@@ -87,7 +86,6 @@ class Audit:
             wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
             fit = (len(self._arena.sets) - 1) // 2
             self._launches = max(1, min(wanted, _MOST_LAUNCHES, fit))
-        self._timed_s = timed_s
         pending = [self._single_launches(), *self._round()]
         if not self._device.real_time:
             return lambda: combine([part() for part in pending])
@@ -101,9 +99,9 @@ class Audit:
         time_check = check_audit_time(self._launch_s(), baseline_s, is_slow=is_slow)
         return lambda: combine([*(part() for part in pending), time_check])
 
-    def refuse(self) -> Check:
-        """Return the failed check of a block whose times cannot be repeated."""
-        return check_audit_time(self._launch_s(), self._timed_s, is_slow=True)
+    def refuse(self, timed_s: float) -> Check:
+        """Return the failed check of a block whose time, `timed_s` a launch, was not repeated."""
+        return check_audit_time(self._launch_s(), timed_s, is_slow=True)
 
     def _single_launches(self) -> PendingCheck:
         """Launch some sets one by one, and read each output as soon as its launch has ended."""

@@ -302,7 +302,7 @@ class _BlockLoop:
         self._unrepeatable += 1
         self._next_audit = number + 1
         if self._unrepeatable > 1:
-            self._checks.append(audit.refuse)
+            self._checks.append(partial(audit.refuse, timed_s))
 
     def _retime(self, sampler: Sampler) -> float:
         """Return the current seconds per launch, by samples like the timed ones. Every set is

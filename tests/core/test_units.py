@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core import units
 from kernelmark.core.reason import Reason
-from kernelmark.core.units import bytes_text, duration_text, rate_text, time_text
+from kernelmark.core.units import about_text, bytes_text, duration_text, rate_text, time_text
 from kernelmark.report.tables import NONE
 
 SCALE = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
@@ -68,6 +68,19 @@ def test_sizes(count, text):
 )
 def test_spans(seconds, text):
     assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "text"),
+    [
+        (10.0, 10.0, "about 10 s"),
+        (60.0, 70.0, "about 1 min 05 s"),
+        (2.14, 4.2, "about 2.1 s to 4 s"),
+        (0.0, 0.0, "about 0 s"),
+    ],
+)
+def test_an_expected_duration_is_one_figure_or_a_range(low_s, high_s, text):
+    assert about_text(low_s, high_s) == text
 
 
 @pytest.mark.parametrize(

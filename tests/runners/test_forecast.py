@@ -43,6 +43,32 @@ def test_before_anything_is_known_a_case_is_its_launches_and_what_is_around_them
     assert forecast.total_s([case]) > forecast.seconds(case), "its backend has to be loaded"
 
 
+def test_a_range_covers_earlier_errors_and_is_relatively_narrow_for_many_cases():
+    forecast, case = Forecast(CPU), gemm(64)
+    at_first = forecast.range_s([case])
+    assert at_first[0] < forecast.total_s([case]) < at_first[1]
+    forecast.learn(result(case), 3.0)
+    for seconds in (2.6, 4.0, 2.6, 4.0, 2.6, 4.0):
+        forecast.learn(result(case), seconds)
+    low_s, high_s = forecast.range_s([case])
+    assert 1.8 < low_s < 2.6
+    assert 4.0 < high_s < 6.0
+    many_low_s, many_high_s = forecast.range_s([case] * 100)
+    assert many_high_s / many_low_s < (high_s / low_s) ** 0.2
+    for _ in range(6):
+        forecast.learn(result(case), forecast.seconds(case))
+    steady = forecast.range_s([case])
+    assert steady[1] / steady[0] < 1.1, "nothing is uncertain any more"
+
+
+def test_a_case_on_a_busy_machine_does_not_make_a_range_useless():
+    forecast, case = Forecast(CPU), gemm(64)
+    for seconds in (3.0, 3.0, 300.0, 3.0, 300.0):
+        forecast.learn(result(case), seconds)
+    low_s, high_s = forecast.range_s([case])
+    assert high_s / low_s < 2.7
+
+
 @pytest.mark.parametrize("best_only", [False, True])
 def test_the_rate_of_small_problems_of_earlier_commands_is_not_that_of_large_ones(
     tmp_path, best_only
@@ -202,10 +228,10 @@ def test_a_run_is_expected_to_take_its_start_its_compiling_and_its_cases(monkeyp
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
     cases = [gemm(64), gemm(128)]
     plain = estimate_run_s(cases, [CPU])
-    assert plain > Forecast(CPU).total_s(cases)
+    assert plain[0] > Forecast(CPU).range_s(cases)[0]
     assert estimate_run_s(cases, [CPU], kernels=cases, jobs=2) > plain
     assert estimate_run_s(cases, [CPU, CPU]) < plain
     means = Means.of_machine()
     means.learn("start/run", 60.0)
     means.save()
-    assert estimate_run_s(cases, [CPU]) > 60.0
+    assert estimate_run_s(cases, [CPU])[0] > 60.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -61,7 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     if argv is None and code == INTERRUPTED:
         _end_at_once(code)
-    if argv is not None:
+    if argv is None:
+        # Python would search all loaded modules for cycles: 0.2 s of a run's 2 s.
+        gc.freeze()
+    else:
         restore_stops(before)
     sys.exit(code)
 

@@ -302,7 +302,7 @@ def _preview(
 ) -> int:
     """Print the cases and how long they would take; return the exit code."""
     from kernelmark.cli.run_output import plan_table
-    from kernelmark.core.units import duration_text
+    from kernelmark.core.units import about_text
 
     done = store.finished(resumed.id) if store is not None and resumed is not None else set()
     cases = [case for case in plan.cases if case.id not in done]
@@ -311,9 +311,9 @@ def _preview(
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
     possible = [case for case in cases if case.id not in refused]
-    seconds = _expected_s(plan, possible, asked, outputs)
+    low_s, high_s = _expected_s(plan, possible, asked, outputs)
     where = ", ".join(info.name for info in plan.devices)
-    say(f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)}")
+    say(f"{counted(len(cases), 'case')} on {where}, {about_text(low_s, high_s)}")
     for note in plan.notes:
         say(f"note: {note}")
     for reason, count in Counter(refused.values()).most_common():
@@ -321,8 +321,11 @@ def _preview(
     return 0
 
 
-def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o.Outputs) -> float:
-    """Return the expected seconds of the whole command, including roofs that it would measure."""
+def _expected_s(
+    plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o.Outputs
+) -> tuple[float, float]:
+    """Return the likely range of the seconds of the whole command, including roofs that it would
+    measure."""
     from kernelmark.api.roofs import expected_roofs_s
     from kernelmark.runners.ahead import kernel_key
     from kernelmark.runners.forecast import estimate_run_s
@@ -342,7 +345,8 @@ def _expected_s(plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o
         if outputs.shows_percent or not asked.no_store:
             roofs_s = expected_roofs_s(plan, store, asked.roofs)
     ahead = list(kernels.values()) if len(kernels) > 1 and jobs else []
-    return roofs_s + estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)
+    low_s, high_s = estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)
+    return roofs_s + low_s, roofs_s + high_s
 
 
 def _refused(cases: Sequence[Case], info: DeviceInfo) -> dict[str, str]:

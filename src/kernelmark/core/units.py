@@ -67,6 +67,14 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def about_text(low_s: float, high_s: float) -> str:
+    """Format an expected duration: `about 1 min 05 s`, or `about 2.1 s to 3 s` if the ends differ
+    by more than a quarter."""
+    if high_s <= 1.25 * low_s:
+        return f"about {duration_text((low_s * high_s) ** 0.5)}"
+    return f"about {duration_text(low_s)} to {duration_text(high_s)}"
+
+
 def _four_digits(value: float) -> str:
     value = float(f"{value:.4g}")  # a division may leave 10 as 9.999999999999998
     for limit, digits in ((10, 3), (100, 2), (1000, 1)):

@@ -52,6 +52,9 @@ _LARGEST = "largest"  # the work of the largest problem that a rate was learnt f
 _CAPPED = 0.9
 # Untimed launches of a case: the first one, and those of checks.
 _UNTIMED = 3
+# Error of a forecast, |ln(actual / expected)|, before there are three observations, and its
+# maximum: on a busy machine a case can take ten times as long, but that range would be useless.
+_ERROR, _MAX_ERROR = math.log(1.3), math.log(1.6)
 
 
 class Means:
@@ -86,6 +89,11 @@ class Means:
     def largest(self, name: str) -> float | None:
         """Return the largest observation; None if there are none."""
         return max(self._observed.get(name, ()), default=None)
+
+    def second_largest(self, name: str) -> float | None:
+        """Return the second largest of three or more observations, otherwise None."""
+        values = sorted(self._observed.get(name, ()))
+        return values[-2] if len(values) > 2 else None
 
     def learn(self, name: str, value: float) -> None:
         if math.isfinite(value) and value >= 0:
@@ -153,13 +161,17 @@ class Forecast:
             self._loaded.add(name)
             return
         self._ran[name] = self._ran.get(name, 0) + 1
+        first = name not in self._loaded
+        expected_s = self._full_s(case) + (self.load_s([name]) if first else 0.0)
+        if expected_s > 0 and seconds > 0:
+            self.means.learn(self._error_key(case), abs(math.log(seconds / expected_s)))
         cost, processes = result.cost, case.timing.processes
         launches = cost.get("warmup", 0.0) + cost.get("timed", 0.0)
         launches = launches or min(seconds, budget_s(case))
         blocks = max(case.timing.allocations, len(result.measurement.blocks) / processes)
         for key in self._block_keys(case):
             self.means.learn(key, blocks / case.timing.max_allocations)
-        if name in self._loaded and processes == 1:
+        if not first and processes == 1:
             factor = max(0.0, seconds - launches) / (blocks * self._block_s(case))
             for key in self._around_keys(case):
                 self.means.learn(key, factor)
@@ -229,6 +241,24 @@ class Forecast:
         cases = list(cases)
         load_s = self.load_s(self.unloaded(case.backend for case in cases))
         return load_s + sum(self.seconds(case) for case in cases)
+
+    def range_s(self, cases: Iterable[Case]) -> tuple[float, float]:
+        """Return a range around `total_s` by the errors of earlier forecasts. A case ends when its
+        interval is narrow, which may take three blocks or twenty; over many cases this cancels."""
+        cases = list(cases)
+        total_s = self.total_s(cases)
+        errors = [self.seconds(case) * self._error(case) for case in cases]
+        by_backend = {case.backend: self._error(case) for case in cases}
+        errors += [self.load_s([n]) * by_backend[n] for n in self.unloaded(by_backend)]
+        factor = math.exp(math.hypot(*errors) / total_s) if total_s else 1.0
+        return total_s / factor, total_s * factor
+
+    def _error(self, case: Case) -> float:
+        known = self.means.second_largest(self._error_key(case))
+        return min(_ERROR if known is None else known, _MAX_ERROR)
+
+    def _error_key(self, case: Case) -> str:
+        return self._key(case.backend, f"{case.timing.warmup_s + case.timing.max_s:g}", "error")
 
     def _full_s(self, case: Case) -> float:
         timing = case.timing
@@ -353,14 +383,20 @@ def estimate_run_s(
     kernels: Sequence[Case] = (),
     jobs: int = 1,
     command: str = "run",
-) -> float:
-    """Return the seconds of a command that measures `cases` and compiles `kernels` ahead."""
+) -> tuple[float, float]:
+    """Return the likely range of the seconds of a command that measures `cases` and compiles
+    `kernels` ahead."""
     forecast = Forecast.of_machine(infos[0])
-    timed_s = forecast.total_s(cases) / max(1, len(infos))
     compile_s = compile_ahead_s(forecast, kernels, jobs)
-    # On the CPU a compiler would disturb the timing, so compiling comes first.
-    both_s = timed_s + compile_s if infos[0].kind == "cpu" else max(timed_s, compile_s)
-    return forecast.start_s(command) + both_s
+
+    def whole_s(cases_s: float) -> float:
+        timed_s = cases_s / max(1, len(infos))
+        # On the CPU a compiler would disturb the timing, so compiling comes first.
+        both_s = timed_s + compile_s if infos[0].kind == "cpu" else max(timed_s, compile_s)
+        return forecast.start_s(command) + both_s
+
+    low_s, high_s = forecast.range_s(cases)
+    return whole_s(low_s), whole_s(high_s)
 
 
 def _bytes(case: Case) -> int:

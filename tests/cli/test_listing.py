@@ -299,6 +299,20 @@ def test_version_and_module(kmark):
     assert done.stdout.startswith("kernelmark ")
 
 
+def test_a_command_that_loads_every_library_says_nothing_at_its_end():
+    # nanobind, which IREE uses, prints hundreds of lines if objects are left at Python's end
+    words = [sys.executable, "-m", "kernelmark", "list", "backends"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert done.stderr == ""
+
+
+def test_a_profiler_sees_the_end_of_a_command():
+    words = [sys.executable, "-m", "cProfile", "-m", "kernelmark", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "function calls" in done.stdout
+
+
 def test_docs_say_what_the_commands_do():
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "cli_docs.py"), "--check"],

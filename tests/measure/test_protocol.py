@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
 from typing import Any
@@ -12,8 +13,9 @@ from kernelmark.core.timing import Strain
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure import loop
 from kernelmark.measure.advice import audit_warnings
+from kernelmark.measure.bind import BoundBlock
 from kernelmark.measure.check import PendingCheck, check_audit_time, combine
-from kernelmark.measure.protocol import PHASES
+from kernelmark.measure.protocol import PHASES, _BlockLoop
 from kernelmark.measure.sets import MAX_RECORDED_SETS
 
 
@@ -408,6 +410,30 @@ def test_times_that_two_audits_cannot_repeat_are_refused(
     outcome = bench(allocations=1, max_allocations=1)
     assert len(outcome.measurement.blocks) == blocks
     assert outcome.check.faults == faults
+    assert ScriptedAudit.script == []
+
+
+@pytest.mark.parametrize("slow_again", [False, True])
+def test_an_audited_block_that_was_slow_is_followed_by_another(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, slow_again: bool
+) -> None:
+    monkeypatch.setattr("kernelmark.measure.protocol.Audit", ScriptedAudit)
+    monkeypatch.setattr(ScriptedAudit, "script", [True, True], raising=False)
+    monkeypatch.setattr("kernelmark.measure.protocol.secrets.randbelow", lambda below: 0)
+    seconds = iter([4e-4, 1e-4, 1e-4, 4e-4 if slow_again else 1e-4])
+    timed = _BlockLoop._measure_block
+
+    def measure_block(self: _BlockLoop, number: int, block: BoundBlock) -> None:
+        timed(self, number, block)
+        last = self._blocks[-1]
+        samples = (next(seconds),) * len(last.samples_s)
+        self._blocks[-1] = dataclasses.replace(last, samples_s=samples)
+
+    monkeypatch.setattr(_BlockLoop, "_measure_block", measure_block)
+    outcome = bench(allocations=3, max_allocations=3)
+    assert len(outcome.measurement.blocks) == 4
+    codes = [warning.code for warning in outcome.measurement.warnings]
+    assert ("audited-slower" in codes) == slow_again
     assert ScriptedAudit.script == []
 
 

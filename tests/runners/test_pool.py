@@ -259,6 +259,22 @@ def test_a_worker_lost_while_idle_costs_nothing(made, noticed):
     assert pool.call(Echo()) == "done"
 
 
+def test_a_worker_that_dies_of_its_last_job_does_not_cost_the_next(made):
+    pool, workers = made(fake0=[([READY], [reply()], [CRASH]), OK])
+    pool.call(Echo())
+    assert pool.call(Echo()) == "done"
+    assert len(workers.started) == 2
+
+
+def test_a_job_that_kills_every_worker_at_once_is_tried_twice_at_most(made):
+    pool, workers = made(fake0=[([READY], [reply()], [CRASH]), ([READY], [CRASH]), OK])
+    pool.call(Echo())
+    assert pool.call(Echo()) == Failure(
+        status=Status.CRASHED, error=CRASH.error, phase="load", started=True
+    )
+    assert len(workers.started) == 2
+
+
 def test_three_failed_starts_give_a_device_up_and_return_the_job(made):
     pool, _ = made(fake0=[DEAD, OSError("too many processes"), DEAD])
     slot, job = pool.devices[0], Echo()
@@ -298,7 +314,9 @@ def test_the_job_of_a_lost_device_goes_to_another(made):
 
 
 def test_when_the_last_device_is_lost_the_jobs_left_are_not_done(made):
-    pool, _ = made(fake0=[([READY], [reply()], [CRASH]), *[DEAD] * 3], fake1=[DEAD] * 3)
+    pool, _ = made(
+        fake0=[([READY], [reply()], [phase("timing"), CRASH]), *[DEAD] * 3], fake1=[DEAD] * 3
+    )
     values = [value for _, value in pool.run_all([Echo() for _ in range(4)], pool.devices)]
     assert values[0] == "done"
     assert [value.started for value in values[1:]] == [True]

@@ -227,7 +227,7 @@ class Measurement(_MedianMemory):
 
     @property
     def reliable(self) -> bool:
-        """Whether enough blocks were measured, and agree within a factor of DISAGREEMENT."""
+        """Whether enough blocks were measured, and agree with each other and with the audit."""
         return self.doubt is None
 
     @property

@@ -77,6 +77,9 @@ class Replay(ABC):
     # Work to enqueue behind the gate, before the timed launches. Work that a launch puts on another
     # stream does not wait for the gate, and so runs before this.
     behind_gate: Callable[[], object] | None = None
+    # On a CPU, called as soon as the clock is read: with the garbage collector still off, whose
+    # callbacks could do the work of launches.
+    at_end: Callable[[], object] | None = None
 
     @abstractmethod
     def run(self) -> Reading:

@@ -74,6 +74,8 @@ class CpuReplay(Replay):
             for index in order:
                 launch(0, index)
             end = clock()
+            if self.at_end is not None:
+                self.at_end()
         finally:
             if collecting:
                 gc.enable()

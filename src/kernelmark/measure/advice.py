@@ -55,12 +55,12 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
 
 
 def audit_warnings(blocks: Sequence[Block], audited: Sequence[int], factor: float) -> list[Reason]:
-    """Warn if the median block took less than an audited one by more than `factor`: a kernel may
-    have skipped work in blocks that were not audited."""
+    """Warn if audited blocks took more than `factor` times the median block: a kernel may have
+    skipped work in blocks that were not audited."""
     if not audited:
         return []
     median_s = statistics.median(block.median_s for block in blocks)
-    audited_s = max(blocks[number].median_s for number in audited)
+    audited_s = min(blocks[number].median_s for number in audited)
     if audited_s <= factor * median_s:
         return []
     return [Reason("audited-slower", audited_s=audited_s, median_s=median_s)]

@@ -16,7 +16,14 @@ from functools import partial
 from kernelmark.core.result import Check
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Device
-from kernelmark.measure.check import Checker, Launchable, PendingCheck, check_audit_time, combine
+from kernelmark.measure.check import (
+    Checker,
+    EarlyRead,
+    Launchable,
+    PendingCheck,
+    check_audit_time,
+    combine,
+)
 from kernelmark.measure.sets import Arena
 
 # Launches of the shorter of an audit's two replays; the longer one has twice as many. Enough that
@@ -29,6 +36,7 @@ _ALL_PROJECTED = 4
 # Launches whose output is read as soon as they end. Several on a CPU, where a background thread may
 # finish before the first read.
 _SINGLE_LAUNCHES, _HOST_SINGLE_LAUNCHES = 1, 4
+_LONG_LAUNCH_S = 0.1  # one such launch is read
 # A correct kernel takes as long on rewritten inputs as on timed ones. Over 120 such cases on an
 # H200 the largest ratio of cold launches, minus the slack below, was 1.3.
 FACTOR = 1.5
@@ -45,8 +53,9 @@ HOST_SLACK_S = 2e-5
 LATENCY_S = 2e-6
 # Upper bound of the fixed cost of a GPU's replay: a graph's start, clock stamps, a gate.
 REPLAY_S = 4e-5
-# Further rounds for a kernel that seems slow: other work may have disturbed the first.
-MORE_ROUNDS = 6
+# Further rounds for a kernel that seems slow: other work may have disturbed the first. After
+# `_LEAST_RETIMED` of them it is compared with launches timed again.
+MORE_ROUNDS, _LEAST_RETIMED = 6, 3
 
 Retime = Callable[[], float]  # times a launch again as the block did; seconds
 
@@ -74,8 +83,8 @@ class Audit:
         self._launches = 1
         self._short_s: list[float] = []
         self._long_s: list[float] = []
-        # Whether launches timed again after a slow audit took as long as those of the block.
-        # Otherwise the device has become slower, or the kernel has noticed the audit.
+        # Whether audited launches took as long as those of the block. Otherwise the device has
+        # become slower, or the kernel skips work until it notices the audit.
         self.repeatable = True
 
     def run(self, timed_s: float, retime: Retime) -> PendingCheck:
@@ -86,15 +95,17 @@ class Audit:
             wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
             fit = (len(self._arena.sets) - 1) // 2
             self._launches = max(1, min(wanted, _MOST_LAUNCHES, fit))
-        pending = [self._single_launches(), *self._round()]
+        pending = [self._single_launches(timed_s), *self._round()]
         if not self._device.real_time:
             return lambda: combine([part() for part in pending])
-        baselines = [timed_s]
-        while self._is_slow(statistics.median(baselines)) and len(baselines) <= MORE_ROUNDS:
+        retimed: list[float] = []
+        baseline_s = timed_s
+        while self._is_slow(baseline_s) and len(retimed) < MORE_ROUNDS:
             pending += self._round()
-            baselines.append(max(timed_s, retime()))
-        baseline_s = statistics.median(baselines)
-        self.repeatable = baseline_s <= FACTOR * timed_s + self._slack_s / self._launches
+            retimed.append(max(timed_s, retime()))
+            if len(retimed) >= _LEAST_RETIMED:
+                baseline_s = statistics.median(retimed)
+        self.repeatable = not self._is_slow(timed_s)
         is_slow = self._is_slow(baseline_s)
         time_check = check_audit_time(self._launch_s(), baseline_s, is_slow=is_slow)
         return lambda: combine([*(part() for part in pending), time_check])
@@ -103,16 +114,18 @@ class Audit:
         """Return the failed check of a block whose time, `timed_s` a launch, was not repeated."""
         return check_audit_time(self._launch_s(), timed_s, is_slow=True)
 
-    def _single_launches(self) -> PendingCheck:
+    def _single_launches(self, timed_s: float) -> PendingCheck:
         """Launch some sets one by one, and read each output as soon as its launch has ended."""
         device, checker, arena = self._device, self._checker, self._arena
-        count = _SINGLE_LAUNCHES if device.enqueues else _HOST_SINGLE_LAUNCHES
+        is_one = device.enqueues or timed_s > _LONG_LAUNCH_S
+        count = _SINGLE_LAUNCHES if is_one else _HOST_SINGLE_LAUNCHES
         chosen = checker.draw(range(len(arena.sets)), count)
         early_reads = []
         for index in chosen:
             checker.refresh(arena, [index])
-            launch = partial(self._kernel.launch, device.stream, index)
-            early_reads.append(checker.read_early(arena, index, launch))
+            read = checker.early_reader(arena, index)
+            self._kernel.launch(device.stream, index)
+            early_reads.append(read())
         return checker.verify(self._kernel, arena, chosen, early_reads=early_reads)
 
     def _round(self) -> list[PendingCheck]:
@@ -122,7 +135,7 @@ class Audit:
             sets = self._checker.draw(range(len(self._arena.sets)), 2 * self._launches + 2)
             order, others = sets[: times * self._launches], sets[times * self._launches :]
             warm = [] if self._device.enqueues else others[:1]
-            elapsed_s = self._elapsed_s(order, warm, sets)
+            elapsed_s, early_reads = self._replay(order, warm, sets)
             (self._short_s if len(order) == self._launches else self._long_s).append(elapsed_s)
             checks.append(
                 self._checker.verify(
@@ -132,42 +145,51 @@ class Audit:
                     self._checker.draw(order, len(order)),
                     projected=len(order) if times == 2 and len(order) <= _ALL_PROJECTED else 1,
                     untouched=others[len(warm) :],
+                    early_reads=early_reads,
                 )
             )
         return checks
 
-    def _elapsed_s(self, order: Sequence[int], warm: Sequence[int], sets: Sequence[int]) -> float:
-        """Return the device seconds of these launches.
+    def _replay(
+        self, order: Sequence[int], warm: Sequence[int], sets: Sequence[int]
+    ) -> tuple[float, list[EarlyRead]]:
+        """Return the device seconds of these launches, and on a CPU what their outputs were as soon
+        as the clock was read.
 
         They are recorded before their inputs are rewritten, so that nothing computed during
         recording can be correct. On a CPU they follow a launch of each `warm` set, since threads
         sleep and code leaves the cache while inputs are rewritten. That launch could do the work of
         all sets, so the inputs are rewritten once more after it.
         """
-        device, kernel = self._device, self._kernel
+        device, kernel, checker = self._device, self._kernel, self._checker
         replay = device.record(kernel.launch, order, self._timer)
-        refresh = partial(self._checker.refresh, self._arena, sets)
+        refresh = partial(checker.refresh, self._arena, sets)
+        readers = [] if device.enqueues else [checker.early_reader(self._arena, i) for i in order]
+        early_reads: list[EarlyRead] = []
         try:
             refresh()
             replay.behind_gate = refresh
+            replay.at_end = lambda: early_reads.extend(read() for read in readers)
             for index in warm:
                 kernel.launch(device.stream, index)
-                self._checker.refresh(self._arena, order)
+                checker.refresh(self._arena, order)
             if self._evict and device.enqueues:
                 device.evict_cache()
             if device.real_time:
-                return replay.run().elapsed_s
+                return replay.run().elapsed_s, early_reads
             # Not `replay.run`: a fake device's script counts only the replays of the measurement.
             for index in order:
                 kernel.launch(device.stream, index)
-            return 0.0
+            return 0.0, early_reads
         finally:
             replay.close()
 
     def _launch_s(self) -> float:
-        """Return the seconds of an audited launch, from the fastest replay of each length."""
+        """Return the seconds of an audited launch, from the fastest replay of each length. If its
+        time depends on the data, the two replays may differ by more than their launches."""
         if self._device.enqueues and self._long_s:
-            return max(0.0, min(self._long_s) - min(self._short_s)) / self._launches
+            long_s = min(self._long_s)
+            return min(max(0.0, long_s - min(self._short_s)), long_s / 2) / self._launches
         lengths = [(s, self._launches) for s in self._short_s]
         lengths += [(s, 2 * self._launches) for s in self._long_s]
         return min(seconds / count for seconds, count in lengths)

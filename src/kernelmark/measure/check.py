@@ -227,13 +227,13 @@ class Checker:
     def _output_of(self, arena: Arena, index: int) -> Tensor:
         return arena.sets[index][self._output.name]
 
-    def read_early(self, arena: Arena, index: int, launch: Callable[[], None]) -> EarlyRead:
-        """Launch, then read some positions of the set's output directly behind the launch: work
-        that a kernel left to another stream or thread is not finished then."""
+    def early_reader(self, arena: Arena, index: int) -> Callable[[], EarlyRead]:
+        """Return a function that reads some positions of the set's output. To be called directly
+        behind a launch: work that a kernel left to another stream or thread is not finished
+        then."""
         where = self._rng.integers(0, self._output.count, _EARLY_POSITIONS)
         peek = self._device.peek(self._output_of(arena, index), where)
-        launch()
-        return EarlyRead(index=index, where=where, bits=peek())
+        return lambda: EarlyRead(index=index, where=where, bits=peek())
 
     def _collect(
         self,

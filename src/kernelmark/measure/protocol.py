@@ -43,7 +43,7 @@ from kernelmark.ops.base import Op
 
 OnPhase = Callable[[str], None]
 
-# Phases of a case's wall time; `beside` is for the secondary times (eager, hot).
+# Phases of a case's wall time; `beside` is that of the secondary times (eager, hot).
 PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
 # Limit of the samples of a block, however short they are.
 MAX_SAMPLES = 1000
@@ -243,11 +243,18 @@ class _BlockLoop:
             )
             if number == self._next_audit or (stop and number < self._next_audit):
                 self._audit(number, block)
-            # Another block shows whether the device became slower or the kernel noticed the audit.
-            undecided = self._unrepeatable == 1 and not self._audited
-            return None if undecided else stop
+            if stop and len(self._audited) + self._unrepeatable == 1 and self._is_doubtful():
+                # Another block shows whether the device was slower or the kernel skips work.
+                self._next_audit = number + 1
+                return None
+            return stop
         finally:
             self._binder.retire(block)
+
+    def _is_doubtful(self) -> bool:
+        """Return whether the only audit so far found a time that other blocks or launches of its
+        own do not have."""
+        return bool(self._unrepeatable or audit_warnings(self._blocks, self._audited, AUDIT_FACTOR))
 
     def _measure_block(self, number: int, block: BoundBlock) -> None:
         timing, device = self._timing, self._device
@@ -282,9 +289,9 @@ class _BlockLoop:
         self._setup_s = time.perf_counter() - start
 
     def _audit(self, number: int, block: BoundBlock) -> None:
-        """Check and time launches on rewritten inputs, after the block's own check. If the block's
-        times cannot be repeated, audit the next one too: a kernel that works honestly from an
-        audit on does so in both, and is refused."""
+        """Check and time launches on rewritten inputs, after the block's own check. If these do not
+        repeat the block's time, audit the next block too: a kernel that skips work until it is
+        audited repeats neither, and is refused."""
         audit = Audit(
             device=self._device,
             checker=self._checker,

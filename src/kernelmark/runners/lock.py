@@ -44,7 +44,8 @@ def hold_lock(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Ite
     finally:
         if handle is not None:
             # A child that a kernel forked has a copy of the descriptor, which would keep the lock.
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 

@@ -97,6 +97,7 @@ class Slot:
         self._limits = limits or Limits()
         self._failed_starts = 0
         self._id = 0  # of the request without a reply
+        self._is_begun = False  # whether a worker has started on it
         self._started = 0.0  # submission time of the job, in seconds since the epoch
         self._phase = "start"
         self._since = 0.0
@@ -172,7 +173,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """No worker could be started for a job: it must be submitted again, to this or another slot.
+    """No worker began a job: it must be submitted again, to this or another slot.
     `lost` is the reason if the slot has just been given up."""
 
     slot: Slot
@@ -231,6 +232,7 @@ class Pool:
         slot.job, slot._id, slot._used_s = job, next(_IDS), {}
         slot._started, slot._since = time.time(), time.monotonic()
         slot._phase = "start" if slot.worker is None else "load"
+        slot._is_begun = slot.worker is None
         if slot.worker is None:
             try:
                 slot.worker = self._workers.start(spec)
@@ -304,16 +306,21 @@ class Pool:
 
     def _on_message(self, slot: Slot, message: Message | Loss) -> None:
         if isinstance(message, Loss):
-            if slot._id:
+            if slot._id and slot._is_begun:
                 self._fail(slot, message.status, message.error)
-            else:
-                slot.retire()
+                return
+            slot.retire()
+            if slot.job is not None and slot._id:
+                # The worker died of its last job, for example while freeing memory.
+                slot._id = 0
+                self._outcomes.append(Returned(slot=slot, job=slot.job))
         elif message["kind"] == "ready":
             slot._failed_starts = 0
             slot._enter("load", time.monotonic())
         elif slot.job is None or not slot._id or message.get("id") != slot._id:
             return
         elif message["kind"] == "phase":
+            slot._is_begun = True
             slot._enter(str(message.get("phase")), float(message.get("at", time.monotonic())))
             holder = str(message.get("holder", ""))
             self._outcomes.append(Phase(slot=slot, job=slot.job, name=slot._phase, holder=holder))

@@ -39,6 +39,7 @@ from kernelmark.devices.base import Tensor
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import Definition, given_spec
 from kernelmark.report.answer import answer
+from kernelmark.report.tables import failures
 from kernelmark.runners.capture import environment as capture_environment
 from kernelmark.runners.targets import find
 from kernelmark_dev.raising import raises_code
@@ -696,6 +697,9 @@ def test_a_comparison_prints_its_answer():
     assert [one.code for one in line.fields["findings"]] == ["answer-failed", "answer-alone"]
     assert str(found).startswith(f"{line}\n")
     assert str(line) in found._repr_html_()
+    (failure,) = failures(found.rows)
+    assert failure.backends == ("wrong",)
+    assert failure.sentence in str(found)
 
 
 @pytest.mark.parametrize("name", ["flops", "nbytes"])

@@ -68,6 +68,42 @@ def test_the_runner_up_and_the_problems_in_common_are_counted(told):
 
 
 @pytest.mark.parametrize(
+    ("careful", "code", "names", "but"),
+    [
+        (1.01, "answer-tie", ("a", ("b",)), False),
+        (2.0, "answer-ratio", ("a", "b"), False),
+        (0.5, "answer-ratio", ("b", "a"), True),
+    ],
+)
+def test_a_single_problem_in_common_is_no_geomean(told, careful, code, names, but):
+    cases = [(m, "a", 1.0) for m in (1, 2, 3)]
+    (line,) = told(*cases, (1, "b", careful), (2, "c", 9.0), (3, "d", 9.0))
+    assert line.fields["first"] == "a"
+    found, fields = geomean(line)
+    assert (found, fields["but"]) == ("shared-one", but)
+    cause = fields["cause"]
+    assert cause.code == code
+    assert (cause.fields["first"], cause.fields.get("second") or cause.fields["others"]) == names
+
+
+def test_the_rival_is_the_fastest_of_those_that_measured_most(told):
+    cases = [(1, "careful", 1.01), (1, "numpy", 1.0), (1, "torch", 1.17), (1, "slow", 3.0)]
+    (line,) = told(*cases, (2, "numpy", 1.0), (2, "torch", 1.15), (2, "slow", 3.0))
+    found = [line.fields[name] for name in ("first", "wins", "second", "problems", "ties")]
+    assert found == ["numpy", 1, "torch", 2, 1]
+    code, fields = geomean(line)
+    assert (code, fields["shared"]) == ("geomean", 0)
+    assert fields["mean"] == pytest.approx((1.17 * 1.15) ** 0.5)
+
+
+def test_of_backends_that_win_nothing_the_one_that_measured_most_is_first(told):
+    cases = [(1, "careful", 1.0), *((m, name, 1.01) for m in (1, 2) for name in ("numpy", "x"))]
+    (line,) = told(*cases)
+    assert line.code == "answer-no-wins"
+    assert {geomean(line)[1][name] for name in ("first", "second")} == {"numpy", "x"}
+
+
+@pytest.mark.parametrize(
     ("slow", "width", "code"),
     [(1.01, 0.02, "answer-tie"), (1.3, 0.14, "answer-tie"), (1.4, 0.14, "answer-ratio")],
 )
@@ -153,10 +189,17 @@ def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
             measured = dataclasses.replace(one.measurement, warnings=(few,))
             made.append(dataclasses.replace(one, measurement=measured))
     (line,) = answer(rows(make_set(*made), []))
-    assert (line.code, line.fields["problems"], line.fields["left_out"]) == ("answer-of", 1, 2)
+    assert (line.code, line.fields["problems"]) == ("answer-of", 1)
+    assert told_of(line, "left_out") == [("answer-unranked", 2, True)]
     assert line.root.code == "answer-ratio"
     (line,) = answer(rows(make_set(*made[2:]), []))
-    assert (line.code, line.fields["left_out"]) == ("answer-none", 2)
+    assert told_of(line) == [("answer-unranked", 2, True)]
+    skipped = [
+        make_result(problems[0], backend="a"),
+        make_result(problems[0], backend="b", status=Status.SKIPPED),
+    ]
+    (line,) = answer(rows(make_set(*skipped), []))
+    assert told_of(line) == [("answer-unranked", 1, False)]
 
 
 def test_one_backend_has_no_rival(told):
@@ -179,8 +222,8 @@ def ended(make_result, make_set):
     return made
 
 
-def told_of(line):
-    return [(one.code, *list(one.fields.values())) for one in line.fields["findings"]]
+def told_of(line, field="findings"):
+    return [(one.code, *list(one.fields.values())) for one in line.fields[field]]
 
 
 def test_a_wrong_kernel_is_named(ended):
@@ -205,7 +248,7 @@ def test_of_several_problems_those_that_failed_are_counted(ended):
     assert (second.root.code, second.fields["problems"]) == ("answer-ratio", 1)
     first, second = ended(*cases, *wrong, (3, "memo", Status.UNSUPPORTED))
     assert told_of(first) == [("answer-failed", "memo", "wrong", 2, 3)]
-    assert (second.code, second.fields["left_out"]) == ("answer-none", 1)
+    assert told_of(second) == [("answer-only", 1, "numpy")]
     (line,) = ended(*cases, *wrong, (3, "memo", Status.CRASHED))
     assert [found[1:] for found in told_of(line)] == [
         ("memo", "wrong", 2, 3),
@@ -214,6 +257,36 @@ def test_of_several_problems_those_that_failed_are_counted(ended):
     more = [(m, "torch", 2e-3) for m in (1, 2, 3)]
     first, second = ended(*cases, *wrong, (3, "memo", 3e-3), *more)
     assert (second.code, second.fields["wins"], second.fields["problems"]) == ("answer-wins", 3, 3)
+
+
+def test_a_backend_that_does_not_support_the_problem_is_named(ended):
+    lacks, fast = (1, "careful", Status.UNSUPPORTED), (1, "numpy", 1e-3)
+    (line,) = ended(lacks, fast)
+    assert told_of(line) == [
+        ("answer-unsupported", ("careful",), True),
+        ("answer-alone", "numpy", 1e-3),
+    ]
+    (line,) = ended(lacks, fast, (1, "memo", Status.WRONG))
+    codes = ["answer-failed", "answer-unsupported", "answer-alone"]
+    assert [code for code, *_ in told_of(line)] == codes
+    more = [(1, name, Status.UNSUPPORTED) for name in "abcd"]
+    (line,) = ended(lacks, *more)
+    assert told_of(line) == [("answer-unsupported", ("careful", "a", "b", "2 more"), False)]
+    (line,) = ended(lacks, fast, (1, "torch", 2e-3))
+    assert line.code == "answer-ratio"
+    assert ended(lacks) == []
+
+
+def test_problems_that_one_backend_supports_are_counted(ended):
+    cases = [(m, "numpy", 1e-3) for m in (1, 2, 3)]
+    lacks = [(m, "careful", Status.UNSUPPORTED) for m in (2, 3, 4)]
+    none = (4, "numpy", Status.UNSUPPORTED)
+    (line,) = ended(*cases, *lacks, none, (1, "careful", 2e-3))
+    assert (line.code, line.root.code) == ("answer-of", "answer-ratio")
+    left_out = [("answer-only", 2, "numpy"), ("answer-no-support", 1)]
+    assert told_of(line, "left_out") == left_out
+    (line,) = ended(*cases[1:], *lacks, none)
+    assert told_of(line) == left_out
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status.failed])
@@ -228,3 +301,12 @@ def test_the_furthest_from_its_roof_is_named(told):
     roofs = [("flops", "f32", 1e11), ("bytes", "dram", 1e10)]
     lines = told((64, "one", 1e-3), (512, "one", 1e-3), roofs=roofs)
     assert "m=64" in lines[-1]
+
+
+def test_no_row_is_furthest_from_its_roof_if_the_table_shows_no_difference(told):
+    roofs = [("flops", "f32", 1e11), ("bytes", "dram", 1e10)]
+    (line,) = told((512, "one", 1.0e-3), (512, "two", 1.001e-3), roofs=roofs)
+    assert line.code == "answer-tie"
+    lines = told((512, "one", 1.0e-3), (512, "two", 1.2e-3), roofs=roofs)
+    assert [line.code for line in lines] == ["answer-ratio", "answer-furthest"]
+    assert lines[-1].fields["backend"] == "two"

@@ -226,6 +226,41 @@ def test_a_wrong_kernel_says_nothing_about_the_roof(make_result, make_set, make_
     assert any(one.code == "above-roof" for one in tables.warnings(tables.rows(right, roofs)))
 
 
+@pytest.mark.parametrize(
+    ("status", "shown"), [(Status.WRONG, False), (Status.IMPOSSIBLE, True), (Status.OK, True)]
+)
+def test_a_wrong_kernel_has_no_percentage_of_its_roof(
+    make_result, make_set, make_roof, status, shown
+):
+    made = tables.rows(make_set(make_result(status=status)), [make_roof("flops", "f32", 1.0)])
+    table = tables.results_table(made)
+    (cells,) = table.rows
+    cell = cells[[column.name for column in table.columns].index("of roof")]
+    assert (cell != tables.NONE) == shown
+
+
+@pytest.mark.parametrize(
+    ("backends", "names"),
+    [("a", ("a",)), ("abc", ("a", "b", "c")), ("aabcde", ("a", "b", "c", "2 more"))],
+)
+def test_a_failure_names_its_backends(make_result, make_set, backends, names):
+    why = Reason.of("off by one")
+    results = [
+        make_result(f"gemm m={m} n=8 k=8 dtype=f32", backend=name, status=Status.WRONG, error=why)
+        for m, name in enumerate(backends, 1)
+    ]
+    (found,) = tables.failures(tables.rows(make_set(*results)))
+    assert found.backends == names
+    assert f"({', '.join(names)})" in found.sentence
+
+
+def test_a_failure_whose_reason_names_the_backend_does_not_repeat_it(make_result, make_set):
+    why = Reason("op-unsupported", backend="a", op="gemm", known=("conv",))
+    one = make_result(backend="a", status=Status.UNSUPPORTED, median_s=None, error=why)
+    (found,) = tables.failures(tables.rows(make_set(one)))
+    assert found.backends == ()
+
+
 def test_sentinels_come_last_under_a_line_of_their_own(make_result, make_set):
     results = make_set(
         make_result("gemm m=8 n=8 k=8 dtype=f32"), make_result("gemm m=1 n=8 k=8 dtype=f32")

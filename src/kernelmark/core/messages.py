@@ -716,11 +716,13 @@ TEMPLATES = {
     "answer": "{findings:each}",
     "answer-failed": "{backend} {status:outcome}{of:if  in {count} of {of:n problem}}",
     "answer-alone": "{backend} took {median_s:time}",
-    "answer-none": "{left_out:n problem} not ranked",
-    "answer-of": (
-        "{cause}{problems:if  in {problems:n problem}}{left_out:if ; {left_out:n problem} not"
-        " ranked}"
+    "answer-unsupported": "{backends:all} do{single:if es} not support it",
+    "answer-only": "only {backend} supports {count:n problem}",
+    "answer-no-support": "no backend supports {count:n problem}",
+    "answer-unranked": (
+        "{count:n problem} not ranked{unreliable:if : unreliable times (see the warnings)}"
     ),
+    "answer-of": ("{cause}{problems:if  in {problems:n problem}}{left_out:if ; {left_out:each}}"),
     "answer-ratio": "{first} ran {ratio:within {width}} times as fast as {second}",
     "answer-noisy": (
         "{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
@@ -747,6 +749,7 @@ TEMPLATES = {
         " differ from {second}: {mean:factor} ×"
         " ({level:level} interval {low:factor} to {high:factor})"
     ),
+    "shared-one": "{but:if but }in the one problem that both measured, {cause}",
     # Files of other tools
     "file-size": "{where}: {file} holds {size} bytes where {expected} belong",
     "number-missing": "{where}: a number is missing",

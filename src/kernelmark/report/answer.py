@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Measurement
-from kernelmark.report.tables import Row, share_text
+from kernelmark.core.result import Measurement, Status
+from kernelmark.report.names import first_names
+from kernelmark.report.tables import Row, share_percent, share_text
 from kernelmark.stats.student import t_quantile
 
 _LEAST_PROBLEMS = 3  # minimum for an interval of the geometric mean
@@ -25,8 +26,11 @@ def answer(rows: Sequence[Row]) -> list[Reason]:
     ranked = [row for row in asked if row.ranks]
     compared = _compared(asked)
     lines = _failures([row for row in asked if row.result.case.problem.key in compared])
-    lines += _versus(_shared(ranked), len(compared), _left_out(asked, ranked))
-    if len(compared) == 1 and lines and lines[0].code == "answer-failed":
+    left_out = _left_out(asked, ranked)
+    if len(compared) == len(_by_problem(asked)) == 1 and (lacking := _lacking(asked)):
+        lines, left_out = [*lines, lacking], ()
+    lines += _versus(_shared(ranked), len(compared), left_out)
+    if len(compared) == 1 and lines and lines[0].code in ("answer-failed", "answer-unsupported"):
         if len(ranked) == 1 and ranked[0].result.measurement is not None:
             (row,), median_s = ranked, ranked[0].result.measurement.median_s
             lines.append(Reason("answer-alone", backend=row.backend, median_s=median_s))
@@ -35,7 +39,7 @@ def answer(rows: Sequence[Row]) -> list[Reason]:
     if failed:
         lines = [Reason("answer", findings=failed), *lines[len(failed) :]]
     found = [row for row in ranked if row.share is not None]
-    if len(found) > 1:
+    if len({share_percent(row.share) for row in found if row.share}) > 1:
         worst = min(found, key=lambda row: row.share.value if row.share else math.inf)
         lines.append(
             Reason(
@@ -50,10 +54,15 @@ def answer(rows: Sequence[Row]) -> list[Reason]:
 
 def _compared(rows: Sequence[Row]) -> set[str]:
     """Return the keys of the problems that rows of several backends have."""
-    backends: dict[str, set[str]] = {}
+    found = _by_problem(rows).items()
+    return {key for key, ones in found if len({row.backend for row in ones}) > 1}
+
+
+def _by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
     for row in rows:
-        backends.setdefault(row.result.case.problem.key, set()).add(row.backend)
-    return {key for key, names in backends.items() if len(names) > 1}
+        found.setdefault(row.result.case.problem.key, []).append(row)
+    return found
 
 
 def _failures(rows: Sequence[Row]) -> list[Reason]:
@@ -77,11 +86,35 @@ def _failures(rows: Sequence[Row]) -> list[Reason]:
     ]
 
 
-def _left_out(asked: Sequence[Row], ranked: Sequence[Row]) -> int:
-    """Count the problems requested of several backends with fewer than two backends ranked, except
-    those in which a backend failed, which are counted as failures."""
+def _lacking(rows: Sequence[Row]) -> Reason | None:
+    """Return the backends that do not support the problem of the rows; None if several backends
+    are ranked, or if unreliable times are why they are not."""
+    names = first_names(row.backend for row in rows if row.result.status is Status.UNSUPPORTED)
+    timed = [row for row in rows if row.timed]
+    if not names or _compared(timed) or not all(row.ranks for row in timed):
+        return None
+    return Reason("answer-unsupported", backends=names, single=len(names) == 1)
+
+
+def _left_out(asked: Sequence[Row], ranked: Sequence[Row]) -> tuple[Reason, ...]:
+    """Count the problems requested of several backends with fewer than two backends ranked, by
+    cause, except those in which a backend failed, which are counted as failures."""
     failed = {row.result.case.problem.key for row in asked if row.result.status.failed}
-    return len(_compared(asked) - _compared(ranked) - failed)
+    keys = _compared(asked) - _compared(ranked) - failed
+    only: Counter[str] = Counter()  # by the only backend that supports the problem, "" for none
+    unranked: Counter[bool] = Counter()  # by whether a time is unreliable
+    for key, rows in _by_problem(asked).items():
+        if key not in keys:
+            continue
+        if all(row.ranks or row.result.status is Status.UNSUPPORTED for row in rows):
+            only[next((row.backend for row in rows if row.ranks), "")] += 1
+        else:
+            unranked[any(row.timed and not row.ranks for row in rows)] += 1
+    return (
+        *(Reason("answer-only", count=only[name], backend=name) for name in only if name),
+        *([Reason("answer-no-support", count=only[""])] if only[""] else []),
+        *(Reason("answer-unranked", count=unranked[why], unreliable=why) for why in unranked),
+    )
 
 
 def _key(row: Row) -> str:
@@ -98,26 +131,26 @@ def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
     return found
 
 
-def _versus(times: _Times, asked: int, left_out: int) -> list[Reason]:
+def _versus(times: _Times, asked: int, left_out: tuple[Reason, ...]) -> list[Reason]:
     """Compare the backends; `asked` is the number of problems requested of several backends."""
     problems = dict.fromkeys(key for found in times.values() for key in found)
     if len(times) < 2:
-        return [Reason("answer-none", left_out=left_out)] if left_out else []
+        return [Reason("answer", findings=left_out)] if left_out else []
     clear = [_fastest(times, key) for key in problems]
     wins = Counter(name for name in clear if name)
-    first = max(times, key=lambda name: (wins[name], -_total(times[name])))
+    first = max(times, key=lambda name: (wins[name], len(times[name]), -_total(times[name])))
     others = [name for name in times if name != first and times[name].keys() & times[first].keys()]
     if not others:
         return []
     ratios = {name: _ratios(times, first, name) for name in others}
-    others.sort(key=lambda name: statistics.geometric_mean(ratios[name]))
+    others.sort(key=lambda name: (-len(ratios[name]), statistics.geometric_mean(ratios[name])))
     count = len(problems)
     if count == 1:
         (key,) = problems
         line = _one(first, times[first][key], {name: times[name][key] for name in others})
         where = 1 if asked > 1 else 0
     else:
-        line, where = _several(first, others[0], ratios[others[0]], clear), 0
+        line, where = _several(first, others[0], times, clear), 0
     if not where and not left_out:
         return [line]
     return [Reason("answer-of", cause=line, problems=where, left_out=left_out)]
@@ -151,10 +184,12 @@ def _one(first: str, fast: Measurement, others: Mapping[str, Measurement]) -> Re
     return Reason("answer-tie", first=first, others=tuple(tied), ratio=most, several=len(tied) > 1)
 
 
-def _several(first: str, second: str, ratios: Sequence[float], clear: Sequence[str]) -> Reason:
+def _several(first: str, second: str, times: _Times, clear: Sequence[str]) -> Reason:
     """Compare over several problems, given the fastest backend of each ("" within the noise)."""
     wins, problems = Counter(clear), len(clear)
-    mean = _geomean(first, second, ratios, problems)
+    ratios = _ratios(times, first, second)
+    one = len(ratios) == 1
+    mean = _shared_one(first, second, times) if one else _geomean(first, second, ratios, problems)
     if wins[""] == problems:
         return Reason("answer-no-wins", problems=problems, geomean=mean)
     return Reason(
@@ -167,6 +202,14 @@ def _several(first: str, second: str, ratios: Sequence[float], clear: Sequence[s
         ties=wins[""],
         geomean=mean,
     )
+
+
+def _shared_one(first: str, second: str, times: _Times) -> Reason:
+    """Compare two backends in the only problem that both measured."""
+    (key,) = times[first].keys() & times[second].keys()
+    fast, slow = sorted((first, second), key=lambda name: _s(times[name][key]))
+    line = _one(fast, times[fast][key], {slow: times[slow][key]})
+    return Reason("shared-one", cause=line, but=fast != first and line.code == "answer-ratio")
 
 
 def _geomean(first: str, second: str, ratios: Sequence[float], problems: int) -> Reason:

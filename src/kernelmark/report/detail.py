@@ -99,7 +99,7 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
         # User-defined ops may declare neither FLOPs nor bytes.
         ("speed", rate_text(result.flops_per_s, "FLOP/s") if result.flops_per_s else NONE),
         ("traffic", rate_text(result.bytes_per_s, "B/s") if result.bytes_per_s else NONE),
-        ("of roof", share_text(row.share)),
+        ("of roof", share_text(row.shown_share)),
         ("stopped", measured.stop.value),
         ("method", f"{measured.method}, launches a sample: {measured.launches}"),
         ("argument sets", f"{measured.sets} of {bytes_text(measured.footprint_bytes)}"),

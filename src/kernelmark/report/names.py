@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark import backends, ops
 from kernelmark.backends._lineage import place_of
@@ -19,6 +19,7 @@ from kernelmark.micro import registry as micro
 _ALWAYS = ("dtype", "scheme")
 _USUAL = Timing()
 _LONGEST = 40  # maximum characters of a parameter's value in a table
+_MOST_NAMES = 3  # maximum backends named in a sentence
 _STOP_RULE = {
     "processes": "--processes",
     "max_allocations": "--max-blocks",
@@ -154,6 +155,13 @@ def backend_text(case: Case) -> str:
     """Return the backend, with its config if it has one."""
     config = config_text(case.config)
     return f"{case.backend} [{config}]" if config else case.backend
+
+
+def first_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the different names: at most three of them, then `4 more`."""
+    found = tuple(dict.fromkeys(names))
+    rest = len(found) - _MOST_NAMES
+    return found if rest <= 0 else (*found[:_MOST_NAMES], f"{rest} more")
 
 
 def rerun(result: Result, more: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ from kernelmark.core.printable import markdown_cell, printable
 from kernelmark.core.reason import BRIEF, FIELDS, format_reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import bytes_text, counted
+from kernelmark.core.units import bytes_text
 from kernelmark.report import figures, tables, vega
 from kernelmark.report.answer import answer
 from kernelmark.report.changes import Change, movers_table, ranked
@@ -140,10 +140,10 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     if failures:
         made.append("<h2>Failures</h2>")
     for failure in failures:
-        count = counted(len(failure.rows), "case")
-        text = f"{failure.status.value}, {count}: {failure.reason}"
         again = _escaped("\n".join(failure.commands()))
-        made.append(f"<p>{_escaped(text)}</p>" + (f"<pre>{again}</pre>" if again else ""))
+        made.append(
+            f"<p>{_escaped(failure.sentence)}</p>" + (f"<pre>{again}</pre>" if again else "")
+        )
     warned = _warnings(part)
     if warned:
         items = "".join(f"<li>{_escaped(text)}</li>" for text in warned)
@@ -174,9 +174,7 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
         for table in part.shown:
             lines += ["", markdown(table)]
         for failure in tables.failures(part.rows):
-            count = counted(len(failure.rows), "case")
-            text = f"{failure.status.value}, {count}: {failure.reason}"
-            lines += [f"- {markdown_cell(text)}"]
+            lines += [f"- {markdown_cell(failure.sentence)}"]
             lines += [f"  - `{markdown_cell(command)}`" for command in failure.commands()]
         if mark := tables.mark_text(part.rows):
             lines += ["", f"{mark}:", ""]
@@ -238,5 +236,5 @@ def _escaped(text: str) -> str:
 
 def _capital(line: str, rows: Sequence[tables.Row] = ()) -> str:
     """Return the line with a capital, unless it begins with the name of a backend of the rows."""
-    named = any(line.startswith(f"{row.backend} ") for row in rows)
+    named = any(line.startswith((f"{row.backend} ", f"{row.backend},")) for row in rows)
     return line if named else line[:1].upper() + line[1:]

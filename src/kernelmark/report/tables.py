@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kernelmark.core.metric import Metric
+from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import printable
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, rate_text, time_text, width_text
 from kernelmark.report.apart import apart
-from kernelmark.report.names import backend_text, rerun, short
+from kernelmark.report.names import backend_text, first_names, rerun, short
 from kernelmark.report.percent import Known, Share, share
 from kernelmark.stats.modes import modes_text
 
@@ -102,6 +103,11 @@ class Row:
         """Whether the time may be compared with others."""
         return _ranks(self.result)
 
+    @property
+    def shown_share(self) -> Share | None:
+        """The share of the roof to print; None for a wrong result, which did other work."""
+        return None if self.result.status is Status.WRONG else self.share
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -113,8 +119,15 @@ class Failure:
     cut: bool = False
 
     @property
+    def backends(self) -> tuple[str, ...]:
+        """The first backends of the cases; () if the reason has the backend as a field."""
+        named = [row for row in self.rows if "backend" not in row.result.why.root.fields]
+        return first_names(row.backend for row in named if not is_micro(row.result.case))
+
+    @property
     def sentence(self) -> str:
-        return f"{self.status.value}, {counted(len(self.rows), 'case')}: {self.reason}"
+        names = f" ({', '.join(self.backends)})" if self.backends else ""
+        return f"{self.status.value}, {counted(len(self.rows), 'case')}{names}: {self.reason}"
 
     def commands(self, more: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the rerun command of each case that has one."""
@@ -332,10 +345,13 @@ def rate(result: Result, bound: str | None) -> str:
 
 def share_text(found: Share | None) -> str:
     """Return `87 % compute`; values above 100 % are not clamped."""
-    if found is None:
-        return NONE
+    return NONE if found is None else f"{share_percent(found)} % {found.bound}"
+
+
+def share_percent(found: Share) -> str:
+    """Return the percentage as it is rounded in tables."""
     percent = 100 * found.value
-    return f"{percent:.1f} % {found.bound}" if percent < 9.95 else f"{percent:.0f} % {found.bound}"
+    return f"{percent:.1f}" if percent < 9.95 else f"{percent:.0f}"
 
 
 def _row(
@@ -380,7 +396,7 @@ def _numbers(row: Row, *, marked: bool) -> tuple[str, str, str, str]:
         width_text(measured.rel_half_width)
         + (f" {MARK if warned(row) else ' '}" if marked else ""),
         rate(row.result, row.share.bound if row.share else None),
-        share_text(row.share),
+        share_text(row.shown_share),
     )
 
 

@@ -133,7 +133,7 @@ def point_of(row: Row) -> dict[str, Any]:
         "backend": row.backend,
         "time": time_text(measurement_of(row).median_s),
         "rate": rate(row.result, row.share.bound if row.share else None),
-        "share": share_text(row.share),
+        "share": share_text(row.shown_share),
         "again": rerun(row.result),
     }
 

@@ -145,7 +145,11 @@ def test_kmark_alone_is_its_help(kmark):
 def test_truncated_toml(refused, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('why = "x"\n[[problems]]\nop = "gemm"\nm = [1, 2\n')
-    refused("run", "-s", str(file), reason="file-not-toml", file=str(file))
+    told = [
+        refused("run", *words, str(file), reason="file-not-toml", file=str(file))
+        for words in (("-s",), ("-s", "demo", "--timing"))
+    ]
+    assert told[0].err == told[1].err  # the hint too
 
 
 def test_toml_with_an_illegal_problem(refused, tmp_path):

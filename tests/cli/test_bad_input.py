@@ -81,7 +81,7 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
         ((*GEMM, "-a", "m=8", "--threads", "x"), "'--threads': 'x' "),
         ((*GEMM, "-a", "m=8", "--max-s", "x"), "'--max-s': 'x' "),
         (("micro", "--threads", "-1"), "'--threads': -1 "),
-        (("list", "runs", "--limit", "0"), "'--limit': 0 "),
+        (("list", "runs", "--limit", "-1"), "'--limit': -1 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "'--target-ci': 0 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "5"), "'--target-ci': 5 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "1"), "'--target-ci': 1 "),

@@ -101,6 +101,28 @@ def test_what_the_parser_refuses_is_named(refused, words, named):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        (("ab", "--budget", "1s"), "--budget 1;"),
+        (("gate", "--budget", "1.5m"), "--budget 90;"),
+        (("run", "--max-s", "500ms"), "--max-s 0.5;"),
+        (("run", "--timeout", "1h"), "--timeout 3600;"),
+        (("run", "--timeout=2 min"), "--timeout 120;"),
+        (("push", "http://x", "--patience", "10s"), "--patience 10;"),
+        (("tune", "run", ".", "--minutes", "2h"), "--minutes 120;"),
+        (("tune", "run", ".", "--timeout", "30sec"), "--timeout 30;"),
+    ],
+)
+def test_a_time_with_a_unit_is_converted_in_the_hint(refused, words, hint):
+    assert hint in refused(*words).err.splitlines()[1]
+
+
+def test_a_unit_of_time_is_no_hint_for_other_numbers(refused):
+    for words in (("run", "--target-ci", "1s"), ("run", "--max-s", "s"), ("run", "--max-s", "1x")):
+        assert refused(*words).err.splitlines()[1].startswith("hint: see ")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
         (("run", "-s", "./nosuch.toml"), "kmark list suites"),
         (("micro", "cache", "--quick", "--full"), "kmark micro --help"),
         (("history", "--micro"), "kmark history --help"),

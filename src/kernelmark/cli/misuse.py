@@ -49,7 +49,7 @@ def misused(error: Any, words: Sequence[str]) -> int:
 
 def _time_hint(error: Any) -> str:
     """Return `give seconds: --budget 90; ` for a time with a unit, such as 1.5m, else ""."""
-    parameter = getattr(error, "param", None)
+    parameter: Any = getattr(error, "param", None)
     unit = _TIME_OPTIONS.get(getattr(parameter, "metavar", None) or "")
     errors = getattr(error.__cause__, "errors", None)
     found = _TIME.fullmatch(str(errors()[0]["input"])) if unit and errors else None

@@ -87,7 +87,7 @@ TORCH_NAMES = {
 BY_TORCH_NAME = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
 
 # Names in other tools, for hints.
-_OTHERWISE = BY_TORCH_NAME | {"fp64": "f64", "fp32": "f32", "fp16": "f16", "half": "f16", "int8": "i8"}
+_OTHERWISE = BY_TORCH_NAME | {"fp64": "f64", "fp32": "f32", "fp16": "f16", "half": "f16"}
 _OTHERWISE |= {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2", "fp4": "f4e2m1"}
 
 

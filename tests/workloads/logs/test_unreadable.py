@@ -84,7 +84,7 @@ def test_json_that_is_cut(hint, text):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1}', '{"a": 1}\n{"a": 2}\n{"a', "[Api] a call\n", f'{{"a": "{"b" * (1 << 21)}"}}']
+    "text", ['{"a": 1}', '{"a": 1}\n{"a": 2}\n{"a', "[Api] a call\n", f'["{"b" * (1 << 21)}"]']
 )
 def test_a_log_without_calls_that_is_json_or_begins_like_it(hint, text):
     hint(text, "log-without-calls")

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import signal
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -330,11 +331,38 @@ def test_a_full_disk_that_takes_no_run_has_none_to_resume(tmp_path, monkeypatch)
     assert refused.value.hint.code == "free-space"
 
 
-def test_a_type_of_numpy_as_dtype_is_refused_with_a_name_as_hint():
-    given = repr(np.float32)
-    with raises_code(UsageError, "argument-type", name="dtype", given=given) as refused:
-        km.run("gemm", m=8, n=8, k=8, dtype=np.float32)
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (np.float32, ["f32"]),
+        (np.dtype("float16"), ["f16"]),
+        (ml_dtypes.bfloat16, ["bf16"]),
+        ([np.dtype(ml_dtypes.float8_e4m3fn), "f32", np.int8], ["f8e4m3", "f32", "i8"]),
+    ],
+)
+def test_a_dtype_may_be_that_of_numpy(monkeypatch, given, names):
+    planned = []
+
+    def no_plan(selection, timing):
+        planned.append(selection)
+        raise UsageError(Reason("problem-empty"))
+
+    monkeypatch.setattr("kernelmark.api.run.plan", no_plan)
+    with raises_code(UsageError, "problem-empty"):
+        km.run("gemm", m=8, n=8, k=8, dtype=given, a=given)
+    assert list(planned[0].dtypes) == names
+    text = f"[{','.join(names)}]" if isinstance(given, list) else names[0]
+    assert planned[0].axes[-1] == f"a={text}"
+
+
+@pytest.mark.parametrize("given", [float, np.dtype(">f4"), np.complex64, 3])
+def test_a_type_that_is_no_dtype_of_ours_is_refused_with_a_name_as_hint(given):
+    with raises_code(UsageError, "argument-type", name="dtype", given=repr(given)) as refused:
+        km.run("gemm", m=8, n=8, k=8, dtype=given)
     assert '"f32"' in refused.value.hint
+    if given != 3:
+        with raises_code(UsageError, "not-an-axis", name="a", given=repr(given)):
+            km.run("gemm", m=8, n=8, k=8, dtype="f32", a=given)
 
 
 @pytest.mark.parametrize("given", ["yes", 1, None])

@@ -119,6 +119,7 @@ def test_a_budget_that_ends_before_the_first_look_is_told_before_it_starts(kmark
 
 def test_a_budget_that_ended_before_the_first_look_has_judged_nothing(kmark):
     assert kmark(*FAKE, *AA, *SLOW_BY_HALF, "--budget", "0.1").code == 4
+    assert json.loads(kmark("list", "runs", "--json", "-").out) == []
 
 
 def test_a_budget_that_is_known_to_end_before_the_first_round_starts_nothing(kmark, monkeypatch):

@@ -81,7 +81,7 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
         ((*GEMM, "-a", "m=8", "--threads", "x"), "'--threads': 'x' "),
         ((*GEMM, "-a", "m=8", "--max-s", "x"), "'--max-s': 'x' "),
         (("micro", "--threads", "-1"), "'--threads': -1 "),
-        (("list", "runs", "--limit", "0"), "'--limit': 0 "),
+        (("list", "runs", "--limit", "-1"), "'--limit': -1 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "'--target-ci': 0 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "5"), "'--target-ci': 5 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "1"), "'--target-ci': 1 "),
@@ -96,6 +96,28 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
 )
 def test_what_the_parser_refuses_is_named(refused, words, named):
     assert named in refused(*words).err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("ab", "--budget", "1s"), "--budget 1;"),
+        (("gate", "--budget", "1.5m"), "--budget 90;"),
+        (("run", "--max-s", "500ms"), "--max-s 0.5;"),
+        (("run", "--timeout", "1h"), "--timeout 3600;"),
+        (("run", "--timeout=2 min"), "--timeout 120;"),
+        (("push", "http://x", "--patience", "10s"), "--patience 10;"),
+        (("tune", "run", ".", "--minutes", "2h"), "--minutes 120;"),
+        (("tune", "run", ".", "--timeout", "30sec"), "--timeout 30;"),
+    ],
+)
+def test_a_time_with_a_unit_is_converted_in_the_hint(refused, words, hint):
+    assert hint in refused(*words).err.splitlines()[1]
+
+
+def test_a_unit_of_time_is_no_hint_for_other_numbers(refused):
+    for words in (("run", "--target-ci", "1s"), ("run", "--max-s", "s"), ("run", "--max-s", "1x")):
+        assert refused(*words).err.splitlines()[1].startswith("hint: see ")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +167,11 @@ def test_kmark_alone_is_its_help(kmark):
 def test_truncated_toml(refused, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('why = "x"\n[[problems]]\nop = "gemm"\nm = [1, 2\n')
-    refused("run", "-s", str(file), reason="file-not-toml", file=str(file))
+    told = [
+        refused("run", *words, str(file), reason="file-not-toml", file=str(file))
+        for words in (("-s",), ("-s", "demo", "--timing"))
+    ]
+    assert told[0].err == told[1].err  # the hint too
 
 
 def test_toml_with_an_illegal_problem(refused, tmp_path):

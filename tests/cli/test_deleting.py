@@ -57,6 +57,18 @@ def test_only_yes_deletes(kmark, labelled, monkeypatch, typed, code):
     assert kmark("show", "one").code == code
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_question_is_folded(kmark, labelled, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("kernelmark.cli.output.fancy", lambda stream: True)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    asked, end, _ = kmark("delete", "one", "two").err.partition("[y/N]:")
+    lines = f"{asked}{end}".splitlines()
+    assert max(map(len, lines)) <= width - 2, "room for the answer"
+    assert len(lines) == (1 if width == 80 else 2)
+    assert kmark("show", "one").code == 0
+
+
 def test_latest_is_found_once(kmark, refused, labelled):
     assert kmark("delete", "latest", "latest", "-y", "-q").code == 0
     refused("show", "two", reason="run-unknown", ref="two")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,6 +111,23 @@ def test_runs_of_microbenchmarks_are_listed_newest_first(kmark, tmp_path):
     assert (only["run"], only["host"], only["benchmarks"]) == ("two", "box", ["cache"])
     assert (only["started"], only["results"]) == (3e8, {"timeout": 1})
     assert kmark("micro", "show", only["run"], "--store", place).code == 0
+
+
+@pytest.mark.parametrize("what", ["runs", "micro"])
+def test_runs_beyond_the_limit_are_counted(kmark, tmp_path, what):
+    place = str(tmp_path / "other.sqlite")
+    with open_store(place) as store:
+        for number in range(3):
+            add_micro(store, f"r{number}", 1.0 + number, micro_result())
+        add_micro(store, "roofs", 9.0, suite=ROOFS_SUITE)
+    total = {"runs": 3, "micro": 4}[what]  # `list runs` has no runs of roofs
+    for limit in range(6):
+        words = ("list", what, "--store", place, "--limit", str(limit))
+        shown, found = kmark(*words), kmark(*words, "--json", "-")
+        assert len(json.loads(found.out)) == min(limit or total, total)
+        assert shown.err == found.err
+        numbers = [int(word) for word in re.findall(r"\d+", shown.err)]
+        assert numbers == ([limit, total, 0] if 0 < limit < total else [])
 
 
 def test_a_disturbed_benchmark_is_counted_as_such(kmark, tmp_path):

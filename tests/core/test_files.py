@@ -130,6 +130,15 @@ def test_a_toml_file_that_cannot_be_loaded_is_refused_by_the_name_it_was_given(t
     assert refused.value.hint == hints[data]
 
 
+@pytest.mark.parametrize(("text", "line"), [("a = 1\nb = [1,\n", 2), ("a = '", 1)])
+def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_path, text, line):
+    path = tmp_path / "one.toml"
+    path.write_text(text)
+    with raises_code(UsageError, "file-not-toml") as refused:
+        files.load_toml(path, missing="")
+    assert f"line {line}" in refused.value.message.fields["error"]
+
+
 def test_a_folder_is_no_text(tmp_path):
     with pytest.raises(UsageError):
         files.read_text(tmp_path)

@@ -109,6 +109,17 @@ def test_in_brief_findings_of_one_kind_are_told_once():
     assert str(other) in brief
 
 
+def test_failed_checks_that_are_not_shown_are_counted_together():
+    """In brief, a finding of a kind that is shown already counts with those of `more`."""
+    found = tuple(
+        Reason("not-written", set=index, count=1, elements=9, tensor="d") for index in range(3)
+    )
+    many = Reason("check-failed", findings=found, more=4)
+    assert [part.split()[:2] for part in str(many).split("; ")[3:]] == [["and", "4"]]
+    assert format_reason(many, BRIEF).split("; ")[0] == found[0]
+    assert format_reason(many, BRIEF).split("; ")[1].split()[:2] == ["and", "6"]
+
+
 def test_in_brief_a_lost_worker_is_one_line():
     lost = Reason("worker-signalled", signal=6, name="Aborted").having(
         phase="warmup", output="x > 0\nstack", said="x > 0", frame="own.py line 10 in launch"
@@ -298,7 +309,7 @@ _FOREIGN = {
     "runners/execute.py": 1,  # a compiler's log below its sentence
     "runners/worker.py": 1,  # the same
     "backends/iree/runtime.py": 1,  # the same
-    "workloads/suites.py": 1,  # a parser's "at end of document"
+    "core/files.py": 1,  # a parser's "at end of document"
     "testing/ops.py": 1,  # that an error is one line
     "testing/importers.py": 1,  # that an error names its file
 }

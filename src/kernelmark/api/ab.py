@@ -259,23 +259,23 @@ class _Runs:
         return [run.id for run in self._runs]
 
     def keep(self, row: Row) -> None:
+        self.begin()
         self._rows.append(row)
         if self._store is not None:
             for run, result in zip(self._runs, (row.base, row.head), strict=True):
                 self._store.add_results(run.id, [result])
 
     def finished(self, state: RunState) -> AbReport:
-        """Store the final state, and return the report. Interrupted runs without a result are
-        deleted."""
+        """Store the final state, and return the report. Runs without a result are deleted; stored
+        runs that lack some, as the budget ended, are interrupted."""
         ended = [dataclasses.replace(run, state=state, finished=time.time()) for run in self._runs]
-        if state is RunState.INTERRUPTED and not self._rows:
-            if self._store is not None and self.begun:
-                for run in ended:
-                    self._store.delete_run(run.id)
-        elif self._store is not None:
-            self.begin()
+        if self._store is not None and self.begun:
+            stored = state if len(self._rows) == len(self._plan.pairs) else RunState.INTERRUPTED
             for run in ended:
-                self._store.update_run(run)
+                if self._rows:
+                    self._store.update_run(dataclasses.replace(run, state=stored))
+                else:
+                    self._store.delete_run(run.id)
         return AbReport(
             names=self._plan.names,
             base=ended[0],

@@ -13,6 +13,7 @@ from kernelmark.api.sentinels import SENTINELS, companions
 from kernelmark.backends._lineage import OwnKernel, identify
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as known_dtype
+from kernelmark.core.dtype import foreign_dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import (
     KernelmarkError,
@@ -446,7 +447,9 @@ def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
 
 
 def _axis_text(name: str, value: object) -> str:
-    if hasattr(value, "tolist"):
+    if (dtype := foreign_dtype(value)) is not None:
+        return dtype
+    if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()  # a NumPy array
     if isinstance(value, bool):
         return "yes" if value else "no"

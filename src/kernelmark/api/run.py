@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelmark import ops
 from kernelmark.api.plan import Selection, axis_words, plan
@@ -15,6 +15,7 @@ from kernelmark.api.reading import load_timing
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode
 from kernelmark.api.running import Conduct, measure
+from kernelmark.core.dtype import foreign_dtype
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, RunState
@@ -39,6 +40,7 @@ _EXAMPLES = {
     "device": "cpu",
 }
 Words = str | Sequence[str] | None
+Dtypes = object  # names, or dtypes of NumPy, ml_dtypes or torch
 
 
 def run(
@@ -48,7 +50,7 @@ def run(
     suite: Words = None,
     backend: Words = None,
     device: Words = "cpu",
-    dtype: Words = None,
+    dtype: Dtypes = None,
     config: Config | None = None,
     timing: str | Timing = "default",
     store: StoreArgument = False,
@@ -72,6 +74,7 @@ def run(
     problem: problems as text, such as "gemm m=512 n=512 k=512 a=f32".
     suite: names or TOML files of suites; `op` then filters them.
     backend: backends or kernel files (default: all that support the problems).
+    dtype: names such as "f32", or dtypes of NumPy, ml_dtypes or torch.
     device: "cpu", "cuda:0", "hip:0", …, or several.
     config: options of the kernel by name.
     timing: "quick", "default", "full", a TOML file, or a `Timing`.
@@ -179,12 +182,14 @@ def suites() -> list[str]:
     return names()
 
 
-def _words(given: Words, name: str) -> tuple[str, ...]:
+def _words(given: object, name: str) -> tuple[str, ...]:
     if given is None:
         return ()
     if isinstance(given, str):
         return tuple(word.strip() for word in given.split(",") if word.strip())
-    words = tuple(given) if isinstance(given, Iterable) else (given,)
+    words: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (given,)
+    if name == "dtype":
+        words = tuple(foreign_dtype(word) or word for word in words)
     for word in words:
         if not isinstance(word, str):
             raise UsageError(

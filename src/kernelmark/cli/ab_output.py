@@ -224,11 +224,10 @@ def put_report(
             else "interrupted before any pair was measured on both sides; no result is kept"
         )
     elif code == NOTHING:
-        # No rows: the time ended before the first round.
-        ran = not report.rows or any(row.base_s for row in report.rows)
-        say(
-            "nothing was judged: the time ended before the first test"
-            if ran
-            else "nothing was compared: no pair ran on both sides"
-        )
+        if not report.rows:
+            say("nothing was measured on both sides before the time ended; no result is kept")
+        elif any(row.base_s for row in report.rows):
+            say("nothing was judged: the time ended before the first test")
+        else:
+            say("nothing was compared: no pair ran on both sides")
     return code

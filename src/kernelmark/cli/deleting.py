@@ -9,7 +9,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.output import say
+from kernelmark.cli.output import say, stderr_text
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
@@ -57,7 +57,8 @@ def _is_confirmed(names: list[str]) -> bool:
     if not sys.stdin.isatty():
         raise UsageError(Reason("deletion-unconfirmed"), hint="confirm by --yes")
     try:
-        return typer.confirm(f"delete {', '.join(names)}?", err=True)
+        question = stderr_text(f"delete {', '.join(names)}? [y/N]:", spare=2)  # for " y"
+        return typer.confirm(question, show_default=False, prompt_suffix=" ", err=True)
     except typer.Abort as error:
         if isinstance(error.__context__, EOFError):
             return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import check_writable, put_table, put_tables, write
+from kernelmark.cli.output import check_writable, put_table, put_tables, say, write
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
@@ -47,7 +47,7 @@ _WHY = "why it exists"
 _WRITES = "what it writes"
 # Columns of sentences that need no label if a narrow terminal moves them below their rows.
 _SENTENCES = (_MODEL, _WHY, _WRITES)
-RunLimit = Annotated[int, o.option("--limit N", min=1, help="List the N newest runs.")]
+RunLimit = Annotated[int, o.option("--limit N", min=0, help="List the N newest runs; 0: all.")]
 
 
 def list_things(
@@ -92,7 +92,20 @@ def list_things(
             "emitters": emitters,
         }[what]()
         put_table(table)
+    if what in ("runs", "micro") and limit:
+        _say_hidden(what, limit, store)
     return 0
+
+
+def _say_hidden(what: str, limit: int, place: str | None) -> None:
+    """Print how many runs there are, if more than `limit`."""
+    from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
+    from kernelmark.stores import open_store
+
+    with open_store(place, readonly=True) as store:
+        total = store.count_runs(None if what == "runs" else (MICRO_SUITE, ROOFS_SUITE))
+    if limit < total:
+        say(f"the newest {limit} of {total} runs; all: --limit 0")
 
 
 def _document(what: str, op: str | None, limit: int, store: str | None) -> object:
@@ -220,7 +233,7 @@ def runs(place: str | None, limit: int) -> Table:
 
     rows: list[tuple[str, ...]] = []
     with open_store(place, readonly=True) as store:
-        for run in store.runs(limit=limit):
+        for run in store.runs(limit=limit or None):
             state = alive.current_state(run)
             counts = result_counts(store, run)
             rows.append(
@@ -272,7 +285,7 @@ def micro_runs(place: str | None, limit: int) -> Table:
 
     rows: list[tuple[str, ...]] = []
     with opened_for_micro(place) as store:
-        for run in store.runs(limit=limit, suites=(MICRO_SUITE, ROOFS_SUITE)):
+        for run in store.runs(limit=limit or None, suites=(MICRO_SUITE, ROOFS_SUITE)):
             found = list(store.results(run.id))
             counts = status_counts(found)
             rows.append(

@@ -111,7 +111,7 @@ def runs(place: str | None, limit: int) -> Rows:
                 "cases": run.cases,
                 "results": result_counts(store, run),
             }
-            for run in store.runs(limit=limit)
+            for run in store.runs(limit=limit or None)
         ]
 
 
@@ -122,7 +122,7 @@ def micro_runs(place: str | None, limit: int) -> Rows:
 
     rows = []
     with opened_for_micro(place) as store:
-        for run in store.runs(limit=limit, suites=(MICRO_SUITE, ROOFS_SUITE)):
+        for run in store.runs(limit=limit or None, suites=(MICRO_SUITE, ROOFS_SUITE)):
             found = list(store.results(run.id))
             names = dict.fromkeys(benchmark_name(result.case.problem) for result in found)
             rows.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,6 +18,10 @@ _WRONG = {
     "greater_than_equal": "{input} must be at least {ge}",
     "less_than_equal": "{input} must be at most {le}",
 }
+# The unit of an option by its metavar.
+_TIME_OPTIONS = {"S": "seconds", "SECONDS": "seconds", "M": "minutes"}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(rf"(\d+\.?\d*|\.\d+) ?({'|'.join(_SECONDS)})")
 # Least similarity of a word to the choice that is suggested; difflib's 0.6 suggests logs for bogus.
 _CLOSE = 0.7
 
@@ -36,10 +41,22 @@ def misused(error: Any, words: Sequence[str]) -> int:
     rest = (
         f"{choices}{' '.join(lines[1:])}; "
         if lines[1:]
-        else _close_match(error, words) or _option_hint(words)
+        else _time_hint(error) or _close_match(error, words) or _option_hint(words)
     )
     complain(sentence, f"{rest}see '{path} --help'")
     return 2
+
+
+def _time_hint(error: Any) -> str:
+    """Return `give seconds: --budget 90; ` for a time with a unit, such as 1.5m, else ""."""
+    parameter: Any = getattr(error, "param", None)
+    unit = _TIME_OPTIONS.get(getattr(parameter, "metavar", None) or "")
+    errors = getattr(error.__cause__, "errors", None)
+    found = _TIME.fullmatch(str(errors()[0]["input"])) if unit and errors else None
+    if unit is None or found is None:
+        return ""
+    value = float(found[1]) * _SECONDS[found[2]] / _SECONDS[unit[0]]
+    return f"give {unit}: {parameter.opts[-1]} {value:g}; "
 
 
 def _close_match(error: Any, words: Sequence[str]) -> str:

@@ -110,11 +110,16 @@ def silenced(stream: TextIO) -> None:
 def say(text: str = "") -> None:
     """Print a message to stderr, folded to the width of a terminal. A closed stderr is ignored."""
     try:
-        whole = printable(text)
-        sys.stderr.write(f"{folded(whole, _width()) if fancy(sys.stderr) else whole}\n")
+        sys.stderr.write(f"{stderr_text(text)}\n")
         sys.stderr.flush()
     except OSError:
         silenced(sys.stderr)
+
+
+def stderr_text(text: str, spare: int = 0) -> str:
+    """Return the text as stderr shows it; on a terminal, lines leave `spare` columns free."""
+    whole = printable(text)
+    return folded(whole, _width() - spare) if fancy(sys.stderr) else whole
 
 
 def folded(text: str, width: int) -> str:

@@ -69,7 +69,7 @@ def print_notes(
     mark = "" if warned else tables.mark_text(results.rows)
     if quiet:
         if mark and run_id is not None:
-            say(f"{mark}: {extended(f'kmark show {run_id}', place)}")
+            say(f"{mark}; details: {extended(f'kmark show {run_id}', place)}")
         return
     if mark:
         say(f"{mark}:")

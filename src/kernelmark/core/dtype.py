@@ -84,11 +84,17 @@ TORCH_NAMES = {
     "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2fnuz": "float8_e5m2fnuz",
 }
+BY_TORCH_NAME = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
 
 # Names in other tools, for hints.
-_OTHERWISE = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
-_OTHERWISE |= {"fp64": "f64", "fp32": "f32", "fp16": "f16", "half": "f16", "int8": "i8"}
+_OTHERWISE = BY_TORCH_NAME | {"fp64": "f64", "fp32": "f32", "fp16": "f16", "half": "f16"}
 _OTHERWISE |= {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2", "fp4": "f4e2m1"}
+
+
+def foreign_dtype(kind: object) -> str | None:
+    """Return the name of a dtype or scalar type of NumPy, ml_dtypes or torch; None for others."""
+    name = kind.__name__ if isinstance(kind, type) else str(kind).removeprefix("torch.")
+    return None if isinstance(kind, str) else BY_TORCH_NAME.get(name)
 
 
 def dtype(name: str) -> DType:

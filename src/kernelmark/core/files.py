@@ -65,8 +65,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        raise
+    except tomllib.TOMLDecodeError as error:
+        last = f"at the end, line {max(1, len(text.splitlines()))}"
+        raise ValueError(str(error).replace("at end of document", last)) from None
     except ValueError:  # Python's limit on digits, whose message is for programmers
         raise ValueError("a number in it is too long") from None
     except RecursionError:

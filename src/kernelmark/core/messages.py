@@ -800,7 +800,7 @@ TEMPLATES = {
     "times-dropped-of": "{count} of {problem} by {backend}",
     "doubt-of": "{cause} ({problem} by {backend})",
     # Wrong outputs; several of them are joined in `check-failed`
-    "check-failed": "{findings:each}{more:if ; and {more:n more failed check}}",
+    "check-failed": "{findings:failures {more:if {more}}}",
     "late-write": "the output was written after the launch had ended",
     "inputs-changed": "{count} elements of the inputs were changed",
     "stray-write": "a launch wrote to outputs that are not its own (set {sets:list})",
@@ -808,7 +808,7 @@ TEMPLATES = {
     "guards-overwritten": "set {set}: memory next to {tensor} was overwritten",
     "projection-wrong": (
         "set {set}: a random projection of {tensor} is wrong in {bad} of {rows}{unit:if  {unit}s}"
-        "{ratio:excess}{nonfinite:if , and NaN or infinite in {nonfinite}}"
+        "{ratio:excess}{nonfinite:if , {nonfinite} of them NaN or infinite}"
     ),
     "values-wrong": (
         "set {set}: {bad} of {positions} checked positions are wrong; worst is"

@@ -249,16 +249,22 @@ def _log(ratio: float) -> float:
 
 
 def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
-    """Format the findings of a check; in brief style, each kind once."""
-    if not style.brief:
-        return "; ".join(format_reason(finding, style) for finding in findings)
-    kinds: dict[str, list[str]] = {}
-    for finding in findings:
-        kinds.setdefault(finding.code, []).append(format_reason(finding, style))
-    return "; ".join(
-        texts[0] if len(texts) == 1 else f"{texts[0]} (the first of {len(texts)} like this)"
-        for texts in kinds.values()
-    )
+    return "; ".join(format_reason(finding, style) for finding in findings)
+
+
+def _failures(findings: Sequence[Reason], more: str, style: Style) -> str:
+    """Format failed checks, in brief style the first of each kind, and the number of others, which
+    includes `more`."""
+    codes = [Reason.of(finding).code for finding in findings]
+    shown = [
+        finding
+        for at, finding in enumerate(findings)
+        if not style.brief or codes[at] not in codes[:at]
+    ]
+    texts = [format_reason(finding, style) for finding in shown]
+    if others := len(findings) - len(shown) + int(more or 0):
+        texts.append(f"and {units.counted(others, 'more failed check')}")
+    return "; ".join(texts)
 
 
 def _aside(hint: str | Reason, _word: str, style: Style) -> str:
@@ -306,6 +312,7 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "each": _each,
     "excess": _excess,
     "exact": lambda value, _word, _: units.exact(value),
+    "failures": _failures,
     "factor": lambda value, _word, _: f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.2g}",
     "level": lambda level, _word, _: f"{100 * level:.3g} %",
     "list": lambda values, _word, _: ", ".join(map(str, values)),

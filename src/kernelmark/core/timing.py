@@ -190,7 +190,8 @@ def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields that a TOML file sets, and `preset` if it names one."""
-    found = load_toml(path, missing=f"a timing is a TOML file or one of {', '.join(PRESETS)}")
+    missing = f"a timing is a TOML file or one of {', '.join(PRESETS)}"
+    found = load_toml(path, missing=missing, hint=Reason("document-cut"))
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
     for name, value in found.items():
         if name not in defaults:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.dtype import DTYPES, TORCH_NAMES, dtype
+from kernelmark.core.dtype import BY_TORCH_NAME, DTYPES, dtype, foreign_dtype
 from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
@@ -44,7 +44,6 @@ CHECKED = 1 << 16
 OUTPUT_ROUNDINGS, ACCUMULATOR_ROUNDINGS = 4, 256
 
 _PAIR = "a shape and a dtype"
-_BY_ARRAY_NAME = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,8 +309,7 @@ def given_spec(
 
 def array_dtype(values: Any) -> str | None:
     """Return the dtype of a NumPy array or torch tensor; None for other objects or dtypes."""
-    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
-    return _BY_ARRAY_NAME.get(name) if hasattr(values, "shape") else None
+    return foreign_dtype(getattr(values, "dtype", None)) if hasattr(values, "shape") else None
 
 
 def _bits(values: Any, dtype_name: str) -> NDArray[np.generic]:
@@ -329,7 +327,7 @@ def _known_dtype(name: str, values: Any) -> str:
         kind = getattr(values, "dtype", type(values).__name__)
         raise ProblemError(
             Reason("array-dtype", what=f"input {name}", dtypes=(str(kind),)),
-            hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}",
+            hint=f"dtypes of arrays: {', '.join(BY_TORCH_NAME)}",
         )
     return dtype_name
 

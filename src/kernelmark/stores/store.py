@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -124,10 +124,14 @@ class Store:
         suites: Sequence[str] | None = None,
     ) -> list[Run]:
         """Return runs, newest first. Without `suites`, runs that measured roofs are left out."""
-        of_suite = runs.c.suite != ROOFS_SUITE if suites is None else runs.c.suite.in_(suites)
         conditions = [] if label is None else [runs.c.label == clean(label)]
-        query = reading.runs_query(of_suite, *conditions).limit(limit)
+        query = reading.runs_query(_of_suites(suites), *conditions).limit(limit)
         return self._read(lambda c: self._decoder.runs(c, query))
+
+    def count_runs(self, suites: Sequence[str] | None = None) -> int:
+        """Return the number of runs that `runs` returns without `limit` and `label`."""
+        query = select(func.count()).select_from(runs).where(_of_suites(suites))
+        return self._read(lambda c: int(c.execute(query).scalar() or 0))
 
     def find_runs(
         self, *, limit: int, offset: int = 0, text: str = "", **columns: str
@@ -466,6 +470,10 @@ def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
         _prepare(upgraded, place, readonly=False)
     finally:
         upgraded.dispose()
+
+
+def _of_suites(suites: Sequence[str] | None) -> ColumnElement[bool]:
+    return runs.c.suite != ROOFS_SUITE if suites is None else runs.c.suite.in_(suites)
 
 
 def _pairs(connection: Connection, query: Select[Any]) -> list[tuple[str, Any]]:

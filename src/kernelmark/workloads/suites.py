@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
-from kernelmark.core.files import parse_toml, read_text
+from kernelmark.core.files import load_toml
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
@@ -186,14 +186,8 @@ def _find(name_or_path: str) -> tuple[Path, str]:
 
 
 def _read(path: Path, shown: str) -> dict[str, Any]:
-    text = read_text(path, missing="'kmark list suites' lists built-in ones", shown=shown)
-    try:
-        document = parse_toml(text)
-    except ValueError as error:
-        place = str(error).replace("at end of document", f"at the end, line {_last_line(text)}")
-        raise UsageError(
-            Reason("file-not-toml", file=shown, error=place), hint="is the file cut short?"
-        ) from None
+    missing = "'kmark list suites' lists built-in ones"
+    document = load_toml(path, missing=missing, hint=Reason("document-cut"), shown=shown)
     for key in document:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1)
@@ -203,10 +197,6 @@ def _read(path: Path, shown: str) -> dict[str, Any]:
                 hint=f"{meant}known: {', '.join(_KEYS)}",
             )
     return document
-
-
-def _last_line(text: str) -> int:
-    return max(1, len(text.splitlines()))
 
 
 def _dtypes(document: Mapping[str, Any], shown: str) -> tuple[str, ...]:

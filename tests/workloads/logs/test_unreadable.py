@@ -76,6 +76,20 @@ def test_bytes_that_are_no_text(hint):
     assert "UTF-8" in hint(wide, "file-encoding", encoding="UTF-16")
 
 
+@pytest.mark.parametrize("text", ['{"a": ', "{", '[\n {"m": 8,\n  "n"'])
+def test_json_that_is_cut(hint, text):
+    """As without --workload, also for a packed file."""
+    for data in (text, gzip.compress(text.encode())):
+        assert hint(data, "document-not-json", "a.json") == Reason("document-cut")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}', '{"a": 1}\n{"a": 2}\n{"a', "[Api] a call\n", f'["{"b" * (1 << 21)}"]']
+)
+def test_a_log_without_calls_that_is_json_or_begins_like_it(hint, text):
+    hint(text, "log-without-calls")
+
+
 def test_damaged_archives(hint):
     packed = gzip.compress(CALL.encode() * 3)
     assert "log" in hint(packed[:14], "file-cut")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core import codec
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.counting import NO_CALL
 from kernelmark.workloads.logs.opening import EXPANDS, Source
@@ -35,6 +37,8 @@ _PACKED = {
 }
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OURS = re.compile(rb'\s*\{\s*"kernelmark"')
+_JSON = re.compile(rb'\s*(\{\s*("|\Z)|\[\s*[\[{"])')  # not [Api], as lines of logs begin
+_MARK_BYTES = 3  # of a UTF-8 byte order mark, which the head does not have
 _NAME = re.compile(r"[^\W\d][\w .:/()%#-]*\Z")
 _BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -95,6 +99,7 @@ def unreadable(
         _pointers(source)
         or _timings(source)
         or _no_text(place, head)
+        or _no_json(source)
         or ("shapes" in tried.formats and _unknown_table(place, head))
         or UsageError(Reason("log-without-calls", file=place), hint=tried.hint)
     )
@@ -146,6 +151,25 @@ def _no_text(place: str, head: bytes) -> UsageError | None:
         return UsageError(
             Reason("in-file", file=place, cause=Reason("document-not-text")),
             hint="logs are text, or text that gzip compressed",
+        )
+    return None
+
+
+def _no_json(source: Source) -> UsageError | None:
+    """Return the error for a file that begins as JSON and is not; None for one of JSON lines, and
+    for a file that is longer than its head."""
+    head = source.head
+    size = source.unpacked if source.packed else source.size
+    if not _JSON.match(head) or size > len(head) + _MARK_BYTES:
+        return None
+    try:
+        with contextlib.suppress(CodecError):
+            codec.parse(head.splitlines()[0])
+            return None
+        codec.parse(head)
+    except CodecError as error:
+        return UsageError(
+            Reason("in-file", file=source.place, cause=error.message), hint=error.hint
         )
     return None
 

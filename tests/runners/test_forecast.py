@@ -43,22 +43,22 @@ def test_before_anything_is_known_a_case_is_its_launches_and_what_is_around_them
     assert forecast.total_s([case]) > forecast.seconds(case), "its backend has to be loaded"
 
 
-def test_a_range_covers_earlier_errors_and_is_relatively_narrow_for_many_cases():
+def test_a_range_covers_cases_that_end_early_or_late_and_is_narrow_for_many():
     forecast, case = Forecast(CPU), gemm(64)
     at_first = forecast.range_s([case])
     assert at_first[0] < forecast.total_s([case]) < at_first[1]
-    forecast.learn(result(case), 3.0)
-    for seconds in (2.6, 4.0, 2.6, 4.0, 2.6, 4.0):
-        forecast.learn(result(case), seconds)
+    early, late = result(case, timed_s=0.8, blocks=3), result(case, timed_s=2.5, blocks=9)
+    for one in (early, early, late, early, late, early):
+        forecast.learn(one, one.cost["timed"] + 0.1)
     low_s, high_s = forecast.range_s([case])
-    assert 1.8 < low_s < 2.6
-    assert 4.0 < high_s < 6.0
+    assert low_s < 1.2
+    assert high_s > 2.0
     many_low_s, many_high_s = forecast.range_s([case] * 100)
-    assert many_high_s / many_low_s < (high_s / low_s) ** 0.2
+    assert many_high_s / many_low_s < 1.25
     for _ in range(6):
-        forecast.learn(result(case), forecast.seconds(case))
+        forecast.learn(early, 0.9)
     steady = forecast.range_s([case])
-    assert steady[1] / steady[0] < 1.1, "nothing is uncertain any more"
+    assert high_s / low_s > steady[1] / steady[0], "five in a row ended early"
 
 
 def test_a_case_on_a_busy_machine_does_not_make_a_range_useless():
@@ -67,6 +67,25 @@ def test_a_case_on_a_busy_machine_does_not_make_a_range_useless():
         forecast.learn(result(case), seconds)
     low_s, high_s = forecast.range_s([case])
     assert high_s / low_s < 2.7
+
+
+def test_what_is_around_launches_is_learnt_from_a_first_case_until_there_is_another():
+    forecast, case = Forecast(CPU), gemm(64)
+    cost = {"timed": 0.5, "warmup": 0.0, "inputs": 0.1, "compile": 0.1, "total": 0.8}
+    first = dataclasses.replace(result(case), cost=cost)
+    forecast.learn(first, 1.8)
+    assert forecast.seconds(case) == pytest.approx(0.6, rel=0.01)
+    assert forecast.load_s(["numpy"]) == pytest.approx(1.2)
+
+
+def test_cases_that_reach_their_cap_are_expected_to_reach_a_larger_one():
+    forecast, short, long = Forecast(CPU), gemm(64, max_s=2.0), gemm(64, max_s=6.0)
+    precise = result(short, timed_s=0.6, blocks=3)
+    late = dataclasses.replace(precise.measurement, stop=StopReason.TIME)
+    for at in range(5):
+        forecast.learn(dataclasses.replace(precise, measurement=late) if at % 2 else precise, 0.7)
+    before_s = 0.7
+    assert before_s + 0.3 * budget_s(long) < forecast.seconds(long) < budget_s(long)
 
 
 @pytest.mark.parametrize("best_only", [False, True])

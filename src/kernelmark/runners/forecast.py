@@ -25,6 +25,7 @@ from kernelmark.core.private import private_folder
 from kernelmark.core.result import Case, Result, Status, StopReason
 from kernelmark.core.timing import Cache
 from kernelmark.measure.stop import block_seconds
+from kernelmark.measure.warmup import LEAST_SHARE
 from kernelmark.runners.plan import work
 
 # Number of newest observations in a mean: the load of a machine changes within minutes. The
@@ -52,9 +53,6 @@ _LARGEST = "largest"  # the work of the largest problem that a rate was learnt f
 _CAPPED = 0.9
 # Untimed launches of a case: the first one, and those of checks.
 _UNTIMED = 3
-# Error of a forecast, |ln(actual / expected)|, before there are three observations, and its
-# maximum: on a busy machine a case can take ten times as long, but that range would be useless.
-_ERROR, _MAX_ERROR = math.log(1.3), math.log(1.6)
 
 
 class Means:
@@ -90,10 +88,14 @@ class Means:
         """Return the largest observation; None if there are none."""
         return max(self._observed.get(name, ()), default=None)
 
-    def second_largest(self, name: str) -> float | None:
-        """Return the second largest of three or more observations, otherwise None."""
-        values = sorted(self._observed.get(name, ()))
-        return values[-2] if len(values) > 2 else None
+    def count(self, name: str) -> int:
+        return len(self._observed.get(name, ()))
+
+    def fraction(self, *names: str) -> float:
+        """Return the mean of all observations of the first of `names` that has some, else 0. An
+        event in one of five is not an outlier."""
+        known = (self._observed[name] for name in names if name in self._observed)
+        return next((statistics.fmean(values) for values in known), 0.0)
 
     def learn(self, name: str, value: float) -> None:
         if math.isfinite(value) and value >= 0:
@@ -161,28 +163,29 @@ class Forecast:
             self._loaded.add(name)
             return
         self._ran[name] = self._ran.get(name, 0) + 1
-        first = name not in self._loaded
-        expected_s = self._full_s(case) + (self.load_s([name]) if first else 0.0)
-        if expected_s > 0 and seconds > 0:
-            self.means.learn(self._error_key(case), abs(math.log(seconds / expected_s)))
         cost, processes = result.cost, case.timing.processes
         launches = cost.get("warmup", 0.0) + cost.get("timed", 0.0)
         launches = launches or min(seconds, budget_s(case))
         blocks = max(case.timing.allocations, len(result.measurement.blocks) / processes)
         for key in self._block_keys(case):
             self.means.learn(key, blocks / case.timing.max_allocations)
-        if not first and processes == 1:
-            factor = max(0.0, seconds - launches) / (blocks * self._block_s(case))
-            for key in self._around_keys(case):
-                self.means.learn(key, factor)
+        if name in self._loaded and processes == 1:
+            self._learn_around(case, max(0.0, seconds - launches) / blocks)
         else:
-            # The first case of a backend also starts a worker and loads the library.
+            # The first case of a backend also starts a worker, loads the library and compiles. What
+            # is around its launches is used only until there is another case.
+            if processes == 1 and "total" in cost and not self.means.get(*self._around_keys(case)):
+                parts = (launches, cost.get("inputs", 0.0), cost.get("compile", 0.0))
+                self._learn_around(case, max(0.0, cost["total"] - sum(parts)) / blocks)
             load_s = (seconds - launches) / processes - self._expected_around_s(case)
             self.means.learn(self._key(name, "load"), max(0.0, load_s))
         self._loaded.add(name)
         for key in self._budget_keys(case):
             self.means.learn(key, launches / budget_s(case))
-        precise = result.measurement.stop is StopReason.PRECISE
+        stop = result.measurement.stop
+        for key in self._settled_keys(case, "at cap"):
+            self.means.learn(key, float(stop is StopReason.TIME))
+        precise = stop is StopReason.PRECISE
         if precise and cost.get("timed") and launches < _CAPPED * budget_s(case):
             settled = {
                 "warm-up": cost.get("warmup", 0.0) / processes,
@@ -199,6 +202,10 @@ class Forecast:
                 self.means.learn(key, max(rate, self.means.get(key) or 0.0))
                 largest = f"{key}/{_LARGEST}"
                 self.means.learn(largest, max(size, self.means.largest(largest) or 0.0))
+
+    def _learn_around(self, case: Case, block_s: float) -> None:
+        for key in self._around_keys(case):
+            self.means.learn(key, block_s / self._block_s(case))
 
     def learn_compiled(self, case: Case, status: Status, seconds: float) -> None:
         """Update the means from compiling a case, which took `seconds` on one core."""
@@ -243,22 +250,32 @@ class Forecast:
         return load_s + sum(self.seconds(case) for case in cases)
 
     def range_s(self, cases: Iterable[Case]) -> tuple[float, float]:
-        """Return a range around `total_s` by the errors of earlier forecasts. A case ends when its
-        interval is narrow, which may take three blocks or twenty; over many cases this cancels."""
+        """Return `total_s` minus and plus its standard deviation. A case ends when its interval is
+        narrow, after three blocks or at its time cap; over many cases this averages out."""
         cases = list(cases)
         total_s = self.total_s(cases)
-        errors = [self.seconds(case) * self._error(case) for case in cases]
-        by_backend = {case.backend: self._error(case) for case in cases}
-        errors += [self.load_s([n]) * by_backend[n] for n in self.unloaded(by_backend)]
-        factor = math.exp(math.hypot(*errors) / total_s) if total_s else 1.0
-        return total_s / factor, total_s * factor
+        deviation_s = math.hypot(*map(self._deviation_s, cases))
+        most_s = sum(self._launches_s(case) - self._least_s(case) for case in cases)
+        return total_s - min(deviation_s, most_s), total_s + deviation_s
 
-    def _error(self, case: Case) -> float:
-        known = self.means.second_largest(self._error_key(case))
-        return min(_ERROR if known is None else known, _MAX_ERROR)
+    def _deviation_s(self, case: Case) -> float:
+        """Return the standard deviation of a case's seconds if it ends either at its first chance
+        or at its time cap. The fewer observations there are, the more likely both are."""
+        launches_s, least_s = self._launches_s(case), self._least_s(case)
+        width_s = max(0.0, budget_s(case) - least_s)
+        count = self.means.count(self._budget_keys(case)[0])
+        capped = min(1.0, (launches_s - least_s) / width_s) if width_s else 0.0
+        capped = (capped * count + 1) / (count + 2)
+        return width_s * math.sqrt(capped * (1 - capped))
 
-    def _error_key(self, case: Case) -> str:
-        return self._key(case.backend, f"{case.timing.warmup_s + case.timing.max_s:g}", "error")
+    def _least_s(self, case: Case) -> float:
+        """Return the least seconds of launches: usual warm-up, and the minimum number of blocks."""
+        timing = case.timing
+        warmup_s = self.means.get(*self._settled_keys(case, "warm-up"))
+        block_s = self.means.get(*self._settled_keys(case, "block")) or 0.0
+        warmup_s = LEAST_SHARE * timing.warmup_s if warmup_s is None else warmup_s
+        least_s = warmup_s + timing.allocations * max(block_s, block_seconds(timing, 0.0))
+        return min(timing.processes * least_s, self._launches_s(case))
 
     def _full_s(self, case: Case) -> float:
         timing = case.timing
@@ -286,7 +303,9 @@ class Forecast:
         same, like = self._budget_keys(case)
         fraction, settled_s = self.means.get(same), self._settled_s(case)
         if fraction is None and settled_s is not None:
-            return min(budget_s(case), case.timing.processes * settled_s)
+            capped = self.means.fraction(*self._settled_keys(case, "at cap"))
+            precise_s = min(budget_s(case), case.timing.processes * settled_s)
+            return precise_s + capped * (budget_s(case) - precise_s)
         fraction = self.means.get(like) if fraction is None else fraction
         return budget_s(case) * (1.0 if fraction is None else fraction)
 
@@ -304,7 +323,7 @@ class Forecast:
 
     def _settled_keys(self, case: Case, what: str) -> tuple[str, ...]:
         """Return the names of one quantity needed to reach the target precision, the most specific
-        first: seconds of warm-up, number of blocks, or seconds per block."""
+        first: seconds of warm-up, number of blocks, seconds per block, or whether it was missed."""
         timing = case.timing
         like = f"{timing.target_rel_ci:g}", str(timing.allocations), f"{timing.warmup_s:g}"
         name = f"settled {what}"
@@ -351,8 +370,9 @@ class Forecast:
 
     def _budget_keys(self, case: Case) -> tuple[str, ...]:
         """Return the names of the used fraction of `budget_s`, the most specific first."""
-        seconds = f"{case.timing.warmup_s + case.timing.max_s:g}"
-        return self._key(case.backend, seconds, "launches"), self._key(case.backend, "launches")
+        timing = case.timing
+        same = str(timing.cache), f"{timing.warmup_s + timing.max_s:g}"
+        return self._key(case.backend, *same, "launches"), self._key(case.backend, "launches")
 
     def _rate_keys(self, case: Case) -> tuple[str, str]:
         """Return the names of the backend's rate and of the best rate of all backends."""

@@ -8,7 +8,7 @@ timed. Where a range is announced (kmark ab: first to last look; kmark run of a 
 inside it is exact. `left` is what the command itself said after a third of its time, beside what it
 took from there on. The estimates are made from the experience of a few commands that are run
 before, as after minutes of use. Bars: within a factor 1.5 for each of the 20; the ends of a range
-of run differ by at most a factor 2.5.
+of run differ by at most a factor 3.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "estimates.json"
 FACTOR = 1.5
-MOST_RANGE = 2.5
+MOST_RANGE = 3.0
 _SPAN = r"(?:(\d+) h )?(?:(\d+) min ?)?(?:([\d.]+) s)?"
 _ABOUT = re.compile(rf"about {_SPAN}(?: to {_SPAN})?")
 _LEFT = re.compile(rf"(?:about|at most) {_SPAN} left")

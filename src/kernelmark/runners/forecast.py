@@ -51,6 +51,8 @@ _BEST = "best-rate"
 _LARGEST = "largest"  # the work of the largest problem that a rate was learnt from
 # A case that used more than this fraction of its budget was probably ended by the time cap.
 _CAPPED = 0.9
+_FEW = 3  # fewer observations of an event leave its probability uncertain
+_NORMAL_90 = 1.28  # standard deviations above the mean that one of ten values exceeds
 # Untimed launches of a case: the first one, and those of checks.
 _UNTIMED = 3
 
@@ -88,14 +90,9 @@ class Means:
         """Return the largest observation; None if there are none."""
         return max(self._observed.get(name, ()), default=None)
 
-    def count(self, name: str) -> int:
-        return len(self._observed.get(name, ()))
-
-    def fraction(self, *names: str) -> float:
-        """Return the mean of all observations of the first of `names` that has some, else 0. An
-        event in one of five is not an outlier."""
-        known = (self._observed[name] for name in names if name in self._observed)
-        return next((statistics.fmean(values) for values in known), 0.0)
+    def observations(self, *names: str) -> tuple[float, ...]:
+        """Return the observations of the first of `names` that has some."""
+        return next((self._observed[name] for name in names if name in self._observed), ())
 
     def learn(self, name: str, value: float) -> None:
         if math.isfinite(value) and value >= 0:
@@ -180,17 +177,16 @@ class Forecast:
             load_s = (seconds - launches) / processes - self._expected_around_s(case)
             self.means.learn(self._key(name, "load"), max(0.0, load_s))
         self._loaded.add(name)
-        for key in self._budget_keys(case):
-            self.means.learn(key, launches / budget_s(case))
         stop = result.measurement.stop
+        ended_late = stop in (StopReason.TIME, StopReason.BLOCKS)
+        at_cap = ended_late or launches >= _CAPPED * budget_s(case)
         for key in self._settled_keys(case, "at cap"):
-            self.means.learn(key, float(stop is StopReason.TIME))
-        precise = stop is StopReason.PRECISE
-        if precise and cost.get("timed") and launches < _CAPPED * budget_s(case):
+            self.means.learn(key, float(at_cap))
+        if cost.get("timed") and not at_cap:
             settled = {
                 "warm-up": cost.get("warmup", 0.0) / processes,
                 "blocks": blocks,
-                "block": cost["timed"] / processes / blocks,
+                "block": cost["timed"] / processes / blocks / self._block_s(case),
             }
             for what, value in settled.items():
                 for key in self._settled_keys(case, what):
@@ -250,32 +246,21 @@ class Forecast:
         return load_s + sum(self.seconds(case) for case in cases)
 
     def range_s(self, cases: Iterable[Case]) -> tuple[float, float]:
-        """Return `total_s` minus and plus its standard deviation. A case ends when its interval is
-        narrow, after three blocks or at its time cap; over many cases this averages out."""
+        """Return the range in which `total_s` is in four of five runs. A case ends when its
+        interval is narrow, after a few blocks, or at its time cap, by chance; over many cases this
+        averages out."""
         cases = list(cases)
         total_s = self.total_s(cases)
-        deviation_s = math.hypot(*map(self._deviation_s, cases))
-        most_s = sum(self._launches_s(case) - self._least_s(case) for case in cases)
-        return total_s - min(deviation_s, most_s), total_s + deviation_s
+        capped = [_uncertain(self._at_cap(case)) for case in cases]
+        wider_s = [max(0.0, budget_s(case) - self._precise_s(case)) for case in cases]
+        parts = zip(capped, wider_s, strict=True)
+        likely_s = _NORMAL_90 * math.hypot(*(s * math.sqrt(p * (1 - p)) for p, s in parts))
+        least_s = sum(self._launches_s(case) - self._precise_s(case) for case in cases)
+        return total_s - min(likely_s, max(0.0, least_s)), total_s + likely_s
 
-    def _deviation_s(self, case: Case) -> float:
-        """Return the standard deviation of a case's seconds if it ends either at its first chance
-        or at its time cap. The fewer observations there are, the more likely both are."""
-        launches_s, least_s = self._launches_s(case), self._least_s(case)
-        width_s = max(0.0, budget_s(case) - least_s)
-        count = self.means.count(self._budget_keys(case)[0])
-        capped = min(1.0, (launches_s - least_s) / width_s) if width_s else 0.0
-        capped = (capped * count + 1) / (count + 2)
-        return width_s * math.sqrt(capped * (1 - capped))
-
-    def _least_s(self, case: Case) -> float:
-        """Return the least seconds of launches: usual warm-up, and the minimum number of blocks."""
-        timing = case.timing
-        warmup_s = self.means.get(*self._settled_keys(case, "warm-up"))
-        block_s = self.means.get(*self._settled_keys(case, "block")) or 0.0
-        warmup_s = LEAST_SHARE * timing.warmup_s if warmup_s is None else warmup_s
-        least_s = warmup_s + timing.allocations * max(block_s, block_seconds(timing, 0.0))
-        return min(timing.processes * least_s, self._launches_s(case))
+    def _at_cap(self, case: Case) -> tuple[float, ...]:
+        """Return whether similar cases ended at their time cap, 1 or 0 each."""
+        return self.means.observations(*self._settled_keys(case, "at cap"))
 
     def _full_s(self, case: Case) -> float:
         timing = case.timing
@@ -297,29 +282,27 @@ class Forecast:
         return launches_s + timing.processes * self._expected_around_s(case) + reload_s
 
     def _launches_s(self, case: Case) -> float:
-        """Return the seconds of warm-up and timed launches in all processes. Without observations
-        under the same time cap and backend, assume the blocks that similar cases needed to become
-        precise: a larger cap adds no blocks, but raises the minimum length of each."""
-        same, like = self._budget_keys(case)
-        fraction, settled_s = self.means.get(same), self._settled_s(case)
-        if fraction is None and settled_s is not None:
-            capped = self.means.fraction(*self._settled_keys(case, "at cap"))
-            precise_s = min(budget_s(case), case.timing.processes * settled_s)
-            return precise_s + capped * (budget_s(case) - precise_s)
-        fraction = self.means.get(like) if fraction is None else fraction
-        return budget_s(case) * (1.0 if fraction is None else fraction)
+        """Return the expected seconds of warm-up and timed launches in all processes."""
+        at_cap, precise_s = self._at_cap(case), self._precise_s(case)
+        if not at_cap:
+            return budget_s(case)
+        few = len(at_cap) < _FEW
+        capped = _uncertain(at_cap) if few else statistics.fmean(at_cap)
+        return precise_s + capped * (budget_s(case) - precise_s)
 
-    def _settled_s(self, case: Case) -> float | None:
-        """Return the seconds of launches until a process reaches the target precision."""
+    def _precise_s(self, case: Case) -> float:
+        """Return the seconds of launches of a case that reaches its target precision. A larger time
+        cap adds no blocks, but raises the minimum length of each."""
+        timing, info = case.timing, self._info
         parts = ("warm-up", "blocks", "block")
         known = [self.means.get(*self._settled_keys(case, what)) for what in parts]
-        warmup_s, blocks, block_s = known
-        if warmup_s is None or blocks is None or block_s is None:
-            return None
-        timing, info = case.timing, self._info
+        warmup_s = LEAST_SHARE * timing.warmup_s if known[0] is None else known[0]
+        blocks = timing.allocations if known[1] is None else known[1]
         on_gpu = info is not None and info.kind in ("cuda", "hip")
         least_s = block_seconds(timing, 0.0, enqueued=on_gpu)
-        return warmup_s + blocks * min(max(block_s, least_s), timing.max_s / timing.allocations)
+        block_s = max(least_s, (known[2] or 0.0) * self._block_s(case))
+        process_s = warmup_s + blocks * min(block_s, timing.max_s / timing.allocations)
+        return min(budget_s(case), timing.processes * process_s)
 
     def _settled_keys(self, case: Case, what: str) -> tuple[str, ...]:
         """Return the names of one quantity needed to reach the target precision, the most specific
@@ -368,12 +351,6 @@ class Forecast:
         filled = max(_bytes(case), _CACHE_FACTOR * cache)
         return _BLOCK_S + filled / (_CPU_FILL_BYTES_S if on_cpu else _GPU_FILL_BYTES_S)
 
-    def _budget_keys(self, case: Case) -> tuple[str, ...]:
-        """Return the names of the used fraction of `budget_s`, the most specific first."""
-        timing = case.timing
-        same = str(timing.cache), f"{timing.warmup_s + timing.max_s:g}"
-        return self._key(case.backend, *same, "launches"), self._key(case.backend, "launches")
-
     def _rate_keys(self, case: Case) -> tuple[str, str]:
         """Return the names of the backend's rate and of the best rate of all backends."""
         problem = case.problem
@@ -383,6 +360,12 @@ class Forecast:
 
     def _key(self, *words: str) -> str:
         return "/".join((self._model, *words))
+
+
+def _uncertain(events: Sequence[float]) -> float:
+    """Return the probability of an event from observations of 1 or 0: a third without any, and
+    never 0 or 1."""
+    return (sum(events) + 0.5) / (len(events) + 1.5)
 
 
 def budget_s(case: Case) -> float:

@@ -246,17 +246,18 @@ class Forecast:
         return load_s + sum(self.seconds(case) for case in cases)
 
     def range_s(self, cases: Iterable[Case]) -> tuple[float, float]:
-        """Return the range in which `total_s` is in four of five runs. A case ends when its
-        interval is narrow, after a few blocks, or at its time cap, by chance; over many cases this
-        averages out."""
+        """Return the range expected to include four of five runs of these cases. It is chance
+        whether a case ends after a few blocks or at its time cap; over many cases this averages
+        out."""
         cases = list(cases)
         total_s = self.total_s(cases)
         capped = [_uncertain(self._at_cap(case)) for case in cases]
         wider_s = [max(0.0, budget_s(case) - self._precise_s(case)) for case in cases]
         parts = zip(capped, wider_s, strict=True)
         likely_s = _NORMAL_90 * math.hypot(*(s * math.sqrt(p * (1 - p)) for p, s in parts))
-        least_s = sum(self._launches_s(case) - self._precise_s(case) for case in cases)
-        return total_s - min(likely_s, max(0.0, least_s)), total_s + likely_s
+        # No case ends earlier than one that is precise at its first chance.
+        shorter_s = sum(self._launches_s(case) - self._precise_s(case) for case in cases)
+        return total_s - min(likely_s, shorter_s), total_s + likely_s
 
     def _at_cap(self, case: Case) -> tuple[float, ...]:
         """Return whether similar cases ended at their time cap, 1 or 0 each."""
@@ -283,9 +284,10 @@ class Forecast:
 
     def _launches_s(self, case: Case) -> float:
         """Return the expected seconds of warm-up and timed launches in all processes."""
-        at_cap, precise_s = self._at_cap(case), self._precise_s(case)
+        at_cap = self._at_cap(case)
         if not at_cap:
             return budget_s(case)
+        precise_s = self._precise_s(case)
         few = len(at_cap) < _FEW
         capped = _uncertain(at_cap) if few else statistics.fmean(at_cap)
         return precise_s + capped * (budget_s(case) - precise_s)
@@ -308,9 +310,9 @@ class Forecast:
         """Return the names of one quantity needed to reach the target precision, the most specific
         first: seconds of warm-up, number of blocks, seconds per block, or whether it was missed."""
         timing = case.timing
-        like = f"{timing.target_rel_ci:g}", str(timing.allocations), f"{timing.warmup_s:g}"
+        like = _precision(timing.target_rel_ci, timing.allocations, timing.warmup_s)
         name = f"settled {what}"
-        return self._key(case.backend, *like, name), self._key(*like, name)
+        return self._key(case.backend, like, name), self._key(like, name)
 
     def _load_keys(self, name: str) -> tuple[str, ...]:
         """Return the names of the seconds that a worker takes to start and load a backend. A kernel
@@ -360,6 +362,11 @@ class Forecast:
 
     def _key(self, *words: str) -> str:
         return "/".join((self._model, *words))
+
+
+@functools.cache  # a queue of thousands of cases has one or two
+def _precision(target: float, allocations: int, warmup_s: float) -> str:
+    return f"{target:g}/{allocations}/{warmup_s:g}"
 
 
 def _uncertain(events: Sequence[float]) -> float:

@@ -1,0 +1,1 @@
+"""Values, their text and JSON forms, errors and registries: standard library only."""

@@ -1,4 +1,4 @@
-"""Tuning a workload in a `folder`, in steps that build on each other:
+"""Tuning a workload in a `folder`, in steps that build on each other.
 
 plans       which problems are tuned, and how                 (kmark tune summarise, plan)
 records     journals, outcomes, and the progress of plans     (kmark tune show)

@@ -18,7 +18,7 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.records import journal, results
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 from kernelmark.workloads.workload import Call, Workload, write
 
 _KMARK = "from kernelmark.cli.main import main; main()"

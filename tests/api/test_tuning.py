@@ -7,7 +7,7 @@ import pytest
 import kernelmark as km
 from kernelmark import ops
 from kernelmark.api import tuning
-from kernelmark.api.tuning_summary import _reference
+from kernelmark.api.tuning_plan import _reference
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
 from kernelmark.runners.events import CaseFinished

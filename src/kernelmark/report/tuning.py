@@ -12,8 +12,10 @@ from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.plans.planner import Draft, Fate, Refused
 from kernelmark.tune.plans.summary import Cost, Summary
-from kernelmark.tune.records.outcome import Metrics, Outcome
-from kernelmark.tune.records.standing import Standing
+from kernelmark.tune.records.results import Metrics, Outcome
+from kernelmark.tune.records.status import Standing
+
+Records = list[dict[str, str | int | float | None]]
 
 # Relative half-width above which a problem's share of the time is unreliable.
 _MAX_HALF_WIDTH = 0.2
@@ -95,9 +97,9 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
 
 def plan_records(
     drafts: Sequence[Draft], fates: Mapping[str, Fate], refused: Sequence[Refused]
-) -> list[dict[str, str | int | float | None]]:
+) -> Records:
     """Return one flat record per problem; a problem without a plan has a reason."""
-    made: list[dict[str, str | int | float | None]] = [
+    records: Records = [
         {
             "plan": draft.plan.name,
             "problem": draft.plan.problem.key,
@@ -110,21 +112,22 @@ def plan_records(
         }
         for draft in drafts
     ]
-    for one in refused:
-        record = dict.fromkeys(made[0] if made else ("plan", "problem", "count", "reason"))
-        cost = one.cost
-        known = {"plan": "", "problem": cost.problem.key, "count": cost.count, "reason": one.reason}
-        made.append(record | known)
-    return made
+    empty = dict.fromkeys(records[0] if records else ("plan", "problem", "count", "reason"))
+    for refusal in refused:
+        cost = refusal.cost
+        record = {"problem": cost.problem.key, "count": cost.count, "reason": refusal.reason}
+        records.append(empty | {"plan": ""} | record)
+    return records
 
 
 def reasons(refused: Sequence[Refused]) -> list[str]:
     """Return why problems have no plan, each reason once. "Nothing to tune" has causes that differ
     in the sizes only: causes with the same code are grouped under the first one's text."""
     groups: dict[str, list[Refused]] = {}
-    for one in refused:
-        bare = one.reason.code == "nothing-to-tune"
-        groups.setdefault(one.reason.root.code if bare else one.reason, []).append(one)
+    for refusal in refused:
+        reason = refusal.reason
+        bare = reason.code == "nothing-to-tune"
+        groups.setdefault(reason.root.code if bare else reason, []).append(refusal)
     return [
         f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {group[0].reason}"
         for group in groups.values()
@@ -152,7 +155,7 @@ def plans_line(
     left_out: Sequence[Cost],
 ) -> str:
     """Return a one-sentence summary of the plans."""
-    counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
+    counts = {fate: list(fates.values()).count(fate) for fate in Fate}
     summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
     line = counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
     share = math.fsum(draft.plan.share for draft in drafts)
@@ -207,7 +210,7 @@ def _evaluated(standing: Standing) -> str:
     )
 
 
-def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
+def standing_records(standings: Sequence[Standing]) -> Records:
     """Return one flat record per plan; times in microseconds."""
     return [
         {
@@ -231,6 +234,18 @@ def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int 
         }
         for standing in standings
     ]
+
+
+def compared_row(outcome: Outcome, ratio_before: float) -> tuple[str, ...]:
+    """Return the row of a winner that was compared with the reference again."""
+    ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
+    return (
+        outcome.name,
+        seconds_text(outcome.tuned.median_s),
+        seconds_text(outcome.reference.median_s),
+        NONE if math.isnan(outcome.ratio) else ratio,
+        f"{ratio_before:.3f} ×",
+    )
 
 
 def metrics_line(metrics: Metrics) -> str:

@@ -18,7 +18,7 @@ from kernelmark.tune.install import apply
 from kernelmark.tune.install import confirm as confirming
 from kernelmark.tune.install.confirm import Proof, confirm, logged_names
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.records.outcome import Choice, Outcome
+from kernelmark.tune.records.results import Choice, Outcome
 
 LT = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
 OWN_CHOICE = "Cijk_Ailk_Bljk_SB_MT32x64x16_MI32x32x1_SN"
@@ -53,7 +53,7 @@ def winner(key: str, backend: str, name: str, index: int, version: str) -> Outco
 def written(form: str, outcome: Outcome, path: Path) -> Path:
     emitter = registry.get(form)
     change = apply.prepare(emitter, [outcome], path)
-    assert not change.held
+    assert not change.skipped
     apply.write(emitter, change, path)
     return path
 

@@ -15,8 +15,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.space import Space
 from kernelmark.runners.targets import find
 from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans.narrow import narrowed, space_of
-from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan, narrowed, space_of
 from kernelmark_dev.raising import raises_code
 
 PROBLEM = ops.parse("gemm m=8 n=16 k=32 dtype=f32")

@@ -13,9 +13,17 @@ from kernelmark.gpu.absent import absent
 from kernelmark.runners.targets import find
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans.naming import assign
 from kernelmark.tune.plans.plan import Budget
-from kernelmark.tune.plans.planner import Fate, Settings, costs_of, drafts, named, tunable, write
+from kernelmark.tune.plans.planner import (
+    Fate,
+    Settings,
+    assign,
+    costs_of,
+    drafts,
+    named,
+    tunable,
+    write,
+)
 from kernelmark.tune.plans.summary import Basis, Cost, summary
 from kernelmark.workloads.workload import Call, Workload
 from kernelmark_dev.raising import raises_code

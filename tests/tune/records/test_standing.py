@@ -24,8 +24,8 @@ from kernelmark.tune.plans.plan import (
 )
 from kernelmark.tune.records import results
 from kernelmark.tune.records.journal import Finished, Header, Journal, Trial
-from kernelmark.tune.records.outcome import Choice, Metrics, Outcome
-from kernelmark.tune.records.standing import State, standings
+from kernelmark.tune.records.results import Choice, Metrics, Outcome
+from kernelmark.tune.records.status import State, standings
 
 PLAN = TunePlan(
     name="SSS_NN_0",

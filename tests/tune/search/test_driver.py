@@ -23,7 +23,7 @@ from kernelmark.tune.plans.plan import Acceptance, Budget
 from kernelmark.tune.records import journal
 from kernelmark.tune.search.driver import Driver
 from kernelmark.tune.search.evaluate import static_reason
-from kernelmark.tune.search.events import Began, Ended, Retired, Tried
+from kernelmark.tune.search.progress import Began, Ended, Retired, Tried
 from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans, left, make_folder, start
 

@@ -19,9 +19,16 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.tune.records import results
 from kernelmark.tune.records.journal import SCREENING_STEP, Journal, Trial
-from kernelmark.tune.records.outcome import Choice, Metrics, Outcome
-from kernelmark.tune.search.accept import Score, decide
-from kernelmark.tune.search.finals import finalists, finals, neighbours, nothing_found, timings
+from kernelmark.tune.records.results import Choice, Metrics, Outcome
+from kernelmark.tune.search.finals import (
+    Score,
+    decide,
+    finalists,
+    finals,
+    neighbours,
+    nothing_found,
+    timings,
+)
 from kernelmark_dev.tuning import fake_plans
 
 ASKED = Acceptance()

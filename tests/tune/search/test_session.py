@@ -18,8 +18,15 @@ from kernelmark.tune import strategies
 from kernelmark.tune.plans.plan import Budget
 from kernelmark.tune.records.journal import Journal, Trial, out_of_minutes, read
 from kernelmark.tune.search.evaluate import Evaluator, ladder, static_reason
-from kernelmark.tune.search.session import MAX_FAILURES, Pipeline, Session
-from kernelmark.tune.search.transfer import Winner, distance, mapped, starts
+from kernelmark.tune.search.session import (
+    MAX_FAILURES,
+    Pipeline,
+    Session,
+    Winner,
+    distance,
+    mapped,
+    starts,
+)
 from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans
 

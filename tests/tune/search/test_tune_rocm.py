@@ -16,7 +16,7 @@ from kernelmark.tune.install import apply
 from kernelmark.tune.install.confirm import Proof, confirm
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 from kernelmark.tune.search.driver import Driver
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import sys
@@ -24,7 +23,7 @@ from kernelmark.core.units import time_text
 from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import TuningFolder, unreadable
-from kernelmark.tune.plans.plan import ALPHA, Acceptance, Budget, TunePlan
+from kernelmark.tune.plans.plan import ALPHA, Acceptance, Budget, TunePlan, value_text
 
 _NAMES_A_FILE = re.compile(rb'\.(py|cu|hip)"')
 
@@ -112,16 +111,6 @@ def _comment(words: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def value_text(value: ConfigValue) -> str:
-    """Return a value as TOML that parses back to the same value and type."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # JSON does not escape DEL; TOML requires it.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
 
 
 def key_text(key: str) -> str:

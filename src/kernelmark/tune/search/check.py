@@ -24,8 +24,7 @@ from kernelmark.gpu.rtc import vendor_of
 from kernelmark.runners.jobs import CompileCase, Compiled, compiles
 from kernelmark.runners.local import compile_pool
 from kernelmark.runners.pool import Pool
-from kernelmark.tune.plans.narrow import space_of
-from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.plans.plan import TunePlan, space_of
 from kernelmark.tune.points import Points
 from kernelmark.tune.search.evaluate import static_reason
 

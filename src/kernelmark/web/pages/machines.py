@@ -17,7 +17,7 @@ from kernelmark.report.names import short
 from kernelmark.report.page import environment_table
 from kernelmark.report.tuning import standing_table
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.records.standing import standings
+from kernelmark.tune.records.status import standings
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import result_url

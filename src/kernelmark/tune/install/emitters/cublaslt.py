@@ -10,150 +10,129 @@ cublaslt backend. They are valid for one version of the library, so a file is fo
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
-    Change,
-    Edit,
-    Emitter,
+    CannotWrite,
     Entry,
-    Fields,
-    Held,
-    Unfit,
-    Wanted,
-    kept_answers,
-    read_json,
-    settle,
-    text_at,
+    FileEmitter,
+    Key,
+    NewEntry,
+    Options,
 )
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 
 FORMAT = "kernelmark-cublaslt"
 VERSION = 1
+_KEY = ("problem", "arch")
+
+Json = dict[str, Any]
 
 
-class Cublaslt(Emitter):
+class Cublaslt(FileEmitter[Json]):
     name = "cublaslt"
     summary = "cuBLASLt algorithms in a versioned JSON file, by problem and architecture"
     facts = FormatFacts(
-        versions="kernelmark's own",
-        exactness="exact",
-        checked="read back in tests",
+        versions="kernelmark's own", exactness="exact", checked="read back in tests"
     )
     backends = ("cublaslt",)
 
-    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
-        before = text_at(into)
-        document = None if before is None else _document(into)
-        rows: dict[Fields, dict[str, Any]] = {}
-        for row in document["entries"] if document else []:
-            rows[_fields(row)] = row
-        settled = settle(self, outcomes, _lookup_key)
-        held, new = list(settled.held), {}
-        for fields, outcome in settled.winners.items():
-            try:
-                new[fields] = _row(outcome)
-            except Unfit as error:
-                held.append(Held(name=outcome.name, reason=error.reason))
-        version = _version([settled.winners[fields] for fields in new], document)
-        wanted = [
-            Wanted(fields=fields, config=_config(row), name=settled.winners[fields].name)
-            for fields, row in new.items()
-        ]
-        before_configs = {fields: _config(row) for fields, row in rows.items()}
-        wanted += kept_answers(before_configs, settled.others, new)
-        head = {"format": FORMAT, "version": VERSION, "cublaslt": version}
-        after = _text(head, [*(rows | new).values()])
-        edits = (Edit(path=Path(), before=before, after=after),) if new and after != before else ()
-        return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=tuple(held))
+    def parse(self, text: str | None, path: Path) -> Json:
+        if text is None:
+            return {"entries": []}
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: is not JSON: {error}", hint="is it truncated?") from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise UsageError(f"{path}: is not a {FORMAT} file")
+        if document.get("version") != VERSION:
+            raise UsageError(
+                f"{path}: version {document.get('version')!r} is not known",
+                hint="upgrade kernelmark, or write the file again",
+            )
+        rows = document.get("entries")
+        if not isinstance(rows, list) or not isinstance(document.get("cublaslt"), str):
+            raise UsageError(f"{path}: has no entries or no cublaslt version")
+        for number, row in enumerate(rows, 1):
+            if wrong := _row_error(row):
+                raise UsageError(f"{path}: entry {number} {wrong}")
+        return document
 
-    def read(self, path: Path) -> list[Entry]:
+    def entries(self, document: Json) -> list[Entry]:
         return [
-            Entry(fields=_fields(row), config=_config(row), kernel=row["kernel"])
-            for row in _document(path)["entries"]
+            Entry(
+                key=FrozenDict({name: row[name] for name in _KEY}),
+                config=FrozenDict({"algo": _algo_text(row["algo"])}),
+                kernel=row["kernel"],
+            )
+            for row in document["entries"]
         ]
 
+    def lookup_key(self, outcome: Outcome, options: Options) -> Key:
+        return FrozenDict({"problem": outcome.problem.key, "arch": outcome.arch})
 
-def _lookup_key(outcome: Outcome) -> Fields:
-    return FrozenDict({"problem": outcome.problem.key, "arch": outcome.arch})
+    def entry(self, outcome: Outcome, key: Key) -> NewEntry:
+        text = outcome.tuned.config.get("algo")
+        if not isinstance(text, str):
+            raise CannotWrite("its config names no algorithm")
+        try:
+            algo = {name: int(value) for name, value in (word.split("=") for word in text.split())}
+        except ValueError:
+            raise CannotWrite(f"its algorithm {text!r} is not name=number …") from None
+        row = {
+            **key,
+            "algo": algo,
+            "kernel": outcome.tuned.kernel.name,
+            "us": round(outcome.tuned.median_s * 1e6, 4),
+            "reference_us": round(outcome.reference.median_s * 1e6, 4),
+        }
+        return NewEntry(config=FrozenDict({"algo": _algo_text(algo)}), content=row)
 
-
-def _row(outcome: Outcome) -> dict[str, Any]:
-    text = outcome.tuned.config.get("algo")
-    if not isinstance(text, str):
-        raise Unfit(Reason("algo-missing"))
-    try:
-        algo = {name: int(value) for name, value in (word.split("=") for word in text.split())}
-    except ValueError:
-        raise Unfit(Reason("algo-unreadable", algo=text)) from None
-    row: dict[str, Any] = {**_lookup_key(outcome), "algo": algo}
-    row["kernel"] = outcome.tuned.kernel.name
-    row["us"] = round(outcome.tuned.median_s * 1e6, 4)
-    row["reference_us"] = round(outcome.reference.median_s * 1e6, 4)
-    return row
-
-
-def _config(row: dict[str, Any]) -> Config:
-    words = " ".join(f"{name}={value}" for name, value in row["algo"].items())
-    return FrozenDict({"algo": words})
-
-
-def _fields(row: dict[str, Any]) -> Fields:
-    return FrozenDict({"problem": row["problem"], "arch": row["arch"]})
-
-
-def _version(winners: Sequence[Outcome], document: dict[str, Any] | None) -> str:
-    versions = {outcome.tuned.version for outcome in winners}
-    if document:
-        versions.add(document["cublaslt"])
-    if len(versions) > 1:
-        raise UsageError(
-            Reason("library-versions-mixed", versions=tuple(sorted(versions))),
-            hint="write another file, or tune again",
-        )
-    if versions == {""}:
-        raise UsageError(Reason("library-version-unknown", format="cublaslt"), hint="tune again")
-    return versions.pop() if versions else ""
-
-
-def _document(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = read_json(path, FORMAT)
-    if document.get("version") != VERSION:
-        raise UsageError(
-            Reason("file-version", file=str(path), given=repr(document.get("version"))),
-            hint="upgrade kernelmark, or write the file again",
-        )
-    entries = document.get("entries")
-    if not isinstance(entries, list) or not isinstance(document.get("cublaslt"), str):
-        raise UsageError(Reason("file-without-entries", file=str(path)))
-    for i, row in enumerate(entries):
-        _check_row(row, str(path), i + 1)
-    return document
+    def merge(
+        self,
+        document: Json,
+        new: Mapping[Key, NewEntry],
+        winners: Sequence[Outcome],
+        options: Options,
+    ) -> str:
+        versions = {outcome.tuned.version for outcome in winners}
+        versions |= {document["cublaslt"]} if "cublaslt" in document else set()
+        if len(versions) > 1:
+            raise UsageError(
+                f"algorithms of cuBLASLt {' and '.join(sorted(versions))} do not go into one file",
+                hint="write another file, or tune again",
+            )
+        if versions == {""}:
+            raise UsageError("cublaslt: the library's version is not known", hint="tune again")
+        rows: dict[Key, Json] = {
+            FrozenDict({name: row[name] for name in _KEY}): row for row in document["entries"]
+        }
+        rows |= {key: entry.content for key, entry in new.items()}
+        head = {"format": FORMAT, "version": VERSION, "cublaslt": versions.pop()}
+        # One entry per line, for readable diffs.
+        lines = ",\n".join(f"  {json.dumps(row)}" for row in rows.values())
+        return f'{json.dumps(head)[:-1]}, "entries": [\n{lines}\n]}}\n'
 
 
-def _check_row(row: object, file: str, number: int) -> None:
+def _algo_text(algo: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in algo.items())
+
+
+def _row_error(row: object) -> str:
     if not isinstance(row, dict):
-        raise UsageError(Reason("entry-not-object", file=file, entry=number))
-    for name in ("problem", "arch", "kernel"):
-        if not isinstance(row.get(name), str):
-            raise UsageError(Reason("entry-lacks", file=file, entry=number, name=name))
+        return "is not an object"
+    missing = next((n for n in (*_KEY, "kernel") if not isinstance(row.get(n), str)), "")
+    if missing:
+        return f"has no {missing}"
     algo = row.get("algo")
-    if not isinstance(algo, dict) or not all(type(value) is int for value in algo.values()):
-        raise UsageError(Reason("entry-algo", file=file, entry=number))
-
-
-def _text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """Format the document with one entry per line, for readable diffs."""
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    start = json.dumps(head)[:-1]
-    return f'{start}, "entries": [\n{lines}\n]}}\n'
+    whole = isinstance(algo, dict) and all(type(value) is int for value in algo.values())
+    return "" if whole else "has no algo of whole numbers"
 
 
 emitter = Cublaslt()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,24 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
-    Change,
-    Edit,
-    Emitter,
     Entry,
-    Fields,
-    Wanted,
-    kept_answers,
-    required_text,
-    settle,
-    text_at,
+    FileEmitter,
+    Key,
+    NewEntry,
+    Options,
 )
-from kernelmark.tune.records.outcome import Choice, Outcome
+from kernelmark.tune.records.results import Choice, Outcome
 
 # Arguments of triton.Config other than the kernel's constants.
 _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _COMPILER = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
 _PLAIN = {"alpha": 1.0, "beta": 0.0, "bias": False}
 _TYPES = (str, int, float, bool)
-Key = tuple[str, str, tuple[str, ...], str, tuple[int, ...]]
+
+PythonKey = tuple[str, str, tuple[str, ...], str, tuple[int, ...]]
+Value = dict[str, Any]  # the arguments of triton.Config
 
 _HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like: `kmark tune apply
 --as python` keeps every entry that it finds there, but no comment among them.
@@ -61,42 +58,56 @@ def lookup(op, dtypes, layout, *dims, arch):
 '''
 
 
-class PythonDict(Emitter):
+@dataclass(frozen=True, slots=True)
+class PythonFile:
+    """A file's text, None for a new one, and its CONFIGS."""
+
+    path: Path
+    text: str | None
+    configs: Mapping[PythonKey, Value]
+
+
+class PythonDict(FileEmitter[PythonFile]):
     name = "python"
     summary = "a Python file with a dict of configs and a lookup, which imports nothing"
-    facts = FormatFacts(
-        versions="kernelmark's own",
-        exactness="exact",
-        checked="executed in tests",
-    )
+    facts = FormatFacts(versions="kernelmark's own", exactness="exact", checked="executed in tests")
     backends = ("triton", "fake")
 
     def takes(self, backend: str) -> bool:
         """Return whether `backend` is supported; kernels of user files are."""
         return backend in self.backends or backends.is_file(backend)
 
-    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
-        before = text_at(into)
-        table = {} if before is None else _table(before, into)
-        settled = settle(self, outcomes, lambda outcome: _fields(_key(outcome)))
-        wanted, entries = [], dict(table)
-        for fields, outcome in settled.winners.items():
-            entries[_key(outcome)] = value = _value(outcome.tuned)
-            wanted.append(Wanted(fields=fields, config=_config(value), name=outcome.name))
-        known = {_fields(key): _config(value) for key, value in table.items()}
-        wanted += kept_answers(known, settled.others, settled.winners)
-        after = _text(entries) if before is None else _replaced(before, entries, into)
-        edits = () if entries == table else (Edit(path=Path(), before=before, after=after),)
-        return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=settled.held)
+    def parse(self, text: str | None, path: Path) -> PythonFile:
+        return PythonFile(path, text, {} if text is None else _parse_configs(text, path))
 
-    def read(self, path: Path) -> list[Entry]:
+    def entries(self, document: PythonFile) -> list[Entry]:
         return [
-            Entry(fields=_fields(key), config=_config(value))
-            for key, value in _table(required_text(path), path).items()
+            Entry(key=_fields(key), config=_config(value))
+            for key, value in document.configs.items()
         ]
 
+    def lookup_key(self, outcome: Outcome, options: Options) -> Key:
+        return _fields(_python_key(outcome))
 
-def _key(outcome: Outcome) -> Key:
+    def entry(self, outcome: Outcome, key: Key) -> NewEntry:
+        value = _value(outcome.tuned)
+        return NewEntry(config=_config(value), content=(_python_key(outcome), value))
+
+    def merge(
+        self,
+        document: PythonFile,
+        new: Mapping[Key, NewEntry],
+        winners: Sequence[Outcome],
+        options: Options,
+    ) -> str:
+        configs = {**document.configs, **dict(entry.content for entry in new.values())}
+        if document.text is None:
+            return f"{_HEAD}{_block(configs)}{_TAIL}"
+        replaced = _replace_configs(document.text, configs, document.path)
+        return document.text if configs == document.configs else replaced
+
+
+def _python_key(outcome: Outcome) -> PythonKey:
     problem = outcome.problem
     dtypes, dims = tuple(problem.dtypes.values()), tuple(problem.dims.values())
     return outcome.arch, problem.op, dtypes, _layout(problem), dims
@@ -109,13 +120,13 @@ def _layout(problem: Problem) -> str:
     return " ".join([letters, *words] if letters else words)
 
 
-def _fields(key: Key) -> Fields:
+def _fields(key: PythonKey) -> Key:
     arch, op, dtypes, layout, dims = key
     shown = {"arch": arch, "op": op, "dtypes": " ".join(dtypes), "layout": layout}
     return FrozenDict({**shown, "dims": " ".join(map(str, dims))})
 
 
-def _value(tuned: Choice) -> dict[str, Any]:
+def _value(tuned: Choice) -> Value:
     """Return the arguments of triton.Config. Constants of kernelmark's Triton kernels are in upper
     case; options of the AMD compiler are not, though Triton expects them among the constants."""
     config, named = tuned.config, _constant if tuned.backend == "triton" else str
@@ -128,40 +139,36 @@ def _constant(name: str) -> str:
 
 
 def _config(value: Mapping[str, Any]) -> Config:
-    launch = {name: one for name, one in value.items() if name != "kwargs"}
+    launch = {name: setting for name, setting in value.items() if name != "kwargs"}
     return FrozenDict({**value["kwargs"], **launch})
 
 
-def _table(text: str, path: Path) -> dict[Key, dict[str, Any]]:
+def _parse_configs(text: str, path: Path) -> dict[PythonKey, Value]:
     """Parse CONFIGS of a file without executing it."""
+    hint = "compare a fresh export"
     try:
-        table = ast.literal_eval(_assignment(text, path).value)
+        configs = ast.literal_eval(_assignment(text, path).value)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(
-            Reason("configs-unreadable", file=str(path), error=str(error)),
-            hint="compare a fresh export",
-        ) from None
-    if not isinstance(table, dict) or not all(map(_is_entry, table.items())):
-        raise UsageError(Reason("configs-not-dict", file=str(path)), hint="compare a fresh export")
-    return table
+        raise UsageError(f"{path}: CONFIGS cannot be read: {error}", hint=hint) from None
+    if not isinstance(configs, dict) or not all(map(_is_entry, configs.items())):
+        raise UsageError(f"{path}: CONFIGS is not a dict of configs", hint=hint)
+    return configs
 
 
 def _assignment(text: str, path: Path) -> ast.Assign:
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(
-            Reason("file-not-python", file=str(path), error=str(error)), hint="is it truncated?"
-        ) from None
+        raise UsageError(f"{path}: is not Python: {error}", hint="is it truncated?") from None
     for node in body:
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [
             "CONFIGS"
         ]:
             return node
-    raise UsageError(Reason("configs-missing", file=str(path)), hint="name a file that kmark wrote")
+    raise UsageError(f"{path}: has no CONFIGS", hint="name a file that kmark wrote")
 
 
-def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> str:
+def _replace_configs(text: str, configs: Mapping[PythonKey, Value], path: Path) -> str:
     """Return the text with CONFIGS replaced; the rest of the file belongs to the user."""
     node = _assignment(text, path)
     lines = text.splitlines(keepends=True)
@@ -169,10 +176,10 @@ def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> 
     rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
     if node.col_offset or (rest and not rest.startswith("#")):
         raise UsageError(
-            Reason("configs-share-line", file=str(path), line=node.end_lineno),
+            f"{path}: CONFIGS shares line {node.end_lineno} with other code",
             hint="put it on lines of its own",
         )
-    return "".join([*lines[: node.lineno - 1], _block(table), *lines[node.end_lineno :]])
+    return "".join([*lines[: node.lineno - 1], _block(configs), *lines[node.end_lineno :]])
 
 
 def _is_entry(item: tuple[Any, Any]) -> bool:
@@ -184,21 +191,16 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
     kwargs = value.get("kwargs")
     if not all(isinstance(word, str) for word in words) or not isinstance(kwargs, dict):
         return False
-    values = [*kwargs.values(), *(one for name, one in value.items() if name != "kwargs")]
-    names = [*kwargs, *value]
+    settings = {**kwargs, **{name: x for name, x in value.items() if name != "kwargs"}}
     return (
         all(isinstance(size, int) for size in dims)
-        and all(isinstance(one, _TYPES) for one in values)
-        and all(isinstance(name, str) for name in names)
+        and all(isinstance(name, str) for name in settings)
+        and all(isinstance(setting, _TYPES) for setting in settings.values())
     )
 
 
-def _text(table: Mapping[Key, Mapping[str, Any]]) -> str:
-    return f"{_HEAD}{_block(table)}{_TAIL}"
-
-
-def _block(table: Mapping[Key, Mapping[str, Any]]) -> str:
-    lines = "".join(f"    {key!r}: {dict(value)!r},\n" for key, value in table.items())
+def _block(configs: Mapping[PythonKey, Value]) -> str:
+    lines = "".join(f"    {key!r}: {dict(value)!r},\n" for key, value in configs.items())
     return f"CONFIGS = {{\n{lines}}}\n"
 
 

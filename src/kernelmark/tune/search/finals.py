@@ -25,6 +25,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
+from kernelmark.core.timing import Timing
 from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.ops._own import OwnOp
 from kernelmark.stats.paired import least_rounds, signed_rank
@@ -54,6 +55,26 @@ _WIDEST = 2.0
 _LONGEST = 1.5
 _US = 1e-6
 _RULE = GoldenTot()
+_SCREENINGS = 2  # once forwards, once backwards
+# Largest number of sets of a plan's rounds, and the verdicts after which another set is measured.
+_MOST_SETS = 3
+_UNDECIDED = ("disturbed", "too-noisy", "not-faster")
+_FIRST_SEED = 1001  # for other inputs than the search, which uses seed 1
+# Statuses of a config on a neighbouring size that it does not support, which is not an error.
+_NOT_SUPPORTED = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
+# Sizes next to a problem's, by op: the first that the config supports are used. The last ones have
+# the alignment that descriptors (TMA) need.
+_STEPS: dict[str, tuple[dict[str, int], ...]] = {
+    "attention": (
+        *({"seq_q": 1, "seq_kv": 1}, {"seq_q": -1, "seq_kv": -1}, {"seq_kv": 3}),
+        *({"seq_q": 16, "seq_kv": 16}, {"seq_q": 64, "seq_kv": 64}),
+    ),
+    "conv": ({"h": 1}, {"w": -1}, {"h": -1, "w": 3}, {"h": 2, "w": 2}, {"h": 8}),
+}
+_GEMM_STEPS = (
+    *({"m": 1}, {"n": -1}, {"m": -1}, {"n": 3}, {"m": 5, "n": 7}),
+    *({"n": 16}, {"m": 16}, {"n": 64}, {"m": 64, "n": 64}),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,26 +164,16 @@ def decide(
     return True, Reason("faster", **shown)
 
 
-_SCREENINGS = 2  # once forwards, once backwards
-# Largest number of sets of a plan's rounds, and the verdicts after which another set is measured.
-_MOST_SETS = 3
-_UNDECIDED = ("disturbed", "too-noisy", "not-faster")
-_FIRST_SEED = 1001  # for other inputs than the search, which uses seed 1
-# Statuses of a config on a neighbouring size that it does not support, which is not an error.
-_NOT_SUPPORTED = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
-# Sizes next to a problem's, by op: the first that the config supports are used. The last ones have
-# the alignment that descriptors (TMA) need.
-_STEPS: dict[str, tuple[dict[str, int], ...]] = {
-    "attention": (
-        *({"seq_q": 1, "seq_kv": 1}, {"seq_q": -1, "seq_kv": -1}, {"seq_kv": 3}),
-        *({"seq_q": 16, "seq_kv": 16}, {"seq_q": 64, "seq_kv": 64}),
-    ),
-    "conv": ({"h": 1}, {"w": -1}, {"h": -1, "w": 3}, {"h": 2, "w": 2}, {"h": 8}),
-}
-_GEMM_STEPS = (
-    *({"m": 1}, {"n": -1}, {"m": -1}, {"n": 3}, {"m": 5, "n": 7}),
-    *({"n": 16}, {"m": 16}, {"n": 64}, {"m": 64, "n": 64}),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A finalist against the reference, whether it is kept, and why."""
+
+    reference: Choice
+    tuned: Choice
+    score: Score | None
+    kept: bool
+    reason: Reason
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,10 +284,9 @@ class _Final:
         sets = self._sets.get(side.key, 1)
         if sets == _MOST_SETS or self.fault(side) is not None or self.fault(self.reference):
             return False
-        _, reason = self._verdict(side)
-        score = self._score(side)
-        close = score is not None and score.ratio >= self.plan.acceptance.min_ratio
-        if reason.code not in _UNDECIDED or not close:
+        verdict = self._judge(side)
+        close = verdict.score is not None and verdict.score.ratio >= self.plan.acceptance.min_ratio
+        if verdict.reason.code not in _UNDECIDED or not close:
             return False
         self._sets[side.key] = sets + 1
         return True
@@ -300,12 +310,7 @@ class _Final:
         yield Round(
             requests=tuple(
                 Request(
-                    case=Case(
-                        problem=self.plan.problem,
-                        backend=side.backend,
-                        config=side.config,
-                        timing=timing,
-                    ),
+                    case=self._case(side, timing, self.plan.problem),
                     step=stage.step(number),
                     process=number + 1,
                 )
@@ -326,14 +331,8 @@ class _Final:
 
     def _failed(self, side: Side) -> Trial | None:
         """Return the first failed trial of a side in any stage, or None."""
-        stages = [
-            self.screening,
-            *(
-                self.stage_of(finalist)
-                for finalist in self.sides
-                if side in (finalist, self.reference)
-            ),
-        ]
+        own = [s for s in self.sides if side in (s, self.reference)]
+        stages = [self.screening, *map(self.stage_of, own)]
         every = (trial for stage in stages for trial in self._trials(side, stage))
         return next((trial for trial in every if not trial.ok), None)
 
@@ -349,18 +348,12 @@ class _Final:
                 return
             yield Round(
                 requests=tuple(
-                    Request(
-                        case=Case(
-                            problem=problem,
-                            backend=side.backend,
-                            config=side.config,
-                            timing=timing,
-                        ),
-                        step="near",
-                    )
-                    for problem in todo
+                    Request(case=self._case(side, timing, problem), step="near") for problem in todo
                 )
             )
+
+    def _case(self, side: Side, timing: Timing, problem: Problem) -> Case:
+        return Case(problem=problem, backend=side.backend, config=side.config, timing=timing)
 
     @cached_property
     def _near(self) -> list[Problem]:
@@ -428,53 +421,45 @@ class _Final:
             version="" if backend.available() is not None else backend.version(),
         )
 
-    def _score(self, side: Side) -> Score | None:
-        return Score.of(self.ratios(side, self.stage_of(side)), self._sets.get(side.key, 1))
-
-    def _verdict(self, side: Side) -> tuple[bool, Reason]:
+    def _judge(self, side: Side) -> Verdict:
         stage = self.stage_of(side)
-        tuned = self.choice(side, stage)
-        return decide(
+        ratios, fault = self.ratios(side, stage), self.fault(side)
+        reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
+        disturbed = None
+        if fault is None and ratios:
+            disturbed = disturbance(
+                [trial for each in stage.sides for trial in self._trials(each, stage)],
+                max(1, self.info.units),
+                searched_s=self._searched_s[self.sides.index(side)],
+                final_s=tuned.median_s,
+                cpu_time=uses_cpu_time(self.info),
+            )
+        score = Score.of(ratios, self._sets.get(side.key, 1))
+        kept, reason = decide(
             self.plan.acceptance,
-            reference=self.choice(self.reference, stage),
+            reference=reference,
             tuned=tuned,
-            score=self._score(side),
-            fault=self.fault(side),
+            score=score,
+            fault=fault,
             reference_fault=self.fault(self.reference),
-            disturbed=self._disturbed(side, tuned.median_s),
+            disturbed=disturbed,
+        )
+        return Verdict(
+            reference=reference,
+            tuned=tuned,
+            score=score,
+            kept=kept,
+            reason=reason,
+            disturbed=disturbed is not None,
         )
 
     def outcome(self, side: Side, evaluations: int) -> Outcome:
-        stage = self.stage_of(side)
-        reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
-        kept, reason = self._verdict(side)
+        verdict = self._judge(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
-        if kept and self._near and ran < asked:
-            reason = Reason("few-neighbours", cause=reason, ran=ran, asked=asked)
-        decided = _outcome(
-            self.plan,
-            self.info,
-            reference=reference,
-            tuned=tuned,
-            score=self._score(side),
-            kept=kept,
-            reason=reason,
-            evaluations=evaluations,
-        )
-        disturbed = self._disturbed(side, tuned.median_s) is not None
-        return dataclasses.replace(decided, disturbed=disturbed)
-
-    def _disturbed(self, side: Side, final_s: float) -> Reason | None:
-        stage = self.stage_of(side)
-        if self.fault(side) is not None or not self.ratios(side, stage):
-            return None
-        return disturbance(
-            [trial for one in stage.sides for trial in self._trials(one, stage)],
-            max(1, self.info.units),
-            searched_s=self._searched_s[self.sides.index(side)],
-            final_s=final_s,
-            cpu_time=uses_cpu_time(self.info),
-        )
+        if verdict.kept and self._near and ran < asked:
+            reason = Reason("few-neighbours", cause=verdict.reason, ran=ran, asked=asked)
+            verdict = dataclasses.replace(verdict, reason=reason)
+        return _outcome(self.plan, self.info, verdict, evaluations)
 
 
 def _fault(code: str, trial: Trial, **where: str) -> Reason:
@@ -499,50 +484,35 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
         cause=last.error if last else "",
         machine=any(trial.status in OF_THE_MACHINE for trial in journal.trials),
     )
-    return _outcome(
-        plan,
-        info,
-        reference=Choice(
-            backend=plan.reference_backend,
-            config=plan.reference_config,
-            median_s=plan.reference_s or math.nan,
-        ),
-        tuned=Choice(backend=plan.backend),
-        score=None,
-        kept=False,
-        reason=reason,
-        evaluations=evaluations,
+    reference = Choice(
+        backend=plan.reference_backend,
+        config=plan.reference_config,
+        median_s=plan.reference_s or math.nan,
     )
+    tuned = Choice(backend=plan.backend)
+    verdict = Verdict(reference=reference, tuned=tuned, score=None, kept=False, reason=reason)
+    return _outcome(plan, info, verdict, evaluations)
 
 
-def _outcome(
-    plan: TunePlan,
-    info: DeviceInfo,
-    *,
-    reference: Choice,
-    tuned: Choice,
-    score: Score | None,
-    kept: bool,
-    reason: Reason,
-    evaluations: int,
-) -> Outcome:
-    score = score or Score(ratio=math.nan, low=math.nan, high=math.nan, rounds=0)
+def _outcome(plan: TunePlan, info: DeviceInfo, verdict: Verdict, evaluations: int) -> Outcome:
+    score = verdict.score
     return Outcome(
         name=plan.name,
         problem=plan.problem,
         device=info.name,
         arch=info.arch,
-        reference=reference,
-        tuned=tuned,
-        ratio=score.ratio,
-        low=score.low,
-        high=score.high,
-        kept=kept,
-        reason=reason,
+        reference=verdict.reference,
+        tuned=verdict.tuned,
+        ratio=score.ratio if score else math.nan,
+        low=score.low if score else math.nan,
+        high=score.high if score else math.nan,
+        kept=verdict.kept,
+        reason=verdict.reason,
         count=plan.count,
         share=plan.share,
         evaluations=evaluations,
         blas=plan.blas,
+        disturbed=verdict.disturbed,
     )
 
 

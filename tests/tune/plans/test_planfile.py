@@ -245,5 +245,4 @@ def test_a_plan_with_nothing_to_tune_has_the_backends_cause():
     plan = TunePlan(name="x", problem=column, backend="iree", reference_backend="iree")
     with pytest.raises(UsageError) as caught:
         space_of(plan, find("cpu")[1])
-    reason = caught.value.message
-    assert (reason.code, reason.root.code) == ("plan-nothing-to-tune", "lowering-unit-loop")
+    assert caught.value.message.root.code == "lowering-unit-loop"

@@ -7,14 +7,12 @@ import dataclasses
 import pytest
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.plans.plan import Acceptance, Budget, decision_digest, plan_digest
 from kernelmark.tune.records import status
 from kernelmark.tune.records.journal import Finished, Journal
 from kernelmark.tune.search.finals import nothing_found
 from kernelmark.tune.search.session import Session
-from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 PLAN = fake_plans(1)[0]
@@ -77,8 +75,7 @@ def test_plans_of_another_architecture_are_refused_before_there_are_trials(tmp_p
         path = folder.plan(NAME)
         path.write_text(path.read_text().replace("seed = 1", "seed = 'x'"))
     status.check(folder, "fake", "fake")
-    where = {"backend": "fake", "planned": "fake", "arch": "gfx950"}
-    with raises_code(UsageError, "plans-of-arch", **where) as refused:
+    with pytest.raises(UsageError, match="gfx950") as refused:
         status.check(folder, "fake", "gfx950")
     assert "give -d or --arch as before, or take another folder" in refused.value.hint
 
@@ -101,11 +98,10 @@ def test_a_journal_that_cannot_be_read_is_not_one_that_is_not_there(ended):
     path.write_text("garbage\n" + path.read_text())
     found = status.current(folder)
     assert found.unreadable == found.stale
-    assert found.unreadable[NAME].root == Reason("line-not-json", line=1)
+    assert "line 1" in found.unreadable[NAME]
     path.unlink()
     path.mkdir()
-    why = Reason("file-unreadable", file=str(path), error="Is a directory")
-    assert status.current(folder).unreadable == {NAME: why}
+    assert str(path) in status.current(folder).unreadable[NAME]
     path.rmdir()
     assert status.outcomes(folder, [PLAN]).unreadable == {}
 
@@ -115,7 +111,7 @@ def test_a_search_that_came_to_nothing_yet_is_no_result(tmp_path):
     journal = Journal(folder.journal(NAME))
     Session(PLAN, INFO, journal)
     journal.close()
-    with raises_code(NothingToDo, "no-tuning-results", folder=str(folder.path)):
+    with pytest.raises(NothingToDo, match=str(folder.path)):
         status.current(folder)
 
 

@@ -232,9 +232,8 @@ def test_trials_of_another_backend_are_not_the_plans(folder, journal):
     write_whole(folder.plan(PLAN.name), planfile.text(dataclasses.replace(PLAN, backend="numpy")))
     one = only(folder)
     assert (one.state, one.outcome) == (State.FAILED, None)
-    fields = one.reason.fields
-    assert one.reason.code == "trials-of-another"
-    assert (fields["tried_backend"], fields["backend"]) == ("fake", "numpy")
+    assert "fake" in one.reason
+    assert "numpy" in one.reason
 
 
 def test_a_lowered_budget_is_not_told_as_if_it_were_larger(folder, journal):

@@ -92,9 +92,9 @@ def test_a_search_fills_the_files_of_its_library(tuned: Outcome, tmp_path: Path)
             library_logic(path, name)
         given = FrozenDict(VALIDATORS if form == "tunableop" else {})
         change = apply.prepare(emitter, [tuned], path, given)
-        assert (change.written, change.held) == (1, ())
+        assert (len(change.winners), change.skipped) == (1, ())
         apply.write(emitter, change, path)
-        entries = [one for wanted in change.wanted if (one := emitter.find(path, wanted.fields))]
+        entries = [one for lookup in change.lookups if (one := emitter.find(path, lookup.key))]
         assert entries, f"{form}: nothing is found"
     (found,) = confirm(registry.get(backend), [tuned], tmp_path / backend)
     assert (found.proof, found.ran) == (Proof.CONFIRMED, name), found.detail

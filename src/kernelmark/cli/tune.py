@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
     from kernelmark.report.tuning import Records
     from kernelmark.tune.plans.summary import Cost, Summary
-    from kernelmark.tune.records.status import Standing
+    from kernelmark.tune.records.status import PlanStatus
 
 Every = Annotated[bool, o.option("--all", o.OUTPUT, help="Show every row.")]
 
@@ -380,24 +380,24 @@ def show(
     """
     from kernelmark.report import tuning as report
     from kernelmark.tune.folder import TuningFolder
-    from kernelmark.tune.records.status import standings
+    from kernelmark.tune.records.status import plan_statuses
 
     drawn = check_drawable(figure)
     opened = TuningFolder.open(folder)
-    plan_states = standings(opened)
-    if not plan_states:
+    statuses = plan_statuses(opened)
+    if not statuses:
         raise NothingToDo(
             f"{folder} has no plans",
             hint=f"kmark tune plan {folder} -b BACKEND",
         )
-    shown = plan_states if every else plan_states[:_TOP]
+    shown = statuses if every else statuses[:_TOP]
     _put(
         outputs,
-        report.standing_table(shown),
-        _left_out(shown, plan_states, "plan"),
-        report.standing_records(plan_states),
+        report.status_table(shown),
+        _left_out(shown, statuses, "plan"),
+        report.status_records(statuses),
     )
-    _print_standings(plan_states, quiet=quiet)
+    _print_statuses(statuses, quiet=quiet)
     if drawn is not None:
         from kernelmark.report.figures import TITLES
         from kernelmark.report.tuning_figure import of_folder
@@ -406,13 +406,13 @@ def show(
     return 0
 
 
-def _print_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
+def _print_statuses(statuses: Sequence[PlanStatus], *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
     from kernelmark.tune.records.results import Metrics
 
-    states = Counter(standing.state for standing in standings)
+    states = Counter(status.state for status in statuses)
     say(", ".join(f"{count} {state.value}" for state, count in sorted(states.items())))
-    outcomes = [standing.outcome for standing in standings if standing.outcome is not None]
+    outcomes = [status.outcome for status in statuses if status.outcome is not None]
     if outcomes and not quiet:
         say(report.metrics_line(Metrics.of(outcomes)))
 

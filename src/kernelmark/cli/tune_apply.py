@@ -253,16 +253,10 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
 
 
 def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
-    from kernelmark.report.tables import Column, Table
-    from kernelmark.report.tuning import compared_row
+    from kernelmark.report.tuning import comparison_table
     from kernelmark.tune.install.apply import has_other_kernel
 
-    columns = tuple(
-        Column(name=name, align="right" if name != "name" else "left")
-        for name in ("name", "tuned", "reference", "ratio", "before")
-    )
-    rows = tuple(compared_row(outcome, before[outcome.name].ratio) for outcome in outcomes)
-    put_table(Table(columns=columns, rows=rows))
+    put_table(comparison_table((before[outcome.name], outcome) for outcome in outcomes))
     failed = [outcome for outcome in outcomes if not outcome.tuned.verified]
     changed = [outcome for outcome in outcomes if has_other_kernel(before[outcome.name], outcome)]
     # Reasons were printed during measurement; with quiet, print only those of failures.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.core.result import config_key
 from kernelmark.core.units import counted, time_text, width_text
@@ -13,7 +13,7 @@ from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.plans.planner import Draft, Fate, Refused
 from kernelmark.tune.plans.summary import Cost, Summary
 from kernelmark.tune.records.results import Metrics, Outcome
-from kernelmark.tune.records.status import Standing
+from kernelmark.tune.records.status import PlanStatus
 
 Records = list[dict[str, str | int | float | None]]
 
@@ -21,32 +21,36 @@ Records = list[dict[str, str | int | float | None]]
 _MAX_HALF_WIDTH = 0.2
 
 
+def _table(columns: str, rows: Iterable[tuple[str, ...]]) -> Table:
+    """Return a table with comma-separated column names; those with a `>` are aligned right."""
+    names = columns.split(",")
+    return Table(
+        columns=tuple(
+            Column(name=name.lstrip(">"), align="right" if name[0] == ">" else "left")
+            for name in names
+        ),
+        rows=tuple(rows),
+    )
+
+
 def summary_table(costs: Sequence[Cost]) -> Table:
     """Return a table with the cost of each problem, in the given order."""
-    columns = (
-        Column(name="problem"),
-        Column(name="calls", align="right"),
-        Column(name="a call", align="right"),
-        Column(name="±", align="right"),
-        Column(name="all calls", align="right"),
-        Column(name="share", align="right"),
-        Column(name="up to here", align="right"),
-        Column(name="status"),
-    )
-    rows = tuple(
+    return _table(
+        "problem,>calls,>a call,>±,>all calls,>share,>up to here,status",
         (
-            short(cost.problem),
-            str(cost.count),
-            seconds_text(cost.time_s),
-            width_text(cost.rel_half_width),
-            seconds_text(cost.total_s) if cost.total_s else NONE,
-            percent(cost.share) if cost.total_s else NONE,
-            percent(cost.cumulative) if cost.total_s else NONE,
-            _status(cost),
-        )
-        for cost in costs
+            (
+                short(cost.problem),
+                str(cost.count),
+                seconds_text(cost.time_s),
+                width_text(cost.rel_half_width),
+                seconds_text(cost.total_s) if cost.total_s else NONE,
+                percent(cost.share) if cost.total_s else NONE,
+                percent(cost.cumulative) if cost.total_s else NONE,
+                _status(cost),
+            )
+            for cost in costs
+        ),
     )
-    return Table(columns=columns, rows=rows)
 
 
 def summary_line(summary: Summary) -> str:
@@ -73,26 +77,20 @@ def titled(plan: TunePlan | Outcome) -> str:
 
 def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
     """Return a table of plans and what happened to each plan's file."""
-    columns = (
-        Column(name="plan"),
-        Column(name="calls", align="right"),
-        Column(name="share", align="right"),
-        Column(name="reference", align="right"),
-        Column(name="combinations", align="right"),
-        Column(name="file"),
-    )
-    rows = tuple(
+    return _table(
+        "plan,>calls,>share,>reference,>combinations,file",
         (
-            titled(draft.plan),
-            str(draft.plan.count),
-            percent(draft.plan.share) if draft.plan.share else NONE,
-            seconds_text(draft.plan.reference_s) if draft.plan.reference_s else NONE,
-            str(draft.combinations),
-            _fate(fates[draft.plan.name]),
-        )
-        for draft in drafts
+            (
+                titled(draft.plan),
+                str(draft.plan.count),
+                percent(draft.plan.share) if draft.plan.share else NONE,
+                seconds_text(draft.plan.reference_s) if draft.plan.reference_s else NONE,
+                str(draft.combinations),
+                _fate(fates[draft.plan.name]),
+            )
+            for draft in drafts
+        ),
     )
-    return Table(columns=columns, rows=rows)
 
 
 def plan_records(
@@ -164,28 +162,25 @@ def plans_line(
     return line + (f", {len(left_out)} below the threshold" if left_out else "")
 
 
-def standing_table(standings: Sequence[Standing]) -> Table:
+def status_table(plan_statuses: Sequence[PlanStatus]) -> Table:
     """Return a table with the progress of each plan."""
-    names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "config", "reason")
-    right = ("share", "evaluated", "failed", "best", "ratio")
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(_standing(standing) for standing in standings))
+    columns = "plan,>share,state,>evaluated,>failed,>best,>ratio,config,reason"
+    return _table(columns, map(_status_row, plan_statuses))
 
 
-def _standing(standing: Standing) -> tuple[str, ...]:
-    plan, outcome = standing.plan, standing.outcome
-    best = outcome.tuned.median_s if outcome else standing.best_s
+def _status_row(status: PlanStatus) -> tuple[str, ...]:
+    plan, outcome = status.plan, status.outcome
     ratio = outcome.ratio if outcome else math.nan
     return (
-        titled(plan) if plan else standing.name,
+        titled(plan) if plan else status.name,
         percent(plan.share) if plan and plan.share else NONE,
-        standing.state.value,
-        _evaluated(standing),
-        str(standing.failures) if standing.evaluations else NONE,
-        seconds_text(best),
+        status.state.value,
+        _evaluated(plan, status.evaluations) if plan else NONE,
+        str(status.failures) if status.evaluations else NONE,
+        seconds_text(outcome.tuned.median_s if outcome else status.best_s),
         NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
         tuned_text(outcome) if outcome else NONE,
-        standing.reason,
+        status.reason,
     )
 
 
@@ -194,50 +189,51 @@ def tuned_text(outcome: Outcome) -> str:
     return config_text(outcome.tuned.config) or NONE
 
 
-def _evaluated(standing: Standing) -> str:
+def _evaluated(plan: TunePlan, count: int) -> str:
     """Return `12 of 100`; without the total if the budget was lowered below what was evaluated."""
-    if standing.plan is None:
-        return NONE
-    plan = standing.plan
     # A space listed in the plan may have fewer combinations; the backend's own space is not known
     # here.
     listed = math.prod(len(values) for values in plan.space.values()) if plan.space else math.inf
-    asked = int(min(plan.budget.evaluations, listed))
-    return (
-        f"{standing.evaluations} of {asked}"
-        if standing.evaluations <= asked
-        else str(standing.evaluations)
-    )
+    budget = int(min(plan.budget.evaluations, listed))
+    return f"{count} of {budget}" if count <= budget else str(count)
 
 
-def standing_records(standings: Sequence[Standing]) -> Records:
+def status_records(plan_statuses: Sequence[PlanStatus]) -> Records:
     """Return one flat record per plan; times in microseconds."""
-    return [
-        {
-            "plan": standing.name,
-            "problem": standing.plan.problem.key if standing.plan else "",
-            "state": standing.state.value,
-            "count": standing.plan.count if standing.plan else None,
-            "pct_of_total": _pct(standing.plan.share) if standing.plan else None,
-            "budget": standing.plan.budget.evaluations if standing.plan else None,
-            "evaluations": standing.evaluations,
-            "failures": standing.failures,
-            "best_us": _us(standing.best_s),
-            "reference_us": _us(standing.outcome.reference.median_s) if standing.outcome else None,
-            "tuned_us": _us(standing.outcome.tuned.median_s) if standing.outcome else None,
-            "ratio": _number(standing.outcome.ratio) if standing.outcome else None,
-            "low": _number(standing.outcome.low) if standing.outcome else None,
-            "high": _number(standing.outcome.high) if standing.outcome else None,
-            "kept": ("yes" if standing.outcome.kept else "no") if standing.outcome else None,
-            "config_tuned": config_key(standing.outcome.tuned.config) if standing.outcome else None,
-            "reason": standing.reason,
-        }
-        for standing in standings
-    ]
+    return [_status_record(status, status.plan, status.outcome) for status in plan_statuses]
 
 
-def compared_row(outcome: Outcome, ratio_before: float) -> tuple[str, ...]:
-    """Return the row of a winner that was compared with the reference again."""
+def _status_record(
+    status: PlanStatus, plan: TunePlan | None, outcome: Outcome | None
+) -> dict[str, str | int | float | None]:
+    return {
+        "plan": status.name,
+        "problem": plan.problem.key if plan else "",
+        "state": status.state.value,
+        "count": plan.count if plan else None,
+        "pct_of_total": _pct(plan.share) if plan else None,
+        "budget": plan.budget.evaluations if plan else None,
+        "evaluations": status.evaluations,
+        "failures": status.failures,
+        "best_us": _us(status.best_s),
+        "reference_us": _us(outcome.reference.median_s) if outcome else None,
+        "tuned_us": _us(outcome.tuned.median_s) if outcome else None,
+        "ratio": _number(outcome.ratio) if outcome else None,
+        "low": _number(outcome.low) if outcome else None,
+        "high": _number(outcome.high) if outcome else None,
+        "kept": ("yes" if outcome.kept else "no") if outcome else None,
+        "config_tuned": config_key(outcome.tuned.config) if outcome else None,
+        "reason": status.reason,
+    }
+
+
+def comparison_table(pairs: Iterable[tuple[Outcome, Outcome]]) -> Table:
+    """Return a table of winners that were compared again, from their outcomes before and now."""
+    rows = (_comparison_row(now, before.ratio) for before, now in pairs)
+    return _table("name,>tuned,>reference,>ratio,>before", rows)
+
+
+def _comparison_row(outcome: Outcome, ratio_before: float) -> tuple[str, ...]:
     ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
     return (
         outcome.name,

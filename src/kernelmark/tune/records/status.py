@@ -1,5 +1,6 @@
-"""Ownership: which plan, backend and architecture the trials of a folder belong to. One folder
-tunes one backend on one architecture."""
+"""Status: the progress of each plan, and which outcomes are valid for the current plans.
+
+One folder tunes one backend on one architecture."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import dataclasses
 import fcntl
 import json
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -85,7 +86,7 @@ class CurrentOutcomes:
 
 def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes:
     """Return the current outcomes from journals, without the result files."""
-    found = CurrentOutcomes()
+    current = CurrentOutcomes()
     for plan in plans:
         path = folder.journal(plan.name)
         try:
@@ -93,19 +94,19 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes
         except FileNotFoundError:
             continue
         except OSError as error:
-            found.unreadable[plan.name] = file_unreadable(path, error)
+            current.unreadable[plan.name] = file_unreadable(path, error)
             continue
         except KernelmarkError as error:
-            found.unreadable[plan.name] = error.message
+            current.unreadable[plan.name] = error.message
             continue
         if header is None or last is None:
             continue
         if reason := stale(plan, header, last):
-            found.stale[plan.name] = reason
+            current.stale[plan.name] = reason
         else:
-            found.outcomes[plan.name] = weighed(last.outcome, plan)
-    found.stale.update(found.unreadable)
-    return found
+            current.outcomes[plan.name] = weighed(last.outcome, plan)
+    current.stale.update(current.unreadable)
+    return current
 
 
 def readable(
@@ -195,7 +196,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PlanStatus:
     """The progress of one plan. `evaluations` counts candidates, `failures` those that never
     succeeded; `best_s` is the shortest time of the search."""
 
@@ -209,80 +210,66 @@ class Standing:
     reason: str = ""
 
 
-def standings(folder: TuningFolder) -> list[Standing]:
-    """Return the standings of all plans of a folder, largest share of the workload first."""
+def plan_statuses(folder: TuningFolder) -> list[PlanStatus]:
+    """Return the progress of all plans of a folder, largest share of the workload first."""
     retired = _retired(folder)
-    every = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
-    return sorted(every, key=lambda plan_state: -plan_state.plan.share if plan_state.plan else 0.0)
+    every = [plan_status(folder, name, retired.get(name, "")) for name in folder.names()]
+    return sorted(every, key=lambda status: -status.plan.share if status.plan else 0.0)
 
 
-def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
-    """Return the standing of a plan; if its file cannot be read, the error is the reason.
+def plan_status(folder: TuningFolder, name: str, retired: str = "") -> PlanStatus:
+    """Return the progress of a plan; if its file cannot be read, the error is the reason.
     `retired` is why the last run could not tune it, or ""."""
     try:
         plan = planfile.read(folder.plan(name))
     except KernelmarkError as error:
-        return Standing(name=name, state=State.FAILED, reason=error.message)
+        return PlanStatus(name=name, state=State.FAILED, reason=error.message)
     path = folder.journal(name)
     if not path.exists():
         state = State.FAILED if retired else State.NOT_STARTED
-        return Standing(name=name, state=state, plan=plan, reason=retired)
+        return PlanStatus(name=name, state=state, plan=plan, reason=retired)
     try:
         header, trials, last = journal.load(path)
     except KernelmarkError as error:
-        return Standing(name=name, state=State.FAILED, plan=plan, reason=error.message)
+        return PlanStatus(name=name, state=State.FAILED, plan=plan, reason=error.message)
     if header is not None and header.backend != plan.backend:
-        foreign = Reason(
-            "trials-of-another",
-            file=str(path),
-            tried_backend=header.backend,
-            backend=plan.backend,
-        )
-        return Standing(name=name, state=State.FAILED, plan=plan, reason=foreign)
-    reason = stale(plan, header, last) if header is not None else ""
-    edited = bool(reason) and not _locked(path)
-    if edited and header is not None and header.plan != search_digest(plan):
+        reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
+        return PlanStatus(name=name, state=State.FAILED, plan=plan, reason=reason)
+    running = _locked(path)
+    edited = stale(plan, header, last) if header is not None else ""
+    if edited and not running and header is not None and header.plan != search_digest(plan):
         # None of the journal's candidates belongs to this plan.
-        return Standing(name=name, state=State.EDITED, plan=plan, reason=reason)
+        return PlanStatus(name=name, state=State.EDITED, plan=plan, reason=edited)
     own = searched(trials)
     good = [trial for trial in own if trial.ok]
-    return Standing(
+    if running:
+        state = State.RUNNING
+    elif edited:
+        state = State.EDITED
+    elif last is None and not retired:
+        state = State.STOPPED if trials else State.NOT_STARTED
+    elif last is None or not good:
+        state = State.FAILED
+    elif last.plan != plan_digest(plan):
+        state = State.STOPPED  # or its budget was raised since: it will be continued
+    else:
+        state = State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
+    if state is State.EDITED:
+        reason = edited
+    elif last is not None:
+        reason = last.outcome.reason
+    else:
+        reason = "" if running else retired  # outdated while a process tries again
+    return PlanStatus(
         name=name,
-        state=State.EDITED if edited else _state(path, plan, trials, last, retired=bool(retired)),
+        state=state,
         plan=plan,
         evaluations=candidates(own),
         failures=candidates(own) - candidates(good),
         best_s=min((t.seconds for t in good if t.seconds is not None), default=math.nan),
-        outcome=weighed(last.outcome, plan) if last and not reason else None,
-        reason=reason if edited else _reason(path, last, retired),
+        outcome=weighed(last.outcome, plan) if last and not edited else None,
+        reason=reason,
     )
-
-
-def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
-    if last is not None:
-        return last.outcome.reason
-    return "" if _locked(path) else retired  # outdated while a process tries again
-
-
-def _state(
-    path: Path,
-    plan: TunePlan,
-    trials: Sequence[journal.Trial],
-    last: journal.Finished | None,
-    *,
-    retired: bool,
-) -> State:
-    if _locked(path):
-        return State.RUNNING
-    if last is None:
-        begun = State.STOPPED if trials else State.NOT_STARTED
-        return State.FAILED if retired else begun
-    if not any(trial.ok for trial in searched(trials)):
-        return State.FAILED
-    # A search that was stopped, or whose budget was raised since, will be continued.
-    if last.plan != plan_digest(plan):
-        return State.STOPPED
-    return State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
 
 
 def _locked(path: Path) -> bool:

@@ -33,9 +33,9 @@ from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.plans.summary import Summary
 from kernelmark.tune.records import results, status
 from kernelmark.tune.records.results import Metrics, Outcome
-from kernelmark.tune.search import check as checks
-from kernelmark.tune.search.check import Check
+from kernelmark.tune.search import evaluate
 from kernelmark.tune.search.driver import Driver, OnEvent
+from kernelmark.tune.search.evaluate import Check
 from kernelmark.tune.search.simulate import Simulated, quality, try_strategy
 from kernelmark.tune.search.simulate import read as read_space
 
@@ -222,7 +222,7 @@ def check(
     `Check` for each plan. Nothing is written to the folder."""
     asked = picked(TuningFolder.open(place), only)
     with hinted("'kmark doctor' says what is missing for it"):
-        return checks.check(
+        return evaluate.check(
             asked, candidates=candidates, jobs=jobs, compile_timeout_s=compile_timeout_s
         )
 

@@ -18,7 +18,7 @@ from kernelmark.core.units import counted
 if TYPE_CHECKING:
     from kernelmark.api.tuning import Tuned
     from kernelmark.stores.store import Store
-    from kernelmark.tune.search.check import Check
+    from kernelmark.tune.search.evaluate import Check
 
 # Maximum plans named in a sentence.
 _NAMED = 3
@@ -103,7 +103,7 @@ def check(
     CSV and JSON have a row per candidate, with its registers and spills.
     """
     from kernelmark.api import tuning
-    from kernelmark.tune.search.check import Verdict
+    from kernelmark.tune.search.evaluate import Verdict
 
     checks = []
     for plan_check in tuning.check(

@@ -13,10 +13,11 @@ from kernelmark.core.result import KernelInfo
 from kernelmark.runners.pool import Pool
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.apply import recompare
-from kernelmark.tune.install.emitters.python import emitter
+from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.tune.records.results import Choice, Outcome
 
+emitter = registry.get("python")
 QUICK = Acceptance(rounds=6, neighbours=0, min_gain_us=0.1)
 
 

@@ -11,7 +11,7 @@ from kernelmark.backends.iree.compiler import compiler_present
 from kernelmark.core.errors import UsageError
 from kernelmark.report.checks import check_line, check_records, check_table
 from kernelmark.tune.plans.plan import TunePlan
-from kernelmark.tune.search.check import Verdict, check
+from kernelmark.tune.search.evaluate import Verdict, check
 from kernelmark_dev.tuning import fake_plans
 
 needs_triton = pytest.mark.skipif(

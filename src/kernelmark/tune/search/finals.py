@@ -56,7 +56,7 @@ _LONGEST = 1.5
 _US = 1e-6
 _RULE = GoldenTot()
 _SCREENINGS = 2  # once forwards, once backwards
-# Largest number of sets of a plan's rounds, and the verdicts after which another set is measured.
+# Largest number of sets of a plan's rounds, and the decisions after which another set is measured.
 _MOST_SETS = 3
 _UNDECIDED = ("disturbed", "too-noisy", "not-faster")
 _FIRST_SEED = 1001  # for other inputs than the search, which uses seed 1
@@ -165,7 +165,7 @@ def decide(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Decision:
     """A finalist against the reference, whether it is kept, and why."""
 
     reference: Choice
@@ -284,9 +284,11 @@ class _Final:
         sets = self._sets.get(side.key, 1)
         if sets == _MOST_SETS or self.fault(side) is not None or self.fault(self.reference):
             return False
-        verdict = self._judge(side)
-        close = verdict.score is not None and verdict.score.ratio >= self.plan.acceptance.min_ratio
-        if verdict.reason.code not in _UNDECIDED or not close:
+        decision = self._judge(side)
+        close = (
+            decision.score is not None and decision.score.ratio >= self.plan.acceptance.min_ratio
+        )
+        if decision.reason.code not in _UNDECIDED or not close:
             return False
         self._sets[side.key] = sets + 1
         return True
@@ -421,7 +423,7 @@ class _Final:
             version="" if backend.available() is not None else backend.version(),
         )
 
-    def _judge(self, side: Side) -> Verdict:
+    def _judge(self, side: Side) -> Decision:
         stage = self.stage_of(side)
         ratios, fault = self.ratios(side, stage), self.fault(side)
         reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
@@ -444,7 +446,7 @@ class _Final:
             reference_fault=self.fault(self.reference),
             disturbed=disturbed,
         )
-        return Verdict(
+        return Decision(
             reference=reference,
             tuned=tuned,
             score=score,
@@ -454,12 +456,12 @@ class _Final:
         )
 
     def outcome(self, side: Side, evaluations: int) -> Outcome:
-        verdict = self._judge(side)
+        decision = self._judge(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
-        if verdict.kept and self._near and ran < asked:
-            reason = Reason("few-neighbours", cause=verdict.reason, ran=ran, asked=asked)
-            verdict = dataclasses.replace(verdict, reason=reason)
-        return _outcome(self.plan, self.info, verdict, evaluations)
+        if decision.kept and self._near and ran < asked:
+            reason = Reason("few-neighbours", cause=decision.reason, ran=ran, asked=asked)
+            decision = dataclasses.replace(decision, reason=reason)
+        return _outcome(self.plan, self.info, decision, evaluations)
 
 
 def _fault(code: str, trial: Trial, **where: str) -> Reason:
@@ -490,29 +492,29 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
         median_s=plan.reference_s or math.nan,
     )
     tuned = Choice(backend=plan.backend)
-    verdict = Verdict(reference=reference, tuned=tuned, score=None, kept=False, reason=reason)
-    return _outcome(plan, info, verdict, evaluations)
+    decision = Decision(reference=reference, tuned=tuned, score=None, kept=False, reason=reason)
+    return _outcome(plan, info, decision, evaluations)
 
 
-def _outcome(plan: TunePlan, info: DeviceInfo, verdict: Verdict, evaluations: int) -> Outcome:
-    score = verdict.score
+def _outcome(plan: TunePlan, info: DeviceInfo, decision: Decision, evaluations: int) -> Outcome:
+    score = decision.score
     return Outcome(
         name=plan.name,
         problem=plan.problem,
         device=info.name,
         arch=info.arch,
-        reference=verdict.reference,
-        tuned=verdict.tuned,
+        reference=decision.reference,
+        tuned=decision.tuned,
         ratio=score.ratio if score else math.nan,
         low=score.low if score else math.nan,
         high=score.high if score else math.nan,
-        kept=verdict.kept,
-        reason=verdict.reason,
+        kept=decision.kept,
+        reason=decision.reason,
         count=plan.count,
         share=plan.share,
         evaluations=evaluations,
         blas=plan.blas,
-        disturbed=verdict.disturbed,
+        disturbed=decision.disturbed,
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # format, which is its `emitter`.
 _SHARED = {
     **dict.fromkeys(("hipblaslt", "rocblas"), "blas"),
+    **dict.fromkeys(("cublaslt", "python"), "own"),
     **dict.fromkeys(("sglang", "sglang_moe", "vllm", "vllm_moe"), "nearest"),
 }
 

@@ -19,26 +19,18 @@ from kernelmark.tune.install.confirm import Proof
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.records import results
 from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark_dev.tuning import make_outcome
 
 CONFIG = FrozenDict({"block_m": 16, "num_warps": 4, "num_stages": 2})
 
 
 def outcome(name="SSS_NN_0", m=8, **more):
     problem = ops.registry.get("gemm").problem(m=m, n=8, k=8, dtype="f32")
-    given = {
-        "name": name,
-        "problem": problem,
-        "device": "fake",
-        "arch": "fake",
+    fields = {
         "reference": Choice(backend="fake", config=FrozenDict({"time_us": 20.0}), median_s=2e-5),
         "tuned": Choice(backend="triton", config=CONFIG, median_s=1e-5, worst=0.1),
-        "ratio": 2.0,
-        "low": 1.9,
-        "high": 2.1,
-        "kept": True,
-        "reason": "faster",
     }
-    return Outcome(**{**given, **more})
+    return make_outcome(name=name, problem=problem, **{**fields, **more})
 
 
 @pytest.fixture

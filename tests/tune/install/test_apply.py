@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kernelmark import backends, ops
+from kernelmark import backends
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
@@ -15,14 +15,14 @@ from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.apply import recompare
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.plans.plan import Acceptance
-from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark.tune.records.results import Choice
+from kernelmark_dev.tuning import make_outcome
 
 emitter = registry.get("python")
 QUICK = Acceptance(rounds=6, neighbours=0, min_gain_us=0.1)
 
 
 def outcome(*, version="", tuned_us=10.0, reference_us=20.0, backend="fake", **more):
-    problem = ops.registry.get("gemm").problem(m=8, n=8, k=8, dtype="f32")
     tuned = Choice(
         backend=backend,
         config=FrozenDict({"time_us": tuned_us, **more}),
@@ -31,19 +31,7 @@ def outcome(*, version="", tuned_us=10.0, reference_us=20.0, backend="fake", **m
         version=version,
     )
     reference = Choice(backend="fake", config=FrozenDict({"time_us": reference_us}))
-    return Outcome(
-        name="SSS_NN_0",
-        problem=problem,
-        device="fake",
-        arch="fake",
-        reference=reference,
-        tuned=tuned,
-        ratio=2.0,
-        low=1.9,
-        high=2.1,
-        kept=True,
-        reason="faster",
-    )
+    return make_outcome(tuned=tuned, reference=reference)
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,7 @@ from kernelmark.tune.records import results
 from kernelmark.tune.records.journal import Finished, Header, Journal, Trial
 from kernelmark.tune.records.results import Choice, Metrics, Outcome
 from kernelmark.tune.records.status import State, plan_statuses
+from kernelmark_dev.tuning import make_outcome
 
 PLAN = TunePlan(
     name="SSS_NN_0",
@@ -39,16 +40,12 @@ PLAN = TunePlan(
 
 
 def outcome(*, kept: bool = True, ratio: float = 1.25) -> Outcome:
-    return Outcome(
+    return make_outcome(
+        ratio,
         name=PLAN.name,
         problem=PLAN.problem,
-        device="fake",
-        arch="fake",
         reference=Choice(backend="fake", median_s=10e-6, worst=0.1),
         tuned=Choice(backend="fake", config={"warps": 2}, median_s=8e-6, worst=0.1),
-        ratio=ratio,
-        low=1.2,
-        high=1.3,
         kept=kept,
         reason="faster: 1.250 ×" if kept else "gains too little",
         share=PLAN.share,

@@ -50,10 +50,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEntry:
-    """An entry to be written: the config that is read back, and its text or value."""
+    """The entry of a winner: the config that is read back, and its text or value."""
 
+    winner: Outcome
     config: Config
     content: Any
+
+
+NewEntries = Mapping[Key, NewEntry]
+Winners = Sequence[Outcome]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +260,7 @@ class FileEmitter(Emitter, Generic[Document]):
         """Return the entry of a winner; raise CannotWrite if it has none."""
 
     @abstractmethod
-    def merge(
-        self,
-        document: Document,
-        new: Mapping[Key, NewEntry],
-        winners: Sequence[Outcome],
-        options: Options,
-    ) -> str:
+    def merge(self, document: Document, new: NewEntries, options: Options) -> str:
         """Return the file's text with the new entries, which replace those with the same key."""
 
     def complete(self, document: Document, options: Options) -> Options:
@@ -277,17 +276,17 @@ class FileEmitter(Emitter, Generic[Document]):
         new: dict[Key, NewEntry] = {}
         for key, outcome in chosen.winners.items():
             try:
-                new[key] = self.entry(outcome, key)
-                _check_same_build(new[key].config, outcome.tuned.kernel.name, there)
+                entry = self.entry(outcome, key)
+                _check_same_build(entry, there)
+                new[key] = entry
             except CannotWrite as error:
-                new.pop(key, None)
                 chosen.skipped.append(Skipped(name=outcome.name, reason=error.reason))
         configs: dict[Key, Config] = {}
         for present in there:
             configs.setdefault(present.key, present.config)
         edits: tuple[Edit, ...] = ()
         if new:
-            after = self.merge(document, new, [chosen.winners[key] for key in new], options)
+            after = self.merge(document, new, options)
             if after != before:
                 edits = (Edit(path=Path(), before=before, after=after),)
         lookups = chosen.lookups({key: entry.config for key, entry in new.items()}, configs)
@@ -342,9 +341,7 @@ class LineEmitter(FileEmitter[LineFile]):
         """Return the entries that the library's reader finds; lines that it skips are ignored."""
 
     @abstractmethod
-    def head(
-        self, winners: Sequence[Outcome], content: Sequence[str], options: Options
-    ) -> list[str]:
+    def head(self, winners: Winners, content: Sequence[str], options: Options) -> list[str]:
         """Return the lines before the first entry of a new file; check the head of `content`."""
 
     @abstractmethod
@@ -369,13 +366,8 @@ class LineEmitter(FileEmitter[LineFile]):
             )
         return super().emit(outcomes, into, options)
 
-    def merge(
-        self,
-        document: LineFile,
-        new: Mapping[Key, NewEntry],
-        winners: Sequence[Outcome],
-        options: Options,
-    ) -> str:
+    def merge(self, document: LineFile, new: NewEntries, options: Options) -> str:
+        winners = [entry.winner for entry in new.values()]
         head = self.head(winners, document.content, options)
         lines: list[str] = [] if document.content else head
         appended: dict[Key, Sequence[str]] = {key: entry.content for key, entry in new.items()}
@@ -403,10 +395,10 @@ class LineEmitter(FileEmitter[LineFile]):
         return entry is not None and entry.config == config
 
 
-def _check_same_build(config: Config, kernel: str, there: Iterable[Entry]) -> None:
+def _check_same_build(new: NewEntry, there: Iterable[Entry]) -> None:
     """Raise CannotWrite if a file has the index of a winner's solution with another kernel name:
     the file is of another build of the library."""
-    index = config.get("solution_index")
+    index, kernel = new.config.get("solution_index"), new.winner.tuned.kernel.name
     same = (entry.kernel for entry in there if entry.config.get("solution_index") == index)
     name = next((name for name in same if name), kernel)
     if index is not None and name != kernel:

@@ -22,6 +22,7 @@ from kernelmark.tune.install.emitters.base import (
     Options,
     Override,
     Row,
+    Winners,
 )
 from kernelmark.tune.records.results import Outcome
 from kernelmark.workloads.logs.blas import fields_of
@@ -198,11 +199,10 @@ class Hipblaslt(LineEmitter):
         columns = [name for name in self.columns if name != "bias_type" or name in cells]
         values = [cells.get(name, "0") for name in columns]
         lines = ["    " + ",".join(line) for line in (columns, values)]
-        return NewEntry(config=FrozenDict({"solution_index": index}), content=lines)
+        config = FrozenDict({"solution_index": index})
+        return NewEntry(winner=outcome, config=config, content=lines)
 
-    def head(
-        self, winners: Sequence[Outcome], content: Sequence[str], options: Options
-    ) -> list[str]:
+    def head(self, winners: Winners, content: Sequence[str], options: Options) -> list[str]:
         if any(self.schema in _cells(line) for line in content):
             raise UsageError(
                 "hipblaslt: the file is a tuning cache of the library's own, with a longer key",
@@ -359,6 +359,7 @@ class Rocblas(LineEmitter):
         columns = self.columns if cells["batch_count"] == "1" else self.batched_columns
         row = ",".join(cells[name] for name in columns)
         return NewEntry(
+            winner=outcome,
             config=FrozenDict({"solution_index": index}),
             content=[f"{self.comment}{outcome.tuned.kernel.name}", row],
         )
@@ -378,9 +379,7 @@ class Rocblas(LineEmitter):
             f"one{own}"
         )
 
-    def head(
-        self, winners: Sequence[Outcome], content: Sequence[str], options: Options
-    ) -> list[str]:
+    def head(self, winners: Winners, content: Sequence[str], options: Options) -> list[str]:
         return [",".join(self.columns)]
 
     def is_head(self, line: str) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from kernelmark.tune.install.emitters.base import (
     Entry,
     FileEmitter,
     Key,
+    NewEntries,
     NewEntry,
     Options,
 )
@@ -101,15 +102,10 @@ class PythonDict(FileEmitter[PythonFile]):
 
     def entry(self, outcome: Outcome, key: Key) -> NewEntry:
         value = _value(outcome.tuned)
-        return NewEntry(config=_config(value), content=(_python_key(outcome), value))
+        content = (_python_key(outcome), value)
+        return NewEntry(winner=outcome, config=_config(value), content=content)
 
-    def merge(
-        self,
-        document: PythonFile,
-        new: Mapping[Key, NewEntry],
-        winners: Sequence[Outcome],
-        options: Options,
-    ) -> str:
+    def merge(self, document: PythonFile, new: NewEntries, options: Options) -> str:
         configs = {**document.configs, **dict(entry.content for entry in new.values())}
         if document.text is None:
             return f"{_HEAD}{_block(configs)}{_TAIL}"
@@ -279,16 +275,11 @@ class Cublaslt(FileEmitter[Json]):
             "us": round(outcome.tuned.median_s * 1e6, 4),
             "reference_us": round(outcome.reference.median_s * 1e6, 4),
         }
-        return NewEntry(config=FrozenDict({"algo": _algo_text(algo)}), content=row)
+        config = FrozenDict({"algo": _algo_text(algo)})
+        return NewEntry(winner=outcome, config=config, content=row)
 
-    def merge(
-        self,
-        document: Json,
-        new: Mapping[Key, NewEntry],
-        winners: Sequence[Outcome],
-        options: Options,
-    ) -> str:
-        versions = {outcome.tuned.version for outcome in winners}
+    def merge(self, document: Json, new: NewEntries, options: Options) -> str:
+        versions = {entry.winner.tuned.version for entry in new.values()}
         versions |= {document["cublaslt"]} if "cublaslt" in document else set()
         if len(versions) > 1:
             raise UsageError(

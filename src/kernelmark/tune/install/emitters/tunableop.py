@@ -28,6 +28,7 @@ from kernelmark.tune.install.emitters.base import (
     Options,
     Override,
     Row,
+    Winners,
 )
 from kernelmark.tune.install.emitters.blas import (
     Call,
@@ -165,11 +166,10 @@ class TunableOp(LineEmitter):
         index, backend = solution_index(outcome), outcome.tuned.backend
         cells = (key["op"], key["params"], f"Gemm_{self.libraries[backend]}_{index}")
         line = ",".join((*cells, f"{outcome.tuned.median_s * 1e3:.6g}"))
-        return NewEntry(config=_library_config(backend, index), content=[line])
+        config = _library_config(backend, index)
+        return NewEntry(winner=outcome, config=config, content=[line])
 
-    def head(
-        self, winners: Sequence[Outcome], content: Sequence[str], options: Options
-    ) -> list[str]:
+    def head(self, winners: Winners, content: Sequence[str], options: Options) -> list[str]:
         known = {name: options[name] for name in self.validators if name in options}
         there = [line.split(",", 2)[1:] for line in content if self.is_head(line)]
         tuned = [(f"{o.tuned.backend.upper()}_VERSION", o.tuned.version) for o in winners]

@@ -225,14 +225,14 @@ class _FolderChange:
             folder, prefix, _ = configs.folder_of(self._root, *shape.folder_key)
         except UsageError as error:
             raise CannotWrite(f"{error.message} ({error.hint})") from None
-        m, known = outcome.problem.dims["m"], bounds(shape.family)
+        m, limits = outcome.problem.dims["m"], bounds(shape.family)
         before = _look_up(self._root, shape.key(m))
         file = folder / f"{prefix}{shape.family}-{shape.suffix}.json"
         text = self._texts.get(file) or text_at(file if file.is_file() else before.file) or ""
         buckets = configs.parse(text, file)
-        name = bucket_for(m, known)
+        name = bucket_for(m, limits)
         bucket = to_bucket(outcome.tuned.config, before.config, shape.family)
-        after = with_bucket(buckets, name, bucket, known)
+        after = with_bucket(buckets, name, bucket, limits)
         for changed in sorted(after, key=_order):
             if buckets.get(changed) != after[changed]:
                 earlier = [b for b in buckets if _order(b) < _order(changed)]
@@ -241,7 +241,7 @@ class _FolderChange:
                 buckets = configs.parse(text, file)
         self._texts[file] = text
         self._new[shape, name] = (bucket, outcome.name)
-        first, last = bucket_range(m, known)
+        first, last = bucket_range(m, limits)
         if first != last:
             end = f"to {last}" if last else "upwards"
             shown = ", ".join(map(str, sorted(timed)))
@@ -353,43 +353,43 @@ def to_config(bucket: Bucket) -> Config:
     return FrozenDict(config)
 
 
-# Buckets: `known` are the bounds that a family's kernels look for
+# Buckets: `limits` are the bounds that a family's kernels look for
 
 
-def bucket_for(m: int, known: Sequence[int]) -> str:
+def bucket_for(m: int, limits: Sequence[int]) -> str:
     """Return the name of the narrowest bucket for m: M_LEQ of the next bound, or M_GEQ of the last
     bound if m is beyond it."""
-    bound = next((x for x in known if m <= x), None)
-    return f"M_GEQ_{known[-1]}" if bound is None else f"M_LEQ_{bound}"
+    bound = next((x for x in limits if m <= x), None)
+    return f"M_GEQ_{limits[-1]}" if bound is None else f"M_LEQ_{bound}"
 
 
-def bucket_range(m: int, known: Sequence[int]) -> tuple[int, int | None]:
+def bucket_range(m: int, limits: Sequence[int]) -> tuple[int, int | None]:
     """Return the first and last m of the narrowest bucket for m; None means no upper limit."""
-    below = max((x for x in known if x < m), default=0)
-    return below + 1, next((x for x in known if m <= x), None)
+    below = max((x for x in limits if x < m), default=0)
+    return below + 1, next((x for x in limits if m <= x), None)
 
 
-def covering(known: Sequence[int]) -> list[int]:
+def covering(limits: Sequence[int]) -> list[int]:
     """Return values of m that cover all buckets of a file: 1, each bound, and the m above each."""
-    return sorted({1, *known, *(bound + 1 for bound in known)})
+    return sorted({1, *limits, *(bound + 1 for bound in limits)})
 
 
 def with_bucket(
-    buckets: Mapping[str, Bucket], name: str, new: Bucket, known: tuple[int, ...]
+    buckets: Mapping[str, Bucket], name: str, new: Bucket, limits: tuple[int, ...]
 ) -> dict[str, Bucket]:
     """Return the buckets with `new` as the narrowest bucket `name` and unchanged lookups for all
     other m: a wider bucket that also covered it is repeated for lower bounds."""
 
     def look_up(table: Mapping[str, Bucket], m: int) -> Bucket | None:
-        found = bucket_of(table, m, known)
-        return None if found is None else table[found]
+        bucket = bucket_of(table, m, limits)
+        return None if bucket is None else table[bucket]
 
     expected = {
-        m: new if bucket_for(m, known) == name else look_up(buckets, m) for m in covering(known)
+        m: new if bucket_for(m, limits) == name else look_up(buckets, m) for m in covering(limits)
     }
     changed = {**buckets, name: new}
-    for bound in reversed(known):
-        for m in (bound, *(x for x in expected if bucket_for(x, known) == f"M_LEQ_{bound}")):
+    for bound in reversed(limits):
+        for m in (bound, *(x for x in expected if bucket_for(x, limits) == f"M_LEQ_{bound}")):
             same = expected[m]
             if same is not None and look_up(changed, m) != same:
                 changed[f"M_LEQ_{bound}"] = same

@@ -152,8 +152,7 @@ def file_flags(spec: Spec) -> tuple[str, ...]:
     spec and the target. The spec marks the operands to pack, which also needs data tiling."""
     every = [flag for note in spec.notes.values() for flag in _noted_flags(note)]
     off, on = (f"{choices.DATA_TILING}={word}" for word in ("false", "true"))
-    found = dict.fromkeys(on if flag == off and on in every else flag for flag in every)
-    return tuple(found)
+    return tuple(dict.fromkeys(on if flag == off and on in every else flag for flag in every))
 
 
 def _noted_flags(note: Mapping[str, Any]) -> list[str]:

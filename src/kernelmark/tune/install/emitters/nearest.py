@@ -67,12 +67,12 @@ class NearestEmitter(Emitter):
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
         check_folder(into, "give the folder of its configs")
-        given = options.get("device_name", "")
-        device = configs.spell_device(given, self.style)
+        device_name = options.get("device_name", "")
+        device = configs.spell_device(device_name, self.style)
         if configs.parse_name(f"E=1,N=1,device_name={device}.json") is None:
             raise UsageError(
-                f"{self.name}: device_name={given!r} is not the name of a GPU, which file names "
-                "contain",
+                f"{self.name}: device_name={device_name!r} is not the name of a GPU, which file "
+                "names contain",
                 hint="give --with device_name=NVIDIA_H200, as torch.cuda.get_device_name() has it",
             )
 

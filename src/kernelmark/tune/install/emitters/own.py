@@ -122,8 +122,8 @@ def _python_key(outcome: Outcome) -> PythonKey:
 def _layout(problem: Problem) -> str:
     options = dict(problem.options)
     letters = "".join(str(options.pop(name)) for name in ("ta", "tb") if name in options)
-    words = [f"{name}={value}" for name, value in options.items() if _PLAIN.get(name) != value]
-    return " ".join([letters, *words] if letters else words)
+    parts = [f"{name}={value}" for name, value in options.items() if _PLAIN.get(name) != value]
+    return " ".join([letters, *parts] if letters else parts)
 
 
 def _fields(key: PythonKey) -> Key:
@@ -192,10 +192,10 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
     key, value = item
     if not (isinstance(key, tuple) and len(key) == 5 and isinstance(value, dict)):
         return False
-    words = [*key[:2], key[3], *key[2]] if isinstance(key[2], tuple) else [None]
+    texts = [*key[:2], key[3], *key[2]] if isinstance(key[2], tuple) else [None]
     dims = key[4] if isinstance(key[4], tuple) else [None]
     kwargs = value.get("kwargs")
-    if not all(isinstance(word, str) for word in words) or not isinstance(kwargs, dict):
+    if not all(isinstance(text, str) for text in texts) or not isinstance(kwargs, dict):
         return False
     settings = {**kwargs, **{name: x for name, x in value.items() if name != "kwargs"}}
     return (
@@ -288,9 +288,9 @@ class Cublaslt(FileEmitter[Json]):
             )
         if versions == {""}:
             raise UsageError("cublaslt: the library's version is not known", hint="tune again")
-        rows: dict[Key, Json] = {
-            FrozenDict({name: row[name] for name in _KEY}): row for row in document["entries"]
-        }
+        rows: dict[Key, Json] = {}
+        for row in document["entries"]:
+            rows.setdefault(FrozenDict({name: row[name] for name in _KEY}), row)
         rows |= {key: entry.content for key, entry in new.items()}
         head = {"format": FORMAT, "version": VERSION, "cublaslt": versions.pop()}
         # One entry per line, for readable diffs.

@@ -170,30 +170,30 @@ class TunableOp(LineEmitter):
         return NewEntry(winner=outcome, config=config, content=[line])
 
     def head(self, winners: Winners, content: Sequence[str], options: Options) -> list[str]:
-        known = {name: options[name] for name in self.validators if name in options}
+        validators = {name: options[name] for name in self.validators if name in options}
         there = [line.split(",", 2)[1:] for line in content if self.is_head(line)]
         tuned = [(f"{o.tuned.backend.upper()}_VERSION", o.tuned.version) for o in winners]
-        _add_validators(known, [*((cells[0], cells[-1]) for cells in there), *tuned])
-        _check_arch(known, winners)
+        _add_validators(validators, [*((cells[0], cells[-1]) for cells in there), *tuned])
+        _check_arch(validators, winners)
         if there:
             return []
-        if any(name not in known for name in self._needed(known)):
-            _add_validators(known, _installed_validators().items())
-            _check_arch(known, winners)
-        needed = self._needed(known)
-        missing = [name for name in needed if name not in known]
+        if any(name not in validators for name in self._needed(validators)):
+            _add_validators(validators, _installed_validators().items())
+            _check_arch(validators, winners)
+        needed = self._needed(validators)
+        missing = [name for name in needed if name not in validators]
         if missing or content:
             lacks = f"{', '.join(missing)} not known" if missing else "the file has no validators"
             raise UsageError(
                 f"tunableop: {lacks}, and PyTorch would refuse the file",
                 hint=f"give --with {(missing or needed)[0]}=…, or merge into a file of PyTorch's",
             )
-        return [f"Validator,{name},{known[name]}" for name in needed]
+        return [f"Validator,{name},{validators[name]}" for name in needed]
 
-    def _needed(self, known: Mapping[str, str]) -> list[str]:
+    def _needed(self, validators: Mapping[str, str]) -> list[str]:
         """Return the validators that PyTorch requires: one of the two ROCm versions, and all
         others."""
-        unneeded = "HIP_VERSION" if "ROCM_VERSION" in known else "ROCM_VERSION"
+        unneeded = "HIP_VERSION" if "ROCM_VERSION" in validators else "ROCM_VERSION"
         return [name for name in self.validators if name != unneeded]
 
     def is_head(self, line: str) -> bool:
@@ -205,12 +205,12 @@ def _library_config(library: str, index: int) -> Config:
     return FrozenDict(config)
 
 
-def _add_validators(known: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
-    """Add validators to `known`; raise UsageError if one has another value there."""
+def _add_validators(validators: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
+    """Add validators to `validators`; raise UsageError if one has another value there."""
     for name, value in more:
-        if value and known.setdefault(name, value) != value:
+        if value and validators.setdefault(name, value) != value:
             raise UsageError(
-                f"tunableop: validator {name} differs: {known[name]} and {value}",
+                f"tunableop: validator {name} differs: {validators[name]} and {value}",
                 hint="solution indices belong to one build: tune again with this one",
             )
 

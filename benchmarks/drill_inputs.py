@@ -39,7 +39,8 @@ from kernelmark.core.plausible import MOST_SIZE, check_results, is_time
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet
 from kernelmark.devices import registry
-from kernelmark.tune.install import aiter_config, nearest_config, tensile
+from kernelmark.tune.install import aiter_config, nearest_config
+from kernelmark.tune.install import tensile_logic as tensile
 from kernelmark.tune.install.emitters.base import text_at
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers

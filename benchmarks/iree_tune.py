@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Config
     from kernelmark.tune.plans.plan import TunePlan
-    from kernelmark.tune.records.outcome import Outcome
+    from kernelmark.tune.records.results import Outcome
 
 RESULT = Path(__file__).resolve().parent / "results" / "iree_tune.json"
 GAIN_AT_LEAST = 1.3
@@ -161,7 +161,7 @@ def tuned(
     from kernelmark.runners.local import LocalRunner
     from kernelmark.tune.records import journal
     from kernelmark.tune.search.driver import Driver
-    from kernelmark.tune.search.events import Ended
+    from kernelmark.tune.search.progress import Ended
 
     plans = [
         _plan(i, problem, evaluations, _default(problem)) for i, problem in enumerate(problems)
@@ -252,9 +252,9 @@ def exported(outcomes: Sequence[Outcome], folder: Path) -> dict[str, Any]:
     change = emitter.emit(outcomes, path, {})
     for edit in change.edits:
         path.write_text(edit.after, encoding="utf-8")
-    held = {one.name: one.reason for one in change.held}
+    held = {one.name: one.reason for one in change.skipped}
     kept = sum(outcome.kept for outcome in outcomes)
-    return {"path": path, "kept": kept, "applied": change.written, "held": held}
+    return {"path": path, "kept": kept, "applied": len(change.winners), "held": held}
 
 
 def in_fresh_process(

@@ -41,9 +41,9 @@ from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import nearest_config as configs
-from kernelmark.tune.install.emitters import vllm_moe
+from kernelmark.tune.install.emitters import registry as emitters
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.search import events as e
+from kernelmark.tune.search import progress as e
 from kernelmark.tune.search.driver import Driver
 from kernelmark_dev import evidence
 
@@ -243,9 +243,9 @@ def tune(folder: Path, minutes: float, evaluations: int) -> dict[str, Any]:
     given = FrozenDict({"device_name": DEVICE_NAME})
     # Alone, those that did not gain have no entry to keep: vLLM's default would serve them.
     kept = [outcome for outcome in outcomes if outcome.kept]
-    change = applying.prepare(vllm_moe.emitter, kept, target, given)
+    change = applying.prepare(emitters.get("vllm_moe"), kept, target, given)
     if change.edits:
-        applying.write(vllm_moe.emitter, change, target, backup=False)
+        applying.write(emitters.get("vllm_moe"), change, target, backup=False)
     files = {file.name: file.read_text() for file in sorted(target.glob("*.json"))}
     return {
         "outcomes": [
@@ -260,7 +260,7 @@ def tune(folder: Path, minutes: float, evaluations: int) -> dict[str, Any]:
             for outcome in outcomes
         ],
         "unfinished": sorted({plan.name for plan in plans} - driver.outcomes.keys()),
-        "held": [f"{one.name}: {one.reason}" for one in change.held],
+        "held": [f"{one.name}: {one.reason}" for one in change.skipped],
         "found": {name: _found(name, text) for name, text in files.items()},
         "findings": [str(one) for one in configs.lint(target).findings],
         "files": files,

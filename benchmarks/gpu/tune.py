@@ -33,8 +33,8 @@ from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.records import journal
-from kernelmark.tune.records.outcome import Outcome
-from kernelmark.tune.search import events as e
+from kernelmark.tune.records.results import Outcome
+from kernelmark.tune.search import progress as e
 from kernelmark.tune.search.driver import Driver
 from kernelmark.tune.search.evaluate import final_timing
 from kernelmark_dev import evidence

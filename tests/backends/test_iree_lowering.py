@@ -17,7 +17,7 @@ from kernelmark.backends.iree.targets import Target, target, vector_unit
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.space import Space
-from kernelmark.tune.plans.narrow import narrowed
+from kernelmark.tune.plans.plan import narrowed
 from kernelmark.tune.points import Points
 from kernelmark_dev.raising import raises_code
 

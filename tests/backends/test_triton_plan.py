@@ -18,7 +18,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue
-from kernelmark.tune.install.emitters._aiter_buckets import to_bucket
+from kernelmark.tune.install.emitters.aiter import to_bucket
 from kernelmark_dev.raising import raises_code
 
 needs_triton = pytest.mark.skipif(

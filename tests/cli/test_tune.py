@@ -23,7 +23,6 @@ from kernelmark.core.errors import UsageError
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
-from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
@@ -473,7 +472,7 @@ def test_a_folder_without_trials_is_of_one_architecture_too(kmark, refused, tmp_
 
 def test_a_reference_that_does_not_run_on_the_device_is_named_as_such(refused, summarised):
     def reason(**given):
-        with raises_code(UsageError, "device-unsupported") as caught:
+        with pytest.raises(UsageError) as caught:
             plan_tuning(summarised, **given)
         return caught.value.message
 
@@ -529,7 +528,7 @@ def test_floats_that_were_asked_for_are_of_no_log(kmark, tmp_path):
 
 
 def test_a_final_that_could_tell_nothing_is_refused(folder):
-    with raises_code(UsageError, "final-too-few-rounds", rounds=3):
+    with pytest.raises(UsageError, match="3"):
         plan_tuning(folder, backend="fake", device="fake", acceptance=Acceptance(rounds=3))
     assert not (folder / "plans").exists()
 
@@ -585,7 +584,7 @@ def test_the_logged_fields_of_the_most_frequent_call_are_in_the_plan(tmp_path):
 
 
 def test_show_before_anything_ran(kmark, refused, folder):
-    refused("tune", "show", str(folder), code=4, reason="folder-without", what="plans")
+    refused("tune", "show", str(folder), code=4)
     kmark("tune", "plan", str(folder), *FAKE)
     ended = kmark("tune", "show", str(folder))
     assert ended.code == 0
@@ -614,8 +613,8 @@ def test_a_damaged_summary_is_told_with_its_line_and_column(kmark, refused, summ
     path.write_text(text.replace(",70,", ",ten,", 1))
     for words in (("plan", "-b", "fake"), ("summarise", "-b", "fake", "-d", "fake")):
         asked = ("tune", words[0], str(summarised), *words[1:])
-        fields = {"file": str(path), "line": 2, "column": "count", "given": "ten"}
-        ended = refused(*asked, reason="cell-not-whole", **fields)
+        ended = refused(*asked)
+        assert f"{path}: line 2: count is 'ten'" in ended.err
         again = f"kmark tune summarise {summarised}"
         assert ended.err.endswith(f": {again}\n")
     path.unlink()
@@ -645,18 +644,15 @@ def test_a_damaged_workload_is_told_with_a_way_out(
     assert kmark(*words).code == 0
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"), [(b"seed =", "file-not-toml"), (b"\xff\xfe", "file-not-utf8")]
-)
-def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(
-    kmark, refused, tmp_path, damage, reason
-):
+@pytest.mark.parametrize("damage", [b"seed =", b"\xff\xfe"])
+def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(kmark, refused, tmp_path, damage):
     place = tmp_path / "direct"
     kmark("tune", "plan", str(place), *FAKE, *GEMM)
     path = place / "plans" / "SSS_NN_1.toml"
     before = path.read_text()
     path.write_bytes(damage)
-    ended = refused("tune", "run", str(place), reason=reason, file=str(path))
+    ended = refused("tune", "run", str(place))
+    assert str(path) in ended.err
     assert f"'kmark tune plan {place} -b BACKEND'" in ended.err
     assert kmark("tune", "plan", str(place), *FAKE, "--force").code == 0
     assert path.read_text() == before

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from kernelmark.api import tuning_run
+from kernelmark.api import tuning
 from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records import results
@@ -28,7 +28,7 @@ def tuned_once(tmp_path_factory):
     folder = make_folder(place / "t", fake_plans(2, evaluations=8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
-        done = tuning_run.run(folder.path, timeout_s=10, jobs=0)
+        done = tuning.run(folder.path, timeout_s=10, jobs=0)
     assert [outcome.kept for outcome in done.outcomes] == [True, True]
     return folder
 

@@ -160,14 +160,8 @@ def test_what_is_wrong_is_told_in_a_sentence(kmark, folder, tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        (
-            *("plans/SSS_NN_0.toml", 'backend = "fak"'),
-            Reason("value-unknown", file="SSS_NN_0.toml", key="backend", given="'fak'"),
-        ),
-        (
-            *("trials/SSS_NN_0.jsonl", "x\n\n"),
-            Reason("in-file", file="SSS_NN_0.jsonl", cause=Reason("line-not-json", line=1)),
-        ),
+        ("plans/SSS_NN_0.toml", 'backend = "fak"', "SSS_NN_0.toml: backend: 'fak'"),
+        ("trials/SSS_NN_0.jsonl", "x\n\n", "SSS_NN_0.jsonl: line 1"),
     ],
 )
 def test_files_of_plans_that_are_not_asked_for_block_no_other(kmark, folder, damage):

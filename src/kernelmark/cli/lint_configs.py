@@ -49,13 +49,13 @@ def lint_configs(
             hint="give the folder above gemm/ and gfx…/, or of JSONs",
         )
     unchecked = sum(1 for _ in folder.rglob("*.json")) - files
-    rows = [{"file": f.file, "place": f.place, "text": f.text} for f in findings]
+    rows = [{"file": f.file, "place": f.entry, "text": f.text} for f in findings]
     outputs.put(json=lambda: json_text({"files": files, "unchecked": unchecked, "findings": rows}))
     if not outputs.stdout_taken and findings:
         from kernelmark.report.tables import Column, Table
 
         columns = tuple(Column(name=name) for name in ("file", "entry", "what is wrong"))
-        rows_ = tuple((f.file, f.place or "–", f.text) for f in findings)
+        rows_ = tuple((f.file, f.entry or "–", f.text) for f in findings)
         put_table(Table(columns=columns, rows=rows_))
     if not quiet:
         say(f"{counted(files, 'file')}, {counted(len(findings), 'finding')}")

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli import tune_apply, tune_check, tune_confirm, tune_run, tune_show
-from kernelmark.cli import tune_options as t
+from kernelmark.cli import tune_apply, tune_run
+from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.ending import NOTHING, SOME_FAILED
 from kernelmark.cli.output import put_table, say
+from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.tuning import Planned
+    from kernelmark.report.tables import Table
+    from kernelmark.report.tuning import Records
     from kernelmark.tune.plans.summary import Cost, Summary
+    from kernelmark.tune.records.status import PlanStatus
+
+Every = Annotated[bool, o.option("--all", o.OUTPUT, help="Show every row.")]
+
 
 SEARCH = "Search"
 # Maximum rows shown of a long table.
@@ -31,6 +40,7 @@ Folder = Annotated[
         metavar="DIR", help="A tuning folder, written by 'kmark import LOG --workload DIR'."
     ),
 ]
+PlannedFolder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
 NewFolder = Annotated[
     str,
     typer.Argument(
@@ -141,7 +151,7 @@ def summarise(
     timing: o.TimingName = "quick",
     thr: Threshold = None,
     retry_failed: RetryFailed = False,
-    every: t.Every = False,
+    every: Every = False,
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
     outputs: o.Outputs,
@@ -176,22 +186,49 @@ def summarise(
 
 
 def _put_summary(summary: Summary, outputs: o.Outputs, *, every: bool) -> None:
-    from kernelmark.core.files import csv_text, json_text
+    from kernelmark.core.files import json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import markdown
     from kernelmark.tune.plans.summary import records
 
     shown = summary.costs if every else summary.costs[:_TOP]
-    table = report.summary_table(shown)
-    if not outputs.stdout_taken:
-        put_table(table, styles=[_style(cost) for cost in shown])
-        if len(shown) < len(summary.costs):
-            say(f"and {counted(len(summary.costs) - len(shown), 'more problem')}: --all shows them")
+    rows = records(summary)
+    _put(
+        outputs,
+        report.summary_table(shown),
+        _left_out(shown, summary.costs, "problem"),
+        rows,
+        styles=[_style(cost) for cost in shown],
+        json=lambda: json_text({"total_us": summary.total_s * 1e6, "problems": rows}),
+    )
+
+
+def _put(
+    outputs: o.Outputs,
+    table: Table,
+    rows: str,
+    records: Records,
+    *,
+    styles: Sequence[str] = (),
+    json: Callable[[], str] | None = None,
+) -> None:
+    """Print a table, with `rows` for what it leaves out, and write all records to files."""
+    from kernelmark.core.files import csv_text, json_text
+    from kernelmark.report.render import markdown
+
+    if table.rows and not outputs.stdout_taken:
+        put_table(table, styles=styles or [""] * len(table.rows))
+        if rows:
+            say(f"and {rows}: --all shows them")
     outputs.put(
-        json=lambda: json_text({"total_us": summary.total_s * 1e6, "problems": records(summary)}),
-        csv=lambda: csv_text(records(summary)),
+        json=json or (lambda: json_text(records)),
+        csv=lambda: csv_text(records),
         md=lambda: markdown(table),
     )
+
+
+def _left_out(shown: Sequence[object], every: Sequence[object], noun: str) -> str:
+    count = len(every) - len(shown)
+    return counted(count, f"more {noun}") if count else ""
 
 
 def _print_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
@@ -240,7 +277,7 @@ def plan(
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
     force: Force = False,
-    every: t.Every = False,
+    every: Every = False,
     outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
@@ -253,6 +290,7 @@ def plan(
     -a k=512 --dtype f32
     """
     from kernelmark.api import tuning
+    from kernelmark.report import tuning as report
     from kernelmark.tune.plans.plan import Acceptance, Budget
 
     done = tuning.plan(
@@ -269,27 +307,14 @@ def plan(
         acceptance=Acceptance(min_ratio=min_ratio, min_gain_us=min_gain_us),
         force=force,
     )
-    _put_plans(done, outputs, every=every)
-    return _print_plans(done, folder, arch=arch, quiet=quiet)
-
-
-def _put_plans(done: Planned, outputs: o.Outputs, *, every: bool) -> None:
-    from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report import tuning as report
-    from kernelmark.report.render import markdown
-
-    records = report.plan_records(done.drafts, done.fates, done.refused)
     shown = done.drafts if every else done.drafts[:_TOP]
-    table = report.plan_table(shown, done.fates)
-    if shown and not outputs.stdout_taken:
-        put_table(table, styles=[""] * len(shown))
-        if len(shown) < len(done.drafts):
-            say(f"and {counted(len(done.drafts) - len(shown), 'more plan')}: --all shows them")
-    outputs.put(
-        json=lambda: json_text(records),
-        csv=lambda: csv_text(records),
-        md=lambda: markdown(table),
+    _put(
+        outputs,
+        report.plan_table(shown, done.fates),
+        _left_out(shown, done.drafts, "plan"),
+        report.plan_records(done.drafts, done.fates, done.refused),
     )
+    return _print_plans(done, folder, arch=arch, quiet=quiet)
 
 
 def _print_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
@@ -339,6 +364,59 @@ def _not_timed(done: Planned) -> list[str]:
     return [f"{count} {words}" for count, words in counts if count]
 
 
+def show(
+    *,
+    folder: PlannedFolder,
+    every: Every = False,
+    outputs: o.Outputs,
+    figure: o.Figure = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Show the progress, best time and ratio of each plan.
+
+    Works while 'kmark tune run' is running. States: not started, running, stopped,
+    edited (the plan changed after the search), done, failed, time was up (the
+    plan's minutes ended the search).
+    """
+    from kernelmark.report import tuning as report
+    from kernelmark.tune.folder import TuningFolder
+    from kernelmark.tune.records.status import plan_statuses
+
+    drawn = check_drawable(figure)
+    opened = TuningFolder.open(folder)
+    statuses = plan_statuses(opened)
+    if not statuses:
+        raise NothingToDo(
+            f"{folder} has no plans",
+            hint=f"kmark tune plan {folder} -b BACKEND",
+        )
+    shown = statuses if every else statuses[:_TOP]
+    _put(
+        outputs,
+        report.status_table(shown),
+        _left_out(shown, statuses, "plan"),
+        report.status_records(statuses),
+    )
+    _print_statuses(statuses, quiet=quiet)
+    if drawn is not None:
+        from kernelmark.report.figures import TITLES
+        from kernelmark.report.tuning_figure import of_folder
+
+        draw(of_folder(opened), drawn, TITLES["tuning"], str(opened.path))
+    return 0
+
+
+def _print_statuses(statuses: Sequence[PlanStatus], *, quiet: bool) -> None:
+    from kernelmark.report import tuning as report
+    from kernelmark.tune.records.results import Metrics
+
+    states = Counter(status.state for status in statuses)
+    say(", ".join(f"{count} {state.value}" for state, count in sorted(states.items())))
+    outcomes = [status.outcome for status in statuses if status.outcome is not None]
+    if outcomes and not quiet:
+        say(report.metrics_line(Metrics.of(outcomes)))
+
+
 app = typer.Typer(
     name="tune",
     help="Find faster configs for the problems of a workload.",
@@ -347,8 +425,8 @@ app = typer.Typer(
 app.command("summarise")(summarise)
 app.command("summarize", hidden=True)(summarise)
 app.command("plan")(plan)
-app.command("check")(tune_check.check)
+app.command("check")(tune_run.check)
 app.command("run")(tune_run.run)
-app.command("show")(tune_show.show)
+app.command("show")(show)
 app.command("apply")(tune_apply.apply)
-app.command("confirm")(tune_confirm.confirm)
+app.command("confirm")(tune_apply.confirm)

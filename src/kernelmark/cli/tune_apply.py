@@ -1,11 +1,10 @@
-"""`kmark tune apply` and `kmark export --as`: write winners to the files of libraries."""
+"""`kmark tune apply`, `kmark tune confirm` and `kmark export --as`: winners in libraries' files."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +16,9 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.tune.install.emitters.base import Change, Emitter, Fields
-    from kernelmark.tune.records.outcome import Outcome
+    from kernelmark.tune.install.emitters.base import Change, Emitter, Options
+    from kernelmark.tune.plans.plan import Acceptance
+    from kernelmark.tune.records.results import Outcome
 
 _MEND = "repair the file, or give another: winners are merged into it, so it has to be readable"
 
@@ -64,6 +64,27 @@ With = Annotated[
 ]
 
 
+CheckedAs = Annotated[
+    str,
+    o.option(
+        "--as FORMAT",
+        help="Check this format: hipblaslt, rocblas, tensile, tunableop; not yet run on AMD "
+        "hardware.",
+    ),
+]
+Installed = Annotated[
+    str,
+    o.option(
+        "--to PATH",
+        help="Use this file, which 'kmark tune apply' wrote; for tensile the folder of the library "
+        "built from it.",
+    ),
+]
+Timeout = Annotated[
+    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds of each run.")
+]
+
+
 def apply(
     folder: Folder,
     form: As,
@@ -88,20 +109,16 @@ def apply(
     from kernelmark.tune.install import apply as applying
 
     if dry_run and write:
-        raise UsageError(
-            Reason("options-exclusive", options=("--write",), other="--dry-run"),
-            hint="leave one of them out",
-        )
+        raise UsageError("--write cannot be given with --dry-run", hint="leave one of them out")
     into = Path(to).expanduser()
-    emitter, outcomes, given, missing = load_winners(folder, form, words or ())
+    emitter, outcomes, options, missing = load_winners(folder, form, words or ())
     with hinted(_MEND):
-        change = applying.prepare(emitter, outcomes, into, given)
+        change = applying.prepare(emitter, outcomes, into, options)
     put(change.diff(into))
     _print_notes(change, emitter, quiet=quiet)
     if not change.edits:
         return _nothing(change, into) or missing
-    names = {wanted.name for wanted in change.wanted}
-    kept = [outcome for outcome in outcomes if outcome.name in names and not no_compare]
+    kept = [o for o in outcomes if o.name in change.winners and not no_compare]
     if dry_run or (emitter.careful and not write):
         more = "" if dry_run else "; --write writes it"
         say(f"dry run: {counted(len(change.edits), 'file')} would change{more}")
@@ -123,13 +140,11 @@ def export_winners(
     from kernelmark.tune.install import apply as applying
 
     if output is None:
-        raise UsageError(
-            Reason("option-needs", options=(f"--as {form}",), other="-o"), hint="add: -o PATH"
-        )
-    emitter, outcomes, given, missing = load_winners(folder, form, words)
+        raise UsageError(f"--as {form} needs -o", hint="add: -o PATH")
+    emitter, outcomes, options, missing = load_winners(folder, form, words)
     if emitter.needs_base and base is None:
         raise UsageError(
-            Reason("option-needs", options=(f"--as {form}",), other="--base"),
+            f"--as {form} needs --base",
             hint="add: --base PATH, the files that winners are merged into; 'kmark tune apply' "
             "changes them in place",
         )
@@ -137,17 +152,17 @@ def export_winners(
     into = Path(base).expanduser() if base is not None else to
     if base is None and to.exists():
         raise UsageError(
-            Reason("file-exists", file=output),
+            f"{output} exists",
             hint=f"kmark tune apply {folder} --as {form} --to {output} merges",
         )
     with hinted(_MEND):
-        change = applying.prepare(emitter, outcomes, into, given)
+        change = applying.prepare(emitter, outcomes, into, options)
     if not change.edits:
         _print_notes(change, emitter, quiet=False)
         return _nothing(change, into) or missing
     if output == "-":
         if len(change.edits) > 1 or change.edits[0].path != Path():
-            raise UsageError(Reason("format-writes-folder", format=form), hint="give it: -o PATH")
+            raise UsageError(f"{form} writes to a folder", hint="give it: -o PATH")
         put(change.edits[0].after)
     else:
         for file in applying.export(emitter, change, to):
@@ -158,25 +173,25 @@ def export_winners(
 
 
 def load_winners(
-    folder: str, form: str, words: Sequence[str]
-) -> tuple[Emitter, Sequence[Outcome], Fields, int]:
+    folder: str, form: str, arguments: Sequence[str]
+) -> tuple[Emitter, Sequence[Outcome], Options, int]:
     """Return the emitter, the outcomes, its options, and the exit code so far: SOME_FAILED if
     outcome files are unreadable."""
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.install.emitters import registry
-    from kernelmark.tune.install.emitters.base import checked_options
-    from kernelmark.tune.records import ownership, results
+    from kernelmark.tune.install.emitters.base import parse_options
+    from kernelmark.tune.records import results, status
 
     emitter = registry.get(form)
-    options = checked_options(emitter, words)
-    place = Path(folder).expanduser()
-    if not place.is_dir():
-        raise UsageError(Reason("not-a-folder", path=folder), hint="name a tuning folder")
-    tuning = TuningFolder(place)
+    options = parse_options(emitter, arguments)
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint="name a tuning folder")
+    tuning = TuningFolder(path)
     tuned = tuning.names() or results.outcomes_file(tuning).exists()
     if "logic" in emitter.options and not tuned:
-        return emitter, (), {"logic": str(place), **options}, 0
-    current = ownership.current(tuning)
+        return emitter, (), {"logic": str(path), **options}, 0
+    current = status.current(tuning)
     for name, reason in current.stale.items():
         say(f"{name} is not written: {reason}")
     outcomes = tuple(current.outcomes.values())
@@ -189,50 +204,47 @@ def load_winners(
 
 
 def _print_notes(change: Change, emitter: Emitter, *, quiet: bool) -> None:
-    for held in change.held:
-        say(f"{held.name} is not written: {held.reason}")
-    if quiet:
-        return
-    for note in change.notes:
-        say(f"note: {note}")
-    if emitter.caution:
-        say(f"note: {emitter.caution}")
+    for skipped in change.skipped:
+        say(f"{skipped.name} is not written: {skipped.reason}")
+    if not quiet:
+        for note in (*change.notes, *([emitter.caution] if emitter.caution else [])):
+            say(f"note: {note}")
 
 
 def _nothing(change: Change, into: Path) -> int:
-    if change.written:
+    if change.winners:
         say(f"{into} has {_winners(change)} already: nothing to change")
         return 0
-    raise NothingToDo(Reason("no-winner-fits"), hint="the reasons are above")
+    raise NothingToDo("no winner can be written", hint="the reasons are above")
 
 
 def _winners(change: Change) -> str:
-    return counted(change.written, "winner")
+    return counted(len(change.winners), "winner")
 
 
 def _proof(change: Change) -> str:
-    same = sum(not wanted.name for wanted in change.wanted)
+    same = sum(not lookup.winner for lookup in change.lookups)
     return f"{_winners(change)} found, {counted(same, 'other lookup')} unchanged"
 
 
 def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -> int:
     """Measure reference and winners alternately, as in the final re-measurement. A dry run may lack
     the device; a real change that cannot be measured returns SOME_FAILED."""
-    from kernelmark.tune.install import recompare as comparing
+    from kernelmark.tune.install import apply as applying
 
     state = "nothing is written" if dry else "the files are changed"
     try:
-        comparing.check_here(kept)
+        applying.check_here(kept)
     except KernelmarkError as error:
         say(f"reference and tuned were not compared again: {error.message}; {state}")
         return 0 if dry else SOME_FAILED
     winners = counted(len(kept), "winner")
     say(f"comparing {winners} with the reference again, as kernelmark runs them")
     try:
-        outcomes = comparing.recompare(
+        outcomes = applying.recompare(
             kept,
             acceptance=_acceptances(folder),
-            on_outcome=lambda one: None if quiet else say(f"{one.name}: {one.reason}"),
+            on_outcome=lambda again: None if quiet else say(f"{again.name}: {again.reason}"),
         )
     except KernelmarkError as error:
         say(f"reference and tuned were not compared to the end: {error.message}; {state}")
@@ -241,44 +253,22 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
 
 
 def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
-    from kernelmark.report.tables import Column, Table
-    from kernelmark.tune.install.recompare import replaced
+    from kernelmark.report.tuning import comparison_table
+    from kernelmark.tune.install.apply import has_other_kernel
 
-    columns = tuple(
-        Column(name=name, align="right" if name != "name" else "left")
-        for name in ("name", "tuned", "reference", "ratio", "before")
-    )
-    rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in outcomes)
-    put_table(Table(columns=columns, rows=rows))
+    put_table(comparison_table((before[outcome.name], outcome) for outcome in outcomes))
     failed = [outcome for outcome in outcomes if not outcome.tuned.verified]
-    others = [outcome for outcome in outcomes if replaced(before[outcome.name], outcome)]
+    changed = [outcome for outcome in outcomes if has_other_kernel(before[outcome.name], outcome)]
     # Reasons were printed during measurement; with quiet, print only those of failures.
     for outcome in outcomes if quiet else ():
-        if outcome in failed or outcome in others:
+        if outcome in failed or outcome in changed:
             say(f"{outcome.name}: {outcome.reason}")
     if failed:
         return SOME_FAILED
-    return REGRESSION if others or any(outcome.high < 1.0 for outcome in outcomes) else 0
+    return REGRESSION if changed or any(outcome.high < 1.0 for outcome in outcomes) else 0
 
 
-def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
-    from kernelmark.core.units import time_text
-    from kernelmark.report.tables import NONE
-
-    def cell(seconds: float) -> str:
-        return NONE if math.isnan(seconds) else time_text(seconds)
-
-    ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
-    return (
-        outcome.name,
-        cell(outcome.tuned.median_s),
-        cell(outcome.reference.median_s),
-        NONE if math.isnan(outcome.ratio) else ratio,
-        f"{before:.3f} ×",
-    )
-
-
-def _acceptances(folder: str) -> Any:
+def _acceptances(folder: str) -> Callable[[str], Acceptance]:
     """Return a function from a plan's name to its acceptance; the default if the plan is gone."""
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.plans import planfile
@@ -291,3 +281,50 @@ def _acceptances(folder: str) -> Any:
         return planfile.read(path).acceptance if path.is_file() else Acceptance()
 
     return acceptance
+
+
+def confirm(
+    folder: Folder, form: CheckedAs, to: Installed, timeout: Timeout = 300.0, quiet: o.Quiet = False
+) -> int:
+    """Check which kernels a library runs with the file installed.
+
+    A library silently ignores an entry that does not fit. This runs each
+    winner's problem through the library and reads the kernel's name from the library's
+    own log. If the tuned kernel ran, it runs the problem again without the file, to see
+    whether the library chooses that kernel anyway. The exit code is 1 if another kernel
+    ran, and 3 if a name is unknown or a winner is not in the file.
+    """
+    from kernelmark.report.tables import NONE, Column, Table
+    from kernelmark.tune.install import confirm as confirming
+    from kernelmark.tune.install.confirm import Proof
+    from kernelmark.tune.install.emitters import registry
+
+    path = Path(to).expanduser()
+    confirming.check_file(registry.get(form), path)
+    emitter, outcomes, _, missing = load_winners(folder, form, ())
+    kept = [outcome for outcome in outcomes if outcome.kept]
+    results = []
+    for result in confirming.confirm(emitter, kept, path, timeout_s=timeout):
+        results.append(result)
+        if not quiet:
+            say(f"[{len(results)}/{len(kept)}] {result.outcome.name}: {result.proof.value}")
+    columns = tuple(Column(name=name) for name in ("name", "proof", "tuned kernel", "what ran"))
+    rows = tuple(
+        (
+            result.outcome.name,
+            result.proof.value,
+            result.outcome.tuned.kernel.name,
+            result.ran or result.detail,
+        )
+        for result in results
+    )
+    put_table(Table(columns=columns, rows=tuple(tuple(x or NONE for x in row) for row in rows)))
+    proofs = {result.proof for result in results}
+    if Proof.ABSENT in proofs:
+        say("a winner is not in the file: kmark tune apply writes it, or says why it cannot")
+    if Proof.UNPROVEN in proofs:
+        say("the library chooses a tuned kernel by itself: its entry changes nothing")
+    if Proof.IGNORED in proofs:
+        say("an entry is ignored: is the file of this build of the library, and its path right?")
+        return REGRESSION
+    return missing if proofs <= {Proof.CONFIRMED, Proof.UNPROVEN} else SOME_FAILED

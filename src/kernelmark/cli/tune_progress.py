@@ -13,7 +13,7 @@ from kernelmark.core.units import counted, duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
 from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.tune.records.journal import is_screening
-from kernelmark.tune.search import events as e
+from kernelmark.tune.search import progress as e
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -1,4 +1,4 @@
-"""`kmark tune run`: search, check and compare all plans of a tuning folder."""
+"""`kmark tune check` and `kmark tune run`: compile or search the candidates of a tuning folder."""
 
 from __future__ import annotations
 
@@ -10,20 +10,50 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.api.tuning_run import Tuned
+    from kernelmark.api.tuning import Tuned
     from kernelmark.stores.store import Store
+    from kernelmark.tune.search.evaluate import Check
 
 # Maximum plans named in a sentence.
 _NAMED = 3
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
+GpuFolder = Annotated[
+    str, typer.Argument(metavar="DIR", help="A tuning folder with plans for a GPU.")
+]
+Only = Annotated[
+    list[str] | None,
+    o.option("--only NAME,…", o.SELECTION, help="Use only these plans. Repeatable."),
+]
+Candidates = Annotated[
+    int,
+    o.option(
+        "--candidates N",
+        o.SELECTION,
+        help="Compile N candidates per plan: the default config and a random sample (by the plan's "
+        "seed).",
+    ),
+]
+Cores = Annotated[
+    int | None, o.option("--jobs N", o.RUNNING, help="Compile on N cores. Default: all.")
+]
+CompileTimeout = Annotated[
+    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds of a compilation.")
+]
+Jobs = Annotated[
+    int | None,
+    o.option(
+        "--jobs N",
+        o.RUNNING,
+        help="Compile ahead on N host cores; 0: compile when the device needs it. Default: all.",
+    ),
+]
 Devices = Annotated[
     list[str] | None,
     o.option(
@@ -56,12 +86,63 @@ Timeout = Annotated[
 ]
 
 
+def check(
+    *,
+    folder: GpuFolder,
+    only: Only = None,
+    candidates: Candidates = 16,
+    jobs: Cores = None,
+    timeout: CompileTimeout = 180.0,
+    outputs: o.Outputs,
+    quiet: o.Quiet = False,
+) -> int:
+    """Compile candidates without a GPU; report spills and limits.
+
+    Counts the candidates that 'kmark tune run' would time, and those it would reject
+    because they spill or exceed shared memory. Times nothing, and does not change DIR.
+    CSV and JSON have a row per candidate, with its registers and spills.
+    """
+    from kernelmark.api import tuning
+    from kernelmark.tune.search.evaluate import Verdict
+
+    checks = []
+    for plan_check in tuning.check(
+        folder,
+        only=o.comma_list(only),
+        candidates=candidates,
+        jobs=jobs,
+        compile_timeout_s=timeout,
+    ):
+        checks.append(plan_check)
+        if not quiet:
+            good, asked = plan_check.count(Verdict.ACCEPTED), len(plan_check.candidates)
+            say(f"{plan_check.plan.name}: {good} of {asked} candidates accepted")
+    _put_checks(checks, outputs)
+    return 0 if all(plan_check.count(Verdict.ACCEPTED) for plan_check in checks) else SOME_FAILED
+
+
+def _put_checks(checks: Sequence[Check], outputs: o.Outputs) -> None:
+    from kernelmark.core.files import csv_text, json_text
+    from kernelmark.report import checks as report
+    from kernelmark.report.render import markdown
+
+    records, table = report.check_records(checks), report.check_table(checks)
+    if not outputs.stdout_taken:
+        put_table(table, styles=[""] * len(checks))
+    outputs.put(
+        json=lambda: json_text(records),
+        csv=lambda: csv_text(records),
+        md=lambda: markdown(table),
+    )
+    say(report.check_line(checks))
+
+
 def run(
     *,
     folder: Folder,
     devices: Devices = None,
-    only: t.Only = None,
-    jobs: t.Jobs = None,
+    only: Only = None,
+    jobs: Jobs = None,
     minutes: Minutes = 0.0,
     timeout: Timeout = 30.0,
     retry_failed: RetryFailed = False,
@@ -75,11 +156,11 @@ def run(
     written to DIR/trials at once: repeat the command to continue after Ctrl-C or a crash.
     Results are in DIR/results.
     """
-    from kernelmark.api import tuning_run
+    from kernelmark.api import tuning
     from kernelmark.cli.tune_progress import reporter
 
     with _for_roofs(store) as opened, reporter(quiet=quiet) as on_event:
-        done = tuning_run.run(
+        done = tuning.run(
             folder,
             devices=o.comma_list(devices),
             only=o.comma_list(only),

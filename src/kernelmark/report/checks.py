@@ -9,8 +9,7 @@ from kernelmark.core.result import config_key
 from kernelmark.core.units import bytes_text, counted
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.report.tuning import titled
-from kernelmark.tune.search.check import Candidate, Check, Verdict
-from kernelmark.tune.search.evaluate import spilled_bytes
+from kernelmark.tune.search.evaluate import Candidate, Check, Verdict, spilled_bytes
 
 
 def check_table(checks: Sequence[Check]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.report.tuning import percent, seconds_text, titled, tuned_text
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:

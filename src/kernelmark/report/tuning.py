@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.core.result import config_key
 from kernelmark.core.units import counted, time_text, width_text
@@ -12,39 +12,45 @@ from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.plans.planner import Draft, Fate, Refused
 from kernelmark.tune.plans.summary import Cost, Summary
-from kernelmark.tune.records.outcome import Metrics, Outcome
-from kernelmark.tune.records.standing import Standing
+from kernelmark.tune.records.results import Metrics, Outcome
+from kernelmark.tune.records.status import PlanStatus
+
+Records = list[dict[str, str | int | float | None]]
 
 # Relative half-width above which a problem's share of the time is unreliable.
 _MAX_HALF_WIDTH = 0.2
 
 
+def _table(columns: str, rows: Iterable[tuple[str, ...]]) -> Table:
+    """Return a table with comma-separated column names; those with a `>` are aligned right."""
+    names = columns.split(",")
+    return Table(
+        columns=tuple(
+            Column(name=name.lstrip(">"), align="right" if name[0] == ">" else "left")
+            for name in names
+        ),
+        rows=tuple(rows),
+    )
+
+
 def summary_table(costs: Sequence[Cost]) -> Table:
     """Return a table with the cost of each problem, in the given order."""
-    columns = (
-        Column(name="problem"),
-        Column(name="calls", align="right"),
-        Column(name="a call", align="right"),
-        Column(name="±", align="right"),
-        Column(name="all calls", align="right"),
-        Column(name="share", align="right"),
-        Column(name="up to here", align="right"),
-        Column(name="status"),
-    )
-    rows = tuple(
+    return _table(
+        "problem,>calls,>a call,>±,>all calls,>share,>up to here,status",
         (
-            short(cost.problem),
-            str(cost.count),
-            seconds_text(cost.time_s),
-            width_text(cost.rel_half_width),
-            seconds_text(cost.total_s) if cost.total_s else NONE,
-            percent(cost.share) if cost.total_s else NONE,
-            percent(cost.cumulative) if cost.total_s else NONE,
-            _status(cost),
-        )
-        for cost in costs
+            (
+                short(cost.problem),
+                str(cost.count),
+                seconds_text(cost.time_s),
+                width_text(cost.rel_half_width),
+                seconds_text(cost.total_s) if cost.total_s else NONE,
+                percent(cost.share) if cost.total_s else NONE,
+                percent(cost.cumulative) if cost.total_s else NONE,
+                _status(cost),
+            )
+            for cost in costs
+        ),
     )
-    return Table(columns=columns, rows=rows)
 
 
 def summary_line(summary: Summary) -> str:
@@ -71,33 +77,27 @@ def titled(plan: TunePlan | Outcome) -> str:
 
 def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
     """Return a table of plans and what happened to each plan's file."""
-    columns = (
-        Column(name="plan"),
-        Column(name="calls", align="right"),
-        Column(name="share", align="right"),
-        Column(name="reference", align="right"),
-        Column(name="combinations", align="right"),
-        Column(name="file"),
-    )
-    rows = tuple(
+    return _table(
+        "plan,>calls,>share,>reference,>combinations,file",
         (
-            titled(draft.plan),
-            str(draft.plan.count),
-            percent(draft.plan.share) if draft.plan.share else NONE,
-            seconds_text(draft.plan.reference_s) if draft.plan.reference_s else NONE,
-            str(draft.combinations),
-            _fate(fates[draft.plan.name]),
-        )
-        for draft in drafts
+            (
+                titled(draft.plan),
+                str(draft.plan.count),
+                percent(draft.plan.share) if draft.plan.share else NONE,
+                seconds_text(draft.plan.reference_s) if draft.plan.reference_s else NONE,
+                str(draft.combinations),
+                _fate(fates[draft.plan.name]),
+            )
+            for draft in drafts
+        ),
     )
-    return Table(columns=columns, rows=rows)
 
 
 def plan_records(
     drafts: Sequence[Draft], fates: Mapping[str, Fate], refused: Sequence[Refused]
-) -> list[dict[str, str | int | float | None]]:
+) -> Records:
     """Return one flat record per problem; a problem without a plan has a reason."""
-    made: list[dict[str, str | int | float | None]] = [
+    records: Records = [
         {
             "plan": draft.plan.name,
             "problem": draft.plan.problem.key,
@@ -110,21 +110,22 @@ def plan_records(
         }
         for draft in drafts
     ]
-    for one in refused:
-        record = dict.fromkeys(made[0] if made else ("plan", "problem", "count", "reason"))
-        cost = one.cost
-        known = {"plan": "", "problem": cost.problem.key, "count": cost.count, "reason": one.reason}
-        made.append(record | known)
-    return made
+    empty = dict.fromkeys(records[0] if records else ("plan", "problem", "count", "reason"))
+    for refusal in refused:
+        cost = refusal.cost
+        record = {"problem": cost.problem.key, "count": cost.count, "reason": refusal.reason}
+        records.append(empty | {"plan": ""} | record)
+    return records
 
 
 def reasons(refused: Sequence[Refused]) -> list[str]:
     """Return why problems have no plan, each reason once. "Nothing to tune" has causes that differ
     in the sizes only: causes with the same code are grouped under the first one's text."""
     groups: dict[str, list[Refused]] = {}
-    for one in refused:
-        bare = one.reason.code == "nothing-to-tune"
-        groups.setdefault(one.reason.root.code if bare else one.reason, []).append(one)
+    for refusal in refused:
+        reason = refusal.reason
+        bare = reason.code == "nothing-to-tune"
+        groups.setdefault(reason.root.code if bare else reason, []).append(refusal)
     return [
         f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {group[0].reason}"
         for group in groups.values()
@@ -152,7 +153,7 @@ def plans_line(
     left_out: Sequence[Cost],
 ) -> str:
     """Return a one-sentence summary of the plans."""
-    counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
+    counts = {fate: list(fates.values()).count(fate) for fate in Fate}
     summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
     line = counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
     share = math.fsum(draft.plan.share for draft in drafts)
@@ -161,28 +162,25 @@ def plans_line(
     return line + (f", {len(left_out)} below the threshold" if left_out else "")
 
 
-def standing_table(standings: Sequence[Standing]) -> Table:
+def status_table(plan_statuses: Sequence[PlanStatus]) -> Table:
     """Return a table with the progress of each plan."""
-    names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "config", "reason")
-    right = ("share", "evaluated", "failed", "best", "ratio")
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(_standing(standing) for standing in standings))
+    columns = "plan,>share,state,>evaluated,>failed,>best,>ratio,config,reason"
+    return _table(columns, map(_status_row, plan_statuses))
 
 
-def _standing(standing: Standing) -> tuple[str, ...]:
-    plan, outcome = standing.plan, standing.outcome
-    best = outcome.tuned.median_s if outcome else standing.best_s
+def _status_row(status: PlanStatus) -> tuple[str, ...]:
+    plan, outcome = status.plan, status.outcome
     ratio = outcome.ratio if outcome else math.nan
     return (
-        titled(plan) if plan else standing.name,
+        titled(plan) if plan else status.name,
         percent(plan.share) if plan and plan.share else NONE,
-        standing.state.value,
-        _evaluated(standing),
-        str(standing.failures) if standing.evaluations else NONE,
-        seconds_text(best),
+        status.state.value,
+        _evaluated(plan, status.evaluations) if plan else NONE,
+        str(status.failures) if status.evaluations else NONE,
+        seconds_text(outcome.tuned.median_s if outcome else status.best_s),
         NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
         tuned_text(outcome) if outcome else NONE,
-        standing.reason,
+        status.reason,
     )
 
 
@@ -191,46 +189,59 @@ def tuned_text(outcome: Outcome) -> str:
     return config_text(outcome.tuned.config) or NONE
 
 
-def _evaluated(standing: Standing) -> str:
+def _evaluated(plan: TunePlan, count: int) -> str:
     """Return `12 of 100`; without the total if the budget was lowered below what was evaluated."""
-    if standing.plan is None:
-        return NONE
-    plan = standing.plan
     # A space listed in the plan may have fewer combinations; the backend's own space is not known
     # here.
     listed = math.prod(len(values) for values in plan.space.values()) if plan.space else math.inf
-    asked = int(min(plan.budget.evaluations, listed))
-    return (
-        f"{standing.evaluations} of {asked}"
-        if standing.evaluations <= asked
-        else str(standing.evaluations)
-    )
+    budget = int(min(plan.budget.evaluations, listed))
+    return f"{count} of {budget}" if count <= budget else str(count)
 
 
-def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
+def status_records(plan_statuses: Sequence[PlanStatus]) -> Records:
     """Return one flat record per plan; times in microseconds."""
-    return [
-        {
-            "plan": standing.name,
-            "problem": standing.plan.problem.key if standing.plan else "",
-            "state": standing.state.value,
-            "count": standing.plan.count if standing.plan else None,
-            "pct_of_total": _pct(standing.plan.share) if standing.plan else None,
-            "budget": standing.plan.budget.evaluations if standing.plan else None,
-            "evaluations": standing.evaluations,
-            "failures": standing.failures,
-            "best_us": _us(standing.best_s),
-            "reference_us": _us(standing.outcome.reference.median_s) if standing.outcome else None,
-            "tuned_us": _us(standing.outcome.tuned.median_s) if standing.outcome else None,
-            "ratio": _number(standing.outcome.ratio) if standing.outcome else None,
-            "low": _number(standing.outcome.low) if standing.outcome else None,
-            "high": _number(standing.outcome.high) if standing.outcome else None,
-            "kept": ("yes" if standing.outcome.kept else "no") if standing.outcome else None,
-            "config_tuned": config_key(standing.outcome.tuned.config) if standing.outcome else None,
-            "reason": standing.reason,
-        }
-        for standing in standings
-    ]
+    return [_status_record(status, status.plan, status.outcome) for status in plan_statuses]
+
+
+def _status_record(
+    status: PlanStatus, plan: TunePlan | None, outcome: Outcome | None
+) -> dict[str, str | int | float | None]:
+    return {
+        "plan": status.name,
+        "problem": plan.problem.key if plan else "",
+        "state": status.state.value,
+        "count": plan.count if plan else None,
+        "pct_of_total": _pct(plan.share) if plan else None,
+        "budget": plan.budget.evaluations if plan else None,
+        "evaluations": status.evaluations,
+        "failures": status.failures,
+        "best_us": _us(status.best_s),
+        "reference_us": _us(outcome.reference.median_s) if outcome else None,
+        "tuned_us": _us(outcome.tuned.median_s) if outcome else None,
+        "ratio": _number(outcome.ratio) if outcome else None,
+        "low": _number(outcome.low) if outcome else None,
+        "high": _number(outcome.high) if outcome else None,
+        "kept": ("yes" if outcome.kept else "no") if outcome else None,
+        "config_tuned": config_key(outcome.tuned.config) if outcome else None,
+        "reason": status.reason,
+    }
+
+
+def comparison_table(pairs: Iterable[tuple[Outcome, Outcome]]) -> Table:
+    """Return a table of winners that were compared again, from their outcomes before and now."""
+    rows = (_comparison_row(now, before.ratio) for before, now in pairs)
+    return _table("name,>tuned,>reference,>ratio,>before", rows)
+
+
+def _comparison_row(outcome: Outcome, ratio_before: float) -> tuple[str, ...]:
+    ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
+    return (
+        outcome.name,
+        seconds_text(outcome.tuned.median_s),
+        seconds_text(outcome.reference.median_s),
+        NONE if math.isnan(outcome.ratio) else ratio,
+        f"{ratio_before:.3f} ×",
+    )
 
 
 def metrics_line(metrics: Metrics) -> str:

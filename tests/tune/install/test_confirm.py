@@ -12,13 +12,13 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.install import apply
 from kernelmark.tune.install import confirm as confirming
 from kernelmark.tune.install.confirm import Proof, confirm, logged_names
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.records.outcome import Choice, Outcome
+from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark_dev.tuning import make_outcome
 
 LT = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
 OWN_CHOICE = "Cijk_Ailk_Bljk_SB_MT32x64x16_MI32x32x1_SN"
@@ -35,25 +35,13 @@ def winner(key: str, backend: str, name: str, index: int, version: str) -> Outco
         worst=0.1,
         version=version,
     )
-    return Outcome(
-        name="SSS_NN_0",
-        problem=ops.parse(key),
-        device="hip:0",
-        arch="gfx90a",
-        reference=Choice(backend=backend, median_s=20e-6),
-        tuned=tuned,
-        ratio=1.4,
-        low=1.4,
-        high=1.4,
-        kept=True,
-        reason=Reason.of("faster"),
-    )
+    return make_outcome(1.4, problem=ops.parse(key), device="hip:0", arch="gfx90a", tuned=tuned)
 
 
 def written(form: str, outcome: Outcome, path: Path) -> Path:
     emitter = registry.get(form)
     change = apply.prepare(emitter, [outcome], path)
-    assert not change.held
+    assert not change.skipped
     apply.write(emitter, change, path)
     return path
 

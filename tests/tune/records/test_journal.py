@@ -14,7 +14,6 @@ from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.records.journal import COMPILE, Finished, Header, Journal, Trial, load, read
 from kernelmark.tune.search.finals import nothing_found
-from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans
 
 PLAN = fake_plans(1)[0]
@@ -99,7 +98,7 @@ def test_a_spoilt_last_line_is_dropped_and_one_before_it_refused(path):
     journal.close()
     assert len(read(path)[1]) == 2
     path.write_bytes(b"".join([lines[0], b"{}\n", *lines[1:]]))
-    with raises_code(UsageError, "line-not-of-journal", line=2):
+    with pytest.raises(UsageError, match="2"):
         Journal(path)
 
 
@@ -111,9 +110,9 @@ def test_a_spoilt_line_is_told_with_its_number_in_the_file(path, number, spoilt)
     lines[number - 1] = spoilt
     path.write_bytes(b"\n".join([*lines, b""]))
     for reader in (read, Journal):
-        with raises_code(UsageError, "line-not-json", line=number) as refused:
+        with pytest.raises(UsageError, match=str(number)) as refused:
             reader(path)
-        assert refused.value.message.fields["file"] == str(path)
+        assert str(path) in refused.value.message
         assert ("delete that line" in refused.value.hint) == (number > 1)
 
 
@@ -130,7 +129,7 @@ def test_without_a_spoilt_line_only_what_it_held_is_asked_again(path):
 @pytest.mark.parametrize("name", ["plan", "space", "version", "kernelmark_version", "arch"])
 def test_another_plan_or_version_is_refused_with_a_hint(path, name):
     journal = Journal(filled(path))
-    with raises_code(UsageError, "journal-differs", name=name, here="z") as caught:
+    with pytest.raises(UsageError, match=name.split("_")[0]) as caught:
         journal.begin(dataclasses.replace(HEADER, **{name: "z"}))
     assert caught.value.hint
 
@@ -143,7 +142,7 @@ def test_the_first_header_stays(path):
 
 def test_two_runs_cannot_write_one_journal(path):
     first = Journal(filled(path))
-    with raises_code(UsageError, "journal-in-use", file=str(path)):
+    with pytest.raises(UsageError, match=str(path)):
         Journal(path)
     assert read(path)[0] == HEADER
     first.close()
@@ -235,7 +234,7 @@ def test_without_its_header_nobody_knows_what_the_answers_are_for(tmp_path):
     assert first
     (tmp_path / "j").write_bytes(rest)
     for look in (Journal, load):
-        with raises_code(UsageError, "journal-without-header") as caught:
+        with pytest.raises(UsageError) as caught:
             look(tmp_path / "j")
         assert "from the start" in caught.value.hint
 

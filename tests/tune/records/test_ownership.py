@@ -7,14 +7,12 @@ import dataclasses
 import pytest
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.plans.plan import Acceptance, Budget, decision_digest, plan_digest
-from kernelmark.tune.records import ownership
+from kernelmark.tune.records import status
 from kernelmark.tune.records.journal import Finished, Journal
 from kernelmark.tune.search.finals import nothing_found
 from kernelmark.tune.search.session import Session
-from kernelmark_dev.raising import raises_code
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 PLAN = fake_plans(1)[0]
@@ -50,7 +48,7 @@ CUT_SHORT = {"plan": "", "decision": decision_digest(PLAN)}
 @pytest.mark.parametrize("digests", [WHOLE, OF_OLD, CUT_SHORT])
 @pytest.mark.parametrize("plan", [PLAN, FAMOUS])
 def test_an_outcome_of_the_plan_is_weighed_by_it(ended, digests, plan):
-    found = ownership.outcomes(ended(**digests), [plan])
+    found = status.outcomes(ended(**digests), [plan])
     assert not found.stale
     outcome = found.outcomes[NAME]
     assert (outcome.count, outcome.share) == (plan.count, plan.share)
@@ -58,13 +56,13 @@ def test_an_outcome_of_the_plan_is_weighed_by_it(ended, digests, plan):
 
 @pytest.mark.parametrize("digests", [WHOLE, CUT_SHORT])
 def test_another_budget_leaves_an_outcome_true(ended, digests):
-    assert ownership.outcomes(ended(**digests), [LARGER]).outcomes.keys() == {NAME}
+    assert status.outcomes(ended(**digests), [LARGER]).outcomes.keys() == {NAME}
 
 
 @pytest.mark.parametrize("digests", [WHOLE, OF_OLD, CUT_SHORT])
 @pytest.mark.parametrize(("plan", "why"), [(STRICTER, "decides anew"), (ELSEWHERE, "tune again")])
 def test_an_outcome_of_another_plan_is_not_the_plans(ended, digests, plan, why):
-    found = ownership.outcomes(ended(**digests), [plan])
+    found = status.outcomes(ended(**digests), [plan])
     assert not found.outcomes
     assert found.stale[NAME].startswith("its plan was edited since: ")
     assert found.stale[NAME].endswith(why)
@@ -76,10 +74,9 @@ def test_plans_of_another_architecture_are_refused_before_there_are_trials(tmp_p
     if broken:
         path = folder.plan(NAME)
         path.write_text(path.read_text().replace("seed = 1", "seed = 'x'"))
-    ownership.check(folder, "fake", "fake")
-    where = {"backend": "fake", "planned": "fake", "arch": "gfx950"}
-    with raises_code(UsageError, "plans-of-arch", **where) as refused:
-        ownership.check(folder, "fake", "gfx950")
+    status.check(folder, "fake", "fake")
+    with pytest.raises(UsageError, match="gfx950") as refused:
+        status.check(folder, "fake", "gfx950")
     assert "give -d or --arch as before, or take another folder" in refused.value.hint
 
 
@@ -87,27 +84,26 @@ def test_plans_of_another_architecture_are_refused_before_there_are_trials(tmp_p
 def test_a_plan_that_does_not_say_whose_it_is_may_be_written_anew(tmp_path, text):
     folder = make_folder(tmp_path / "t", [PLAN])
     folder.plan(NAME).write_text(text)
-    ownership.check(folder, "fake", "gfx950")
+    status.check(folder, "fake", "gfx950")
 
 
 def test_a_plan_for_any_architecture_is_of_all(tmp_path):
     folder = make_folder(tmp_path / "t", [dataclasses.replace(PLAN, arch="")])
-    ownership.check(folder, "fake", "gfx950")
+    status.check(folder, "fake", "gfx950")
 
 
 def test_a_journal_that_cannot_be_read_is_not_one_that_is_not_there(ended):
     folder = ended(**WHOLE)
     path = folder.journal(NAME)
     path.write_text("garbage\n" + path.read_text())
-    found = ownership.current(folder)
+    found = status.current(folder)
     assert found.unreadable == found.stale
-    assert found.unreadable[NAME].root == Reason("line-not-json", line=1)
+    assert "line 1" in found.unreadable[NAME]
     path.unlink()
     path.mkdir()
-    why = Reason("file-unreadable", file=str(path), error="Is a directory")
-    assert ownership.current(folder).unreadable == {NAME: why}
+    assert str(path) in status.current(folder).unreadable[NAME]
     path.rmdir()
-    assert ownership.outcomes(folder, [PLAN]).unreadable == {}
+    assert status.outcomes(folder, [PLAN]).unreadable == {}
 
 
 def test_a_search_that_came_to_nothing_yet_is_no_result(tmp_path):
@@ -115,15 +111,15 @@ def test_a_search_that_came_to_nothing_yet_is_no_result(tmp_path):
     journal = Journal(folder.journal(NAME))
     Session(PLAN, INFO, journal)
     journal.close()
-    with raises_code(NothingToDo, "no-tuning-results", folder=str(folder.path)):
-        ownership.current(folder)
+    with pytest.raises(NothingToDo, match=str(folder.path)):
+        status.current(folder)
 
 
 def test_a_journal_of_another_search_cannot_be_continued(ended):
     folder = ended(**WHOLE)
-    assert ownership.outdated(folder, [PLAN, LARGER, STRICTER]) == []  # the same candidates
-    assert ownership.outdated(folder, [ELSEWHERE]) == [NAME]
+    assert status.outdated(folder, [PLAN, LARGER, STRICTER]) == []  # the same candidates
+    assert status.outdated(folder, [ELSEWHERE]) == [NAME]
 
 
 def test_a_plan_without_a_journal_is_not_outdated(tmp_path):
-    assert ownership.outdated(make_folder(tmp_path / "t", [PLAN]), [ELSEWHERE]) == []
+    assert status.outdated(make_folder(tmp_path / "t", [PLAN]), [ELSEWHERE]) == []

@@ -11,8 +11,7 @@ from kernelmark.backends.iree.compiler import compiler_present
 from kernelmark.core.errors import UsageError
 from kernelmark.report.checks import check_line, check_records, check_table
 from kernelmark.tune.plans.plan import TunePlan
-from kernelmark.tune.search.check import Verdict, check
-from kernelmark_dev.raising import raises_code
+from kernelmark.tune.search.evaluate import Verdict, check
 from kernelmark_dev.tuning import fake_plans
 
 needs_triton = pytest.mark.skipif(
@@ -104,11 +103,11 @@ def test_what_does_not_compile_is_told():
 
 
 def test_what_cannot_be_checked_is_refused_before_anything_starts():
-    with raises_code(UsageError, "plan-not-for-gpu", arch="fake"):
+    with pytest.raises(UsageError, match="fake"):
         checked(*fake_plans(1))
-    with raises_code(UsageError, "arch-unknown", arch="gfx000"):
+    with pytest.raises(UsageError, match="gfx000"):
         checked(plan(arch="gfx000"))
-    with raises_code(UsageError, "compiles-nothing-ahead", backend="numpy"):
+    with pytest.raises(UsageError, match="numpy"):
         checked(plan(backend="numpy"))
-    with raises_code(UsageError, "count-below", what="candidates", given=0):
+    with pytest.raises(UsageError, match="candidates"):
         checked(plan(), candidates=0)

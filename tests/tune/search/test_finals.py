@@ -19,10 +19,17 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.tune.records import results
 from kernelmark.tune.records.journal import SCREENING_STEP, Journal, Trial
-from kernelmark.tune.records.outcome import Choice, Metrics, Outcome
-from kernelmark.tune.search.accept import Score, decide
-from kernelmark.tune.search.finals import finalists, finals, neighbours, nothing_found, timings
-from kernelmark_dev.tuning import fake_plans
+from kernelmark.tune.records.results import Choice, Metrics
+from kernelmark.tune.search.finals import (
+    Score,
+    decide,
+    finalists,
+    finals,
+    neighbours,
+    nothing_found,
+    timings,
+)
+from kernelmark_dev.tuning import fake_plans, make_outcome
 
 ASKED = Acceptance()
 PLAN = fake_plans(1)[0]
@@ -447,22 +454,9 @@ def test_neighbours_are_other_problems_of_the_same_kind(key):
 
 
 def outcome(name="A", ratio=2.0, *, kept=True, share=0.25, **changes):
-    given = {
-        "name": name,
-        "problem": PLAN.problem,
-        "device": "fake",
-        "arch": "fake",
-        "reference": Choice(backend="fake", median_s=20e-6, worst=0.5),
-        "tuned": Choice(backend="fake", config={"tile_m": 32}, median_s=20e-6 / ratio, worst=0.25),
-        "ratio": ratio,
-        "low": ratio,
-        "high": ratio,
-        "kept": kept,
-        "reason": "because",
-        "count": 100,
-        "share": share,
-    }
-    return Outcome(**{**given, **changes})
+    tuned = Choice(backend="fake", config={"tile_m": 32}, median_s=20e-6 / ratio, worst=0.25)
+    fields = {"name": name, "problem": PLAN.problem, "tuned": tuned, "kept": kept, "count": 100}
+    return make_outcome(ratio, **{**fields, "share": share, **changes})
 
 
 def test_results_are_files_that_add_up(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import kernelmark as km
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.tune.search.simulate import Simulated, folder, quality, read, simulate
 from kernelmark.tune.strategies import registry
-from kernelmark_dev.raising import raises_code
 
 CACHE: dict[str, Any] = {
     "device_name": "a GPU",
@@ -194,49 +194,36 @@ def test_quality_counts_from_the_first_point_that_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "text",
     [
-        ("", "file-not-json-object"),
-        ("[]", "file-not-json-object"),
-        ("{}", "not-measured-space"),
-        ('{"cache": 3}', "measured-space-unreadable"),
-        (
-            '{"cache": {}, "tune_params_keys": ["a"], "tune_params": {"a": [1]}}',
-            "measured-space-without-time",
+        "",
+        "[]",
+        "{}",
+        '{"cache": 3}',
+        '{"cache": {}, "tune_params_keys": ["a"], "tune_params": {"a": [1]}}',
+        '{"results": [{"configuration": 4}]}',
+        '{"cache": {"1": {"a": 1, "time": "x"}}, "tune_params": {"a": [1]}}',
+        "[" * 100_000,
+        *(
+            f'{{"cache": {{"1": {{"a": 1, "time": {10**zeros}}}}}, "tune_params": {{"a": [1]}}}}'
+            for zeros in (400, 4200)
         ),
-        ('{"results": [{"configuration": 4}]}', "measured-space-unreadable"),
-        (
-            '{"cache": {"1": {"a": 1, "time": "x"}}, "tune_params": {"a": [1]}}',
-            "measured-space-without-time",
-        ),
-        ("[" * 100_000, "file-not-json-object"),
-        (
-            '{"cache": {"1": {"a": 1, "time": 1' + "0" * 400 + '}}, "tune_params": {"a": [1]}}',
-            "measured-space-unreadable",
-        ),
-        (
-            '{"cache": {"1": {"a": 1, "time": 1' + "0" * 5000 + '}}, "tune_params": {"a": [1]}}',
-            "file-not-json-object",
-        ),
-        (
-            '{"cache": {"1": {"a": 1}}, "tune_params": {"a": [1]}, "objective": []}',
-            "measured-space-unreadable",
-        ),
+        '{"cache": {"1": {"a": 1}}, "tune_params": {"a": [1]}, "objective": []}',
     ],
 )
-def test_what_is_no_measured_space_is_refused(tmp_path: Path, text: str, code: str) -> None:
+def test_what_is_no_measured_space_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
-    with raises_code(CodecError, code) as refused:
+    with pytest.raises(CodecError) as refused:
         read(tmp_path / "bad.json")
-    assert refused.value.message.fields["file"] == "bad.json"
+    assert "bad.json" in refused.value.message
     assert refused.value.hint
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     none = str(tmp_path / "none.json")
-    with raises_code(UsageError, "file-missing", file=none):
+    with pytest.raises(UsageError, match=str(none)):
         read(none)
-    with raises_code(UsageError, "file-is-folder", file=str(tmp_path)):
+    with pytest.raises(UsageError, match=str(tmp_path)):
         read(tmp_path)
 
 
@@ -244,12 +231,12 @@ def test_a_packed_cache_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(json.dumps(CACHE).encode()))
     data[12] ^= 0xFF
     (tmp_path / "k.json.gz").write_bytes(data)
-    with raises_code(CodecError, "file-unreadable", file="k.json.gz") as refused:
+    with pytest.raises(CodecError, match=re.escape("k.json.gz")) as refused:
         read(tmp_path / "k.json.gz")
     assert "write or copy it again" in (refused.value.hint or "")
     failed = {"cache": {"32,a": {"block": 32, "mode": "a", "time": "Failed"}}}
     (tmp_path / "failed.json").write_text(json.dumps(CACHE | failed))
-    with raises_code(CodecError, "measured-space-without-time", file="failed.json") as refused:
+    with pytest.raises(CodecError, match=re.escape("failed.json")) as refused:
         read(tmp_path / "failed.json")
     assert "at least one configuration has a time" in (refused.value.hint or "")
 
@@ -258,10 +245,10 @@ def test_a_packed_cache_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
 def test_a_table_that_does_not_fit_its_parameters_is_refused(tmp_path: Path, codes: Any) -> None:
     file = write_pair(tmp_path)
     np.savez(tmp_path / "pair.npz", idx=np.array(codes), time_ms=np.array([1.0, 2.0]))
-    with raises_code(CodecError, "table-does-not-fit", table="pair.npz"):
+    with pytest.raises(CodecError, match=re.escape("pair.npz")):
         read(file)
     (tmp_path / "pair.npz").write_bytes(b"PK\x03\x04 and no more")
-    with raises_code(CodecError, "measured-space-unreadable", file="pair.json"):
+    with pytest.raises(CodecError, match=re.escape("pair.json")):
         read(file)
 
 
@@ -273,9 +260,9 @@ def test_strategies_are_tried_from_python(tmp_path: Path) -> None:
         assert km.tuning.quality(space, points) == 1.0
         assert points == km.tuning.try_strategy(space, name, budget=9)
     assert len(km.tuning.try_strategy(space, "random", budget=2, seed=3)) == 2
-    with raises_code(UsageError, "unknown-name", what="strategy", name="nonsense"):
+    with pytest.raises(UsageError, match="strategy"):
         km.tuning.try_strategy(space, "nonsense", budget=2)
-    with raises_code(UsageError, "search-budget-or-seed", budget=0) as refused:
+    with pytest.raises(UsageError, match="0") as refused:
         km.tuning.try_strategy(space, "random", budget=0)
     assert refused.value.hint == "for example: budget=100, seed=1"
 

@@ -9,9 +9,8 @@ import pytest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.runners.forecast import Means
 from kernelmark.tune.plans.plan import TunePlan
-from kernelmark.tune.search import tally
 from kernelmark.tune.search.finals import timings
-from kernelmark.tune.search.tally import Tally
+from kernelmark.tune.search.progress import Tally
 from kernelmark_dev.tuning import fake_plans
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x", cache_bytes=1 << 20)
@@ -26,7 +25,8 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     now = types.SimpleNamespace(s=0.0)
-    monkeypatch.setattr(tally, "time", types.SimpleNamespace(monotonic=lambda: now.s))
+    clock = types.SimpleNamespace(monotonic=lambda: now.s)
+    monkeypatch.setattr("kernelmark.tune.search.progress.time", clock)
     return now
 
 

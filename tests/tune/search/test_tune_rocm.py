@@ -16,7 +16,7 @@ from kernelmark.tune.install import apply
 from kernelmark.tune.install.confirm import Proof, confirm
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 from kernelmark.tune.search.driver import Driver
 
 pytestmark = pytest.mark.slow
@@ -92,9 +92,9 @@ def test_a_search_fills_the_files_of_its_library(tuned: Outcome, tmp_path: Path)
             library_logic(path, name)
         given = FrozenDict(VALIDATORS if form == "tunableop" else {})
         change = apply.prepare(emitter, [tuned], path, given)
-        assert (change.written, change.held) == (1, ())
+        assert (len(change.winners), change.skipped) == (1, ())
         apply.write(emitter, change, path)
-        entries = [one for wanted in change.wanted if (one := emitter.find(path, wanted.fields))]
+        entries = [one for lookup in change.lookups if (one := emitter.find(path, lookup.key))]
         assert entries, f"{form}: nothing is found"
     (found,) = confirm(registry.get(backend), [tuned], tmp_path / backend)
     assert (found.proof, found.ran) == (Proof.CONFIRMED, name), found.detail

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.space import Space
 from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._features import features
-from kernelmark.tune.strategies._surrogate import Surrogate
+from kernelmark.tune.strategies._surrogate import Surrogate, features
 
 POINTS = Points.of(
     Space(

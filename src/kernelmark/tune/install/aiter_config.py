@@ -23,7 +23,6 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
-from kernelmark.core.reason import Reason
 
 STANDARD = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FROM_4 = STANDARD[1:]
@@ -78,7 +77,7 @@ Bucket = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundConfig:
     """A config, with its file and bucket. `tuned`: from a file for the shape, but not from its
     `any` bucket."""
 
@@ -90,15 +89,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """An error in a file; `place` is the bucket, "" for the whole file."""
+    """An error in a file; `entry` is its name or M, "" for the whole file."""
 
     file: str
-    place: str
+    entry: str
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lint:
+    """The errors in the config files of a folder."""
+
     files: int
     findings: tuple[Finding, ...]
 
@@ -129,7 +130,7 @@ def lookup(
     k: int,
     batch: int | None = None,
     backend: str | None = None,
-) -> Found:
+) -> FoundConfig:
     """Return the config for a shape; raise UsageError if the family has no default file, or the
     file no bucket for m. `k` counts elements."""
     folder, prefix, default = folder_of(root, family, arch, backend)
@@ -139,8 +140,8 @@ def lookup(
     buckets = read(file)
     name = bucket_of(buckets, m, bounds(family))
     if name is None:
-        raise _wrong(file, Reason("bucket-missing", m=m), hint="add an 'any' bucket")
-    return Found(
+        raise UsageError(f"{file}: no bucket for m={m}", hint="add an 'any' bucket")
+    return FoundConfig(
         config=buckets[name], file=file, bucket=name, tuned=file != default and name != "any"
     )
 
@@ -148,12 +149,11 @@ def lookup(
 def read(file: Path) -> dict[str, Bucket]:
     """Load the buckets of a file; other keys are ignored."""
     try:
-        text = read_whole(file).decode()
+        return parse(read_whole(file).decode(), file)
     except OSError as error:
-        raise _wrong(file, Reason("unreadable", error=str(error.strerror))) from None
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise _wrong(file, Reason("not-json", error=str(error)), hint="is it truncated?") from None
-    return parse(text, file)
+        raise UsageError(f"{file}: is not JSON: {error}", hint="is it truncated?") from None
 
 
 def parse(text: str, file: Path) -> dict[str, Bucket]:
@@ -161,17 +161,13 @@ def parse(text: str, file: Path) -> dict[str, Bucket]:
     try:
         document = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise _wrong(file, Reason("not-json", error=str(error)), hint="is it truncated?") from None
+        raise UsageError(f"{file}: is not JSON: {error}", hint="is it truncated?") from None
     if not isinstance(document, dict):
-        raise _wrong(file, Reason("buckets-not-object"))
+        raise UsageError(f"{file}: is not an object of buckets")
     for name, value in document.items():
         if (name == "any" or _BUCKET.match(name)) and not isinstance(value, dict):
-            raise _wrong(file, Reason("bucket-not-object", name=name, given=repr(value)))
+            raise UsageError(f"{file}: {name} is {value!r} and not an object of settings")
     return {name: value for name, value in document.items() if isinstance(value, dict)}
-
-
-def _wrong(file: Path, fault: Reason, hint: str | None = None) -> UsageError:
-    return UsageError(Reason("in-file", file=str(file), cause=fault), hint=hint)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -200,7 +196,7 @@ def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[
         if (folder / default).is_file():
             return folder, prefix, folder / default
     raise UsageError(
-        Reason("aiter-config-missing", folder=str(root), family=family, arch=arch),
+        f"{root} has no config of {family} for {arch}",
         hint=f"it would be gemm/{arch}-{family}.json",
     )
 
@@ -222,9 +218,9 @@ def lint(root: Path) -> Lint:
     if not any(names.values()):
         return Lint(files=0, findings=())
     findings = [
-        Finding(file=str(path.relative_to(root)), place=place, text=text)
+        Finding(file=str(path.relative_to(root)), entry=entry, text=text)
         for path in files
-        for place, text in _check(path, names[path])
+        for entry, text in _check(path, names[path])
     ]
     return Lint(files=len(files), findings=tuple(findings))
 
@@ -260,7 +256,7 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
     try:
         buckets = read(path)
     except UsageError as error:
-        yield "", error.message.fields["cause"]
+        yield "", str(error.message).removeprefix(f"{path}: ")
         return
     yield from _check_path(path, name)
     known = _known_bounds(path, name)

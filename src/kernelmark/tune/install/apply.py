@@ -1,21 +1,42 @@
-"""Apply: write winners to the files of their library, checked on a copy first, with backups."""
+"""Apply: write winners to the files of their library, checked on a copy first, with backups; and
+compare reference and winner again.
+
+The comparison repeats the final re-measurement; the search is not repeated.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelmark import backends, devices
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
+from kernelmark.core.result import Status
+from kernelmark.runners.jobs import MeasureCase
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.pool import Pool
 from kernelmark.tune.folder import write_whole
-from kernelmark.tune.install.emitters.base import Change, Emitter, Fields, Held, text_at
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.install.emitters.base import (
+    NO_OPTIONS,
+    Change,
+    Emitter,
+    Options,
+    Skipped,
+    text_at,
+)
+from kernelmark.tune.plans.plan import Acceptance, TunePlan
+from kernelmark.tune.records.journal import Journal, Trial
+from kernelmark.tune.records.results import Outcome
+from kernelmark.tune.search.evaluate import Work, trial_of
+from kernelmark.tune.search.finals import finals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,50 +48,40 @@ class Written:
 
 
 def prepare(
-    emitter: Emitter, outcomes: Sequence[Outcome], into: Path, given: Fields | None = None
+    emitter: Emitter, outcomes: Sequence[Outcome], into: Path, options: Options = NO_OPTIONS
 ) -> Change:
     """Return the change that would be written to `into`, without writing it. It is checked on a
     copy: all winners are found, and all other lookups are unchanged."""
-    held, notes = _outdated_winners(outcomes)
-    stale = {holding.name for holding in held}
-    current = [replace(o, kept=False) if o.name in stale else o for o in outcomes]
-    change = emitter.emit(current, into, given or FrozenDict())
-    change = replace(change, held=(*held, *change.held), notes=(*change.notes, *notes))
-    with staged(change, into) as copy:
-        _check(emitter, change, copy)
-    return change
-
-
-def _outdated_winners(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[str]]:
-    """Return the winners whose library has another version on this machine than they were tuned
-    with, and notes with the versions of winners that cannot run on this machine."""
-    held, notes = [], []
+    outdated: dict[str, str] = {}
+    notes: dict[str, None] = {}
     for outcome in outcomes:
         tuned = outcome.tuned
         if not outcome.kept or not tuned.version:
             continue
         if not _can_run(outcome):
-            notes.append(f"for {tuned.backend} {tuned.version} on {outcome.arch}")
-        elif reason := outdated(outcome):
-            held.append(Held(name=outcome.name, reason=reason))
-    return held, list(dict.fromkeys(notes))
+            notes[f"for {tuned.backend} {tuned.version} on {outcome.arch}"] = None
+        elif reason := version_error(outcome):
+            outdated[outcome.name] = reason
+    current = [replace(o, kept=False) if o.name in outdated else o for o in outcomes]
+    change = emitter.emit(current, into, options)
+    skipped = [Skipped(name=name, reason=reason) for name, reason in outdated.items()]
+    change = replace(change, skipped=(*skipped, *change.skipped), notes=(*change.notes, *notes))
+    with staged(change, into) as copy:
+        _check(emitter, change, copy)
+    return change
 
 
-def outdated(outcome: Outcome) -> Reason | None:
-    """Return why a winner may select another kernel with the installed library, or None."""
+def version_error(outcome: Outcome) -> str:
+    """Return why a winner may select another kernel with the installed library, or ""."""
     tuned = outcome.tuned
-    if not outcome.kept or not tuned.version:
-        return None
     try:
         backend = backends.find(tuned.backend)
         here = "" if backend.available() is not None else backend.version()
     except KernelmarkError:
-        return None
-    if here and here != tuned.version:
-        return Reason(
-            "tuned-with-another-version", backend=tuned.backend, tuned=tuned.version, here=here
-        )
-    return None
+        return ""
+    if here in ("", tuned.version):
+        return ""
+    return f"it was tuned with {tuned.backend} {tuned.version}, here is {here}: tune again"
 
 
 def _can_run(outcome: Outcome) -> bool:
@@ -102,24 +113,25 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
     for edit in change.edits:
         if text_at(into / edit.path) != edit.before:
             raise UsageError(
-                Reason("file-changed-meanwhile", file=str(into / edit.path)),
-                hint="run the command again",
+                f"{into / edit.path} has changed meanwhile", hint="run the command again"
             )
     backups = [
-        _backup(into / edit.path, edit.before)
+        _back_up(into / edit.path, edit.before)
         for edit in change.edits
         if backup and edit.before is not None
     ]
-    done: list[Path] = []
+    done: dict[Path, str | None] = {}
     try:
         for edit in change.edits:
             write_whole(into / edit.path, edit.after)
-            done.append(into / edit.path)
+            done[into / edit.path] = edit.before
         _check(emitter, change, into)
     except BaseException:
-        for edit in change.edits:
-            if into / edit.path in done:
-                _undo(into / edit.path, edit.before)
+        for path, before in done.items():
+            if before is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_whole(path, before)
         raise
     return Written(files=tuple(done), backups=tuple(backups))
 
@@ -127,31 +139,31 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
 def export(emitter: Emitter, change: Change, to: Path) -> tuple[Path, ...]:
     """Write only the changed files, to `to`, and compare them with what was checked. Raise
     UsageError if one of them exists there."""
-    for edit in change.edits:
-        if (to / edit.path).exists():
+    texts = {to / edit.path: edit.after for edit in change.edits}
+    for path in texts:
+        if path.exists():
             raise UsageError(
-                Reason("file-exists", file=str(to / edit.path)),
+                f"{path} exists",
                 hint=f"kmark tune apply … --as {emitter.name} --to PATH merges into what is there",
             )
-    files = []
-    for edit in change.edits:
-        write_whole(to / edit.path, edit.after)
-        files.append(to / edit.path)
-        if text_at(to / edit.path) != edit.after:
-            raise KernelmarkError(Reason("file-not-read-back", file=str(to / edit.path)))
-    return tuple(files)
+    for path, text in texts.items():
+        write_whole(path, text)
+        if text_at(path) != text:
+            raise KernelmarkError(f"{path} does not read back as it was written")
+    return tuple(texts)
 
 
 def _check(emitter: Emitter, change: Change, path: Path) -> None:
-    faults = emitter.check(change, path)
-    if faults:
+    errors = emitter.check(change, path)
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise KernelmarkError(
-            Reason("proof-failed", format=emitter.name, cause=faults[0], more=len(faults) - 1),
+            f"{emitter.name}: reading it back does not give what was tuned: {errors[0]}{more}",
             hint="nothing was changed; please report it",
         )
 
 
-def _backup(path: Path, text: str) -> Path:
+def _back_up(path: Path, text: str) -> Path:
     """Write a backup next to the file, with the date in its name, and return its path. Existing
     files are not overwritten."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -164,8 +176,107 @@ def _backup(path: Path, text: str) -> Path:
     return copy
 
 
-def _undo(path: Path, before: str | None) -> None:
-    if before is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_whole(path, before)
+# Comparing again
+
+
+def recompare(
+    outcomes: Sequence[Outcome],
+    *,
+    acceptance: Callable[[str], Acceptance] = lambda name: Acceptance(),
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Repeat the final of each outcome, on its device or another of its architecture. Raise
+    UsageError before timing if one cannot run here. An outcome whose kernel has another name now is
+    not kept."""
+    runners = check_here(outcomes)
+    decided = []
+    for device, runner in runners.items():
+        with runner.pool() as pool:
+            for outcome in (tuned for tuned in outcomes if tuned.device == device):
+                again = _repeat(outcome, pool, acceptance(outcome.name))
+                on_outcome(again)
+                decided.append(again)
+    return decided
+
+
+def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
+    """Return a runner for each device of the outcomes; raise UsageError if an outcome cannot run
+    on this machine."""
+    runners = {o.device: LocalRunner([device_of(o)]) for o in outcomes}
+    for outcome in outcomes:
+        _check_runs(outcome, runners[outcome.device].infos[0])
+    return runners
+
+
+def device_of(outcome: Outcome) -> str:
+    """Return the device of an outcome; if it is missing, one of the same architecture."""
+    kind = devices.registry.get(outcome.device.partition(":")[0])
+    infos = kind.infos() if kind.available() is None else []
+    alike = [info.name for info in infos if info.arch == outcome.arch]
+    if alike and outcome.device not in [info.name for info in infos]:
+        return alike[0]
+    return outcome.device
+
+
+def _check_runs(outcome: Outcome, info: DeviceInfo) -> None:
+    if info.arch != outcome.arch:
+        raise UsageError(f"{info.name} is {info.arch}, but the kernel was tuned for {outcome.arch}")
+    for choice in (outcome.tuned, outcome.reference):
+        backend = backends.find(choice.backend)
+        reason = backend.available() or backend.supports(outcome.problem, info)
+        if reason is not None:
+            raise UsageError(reason)
+
+
+def _repeat(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
+    plan = TunePlan(
+        name=outcome.name,
+        problem=outcome.problem,
+        backend=outcome.tuned.backend,
+        reference_backend=outcome.reference.backend,
+        reference_config=outcome.reference.config,
+        acceptance=dataclasses.replace(acceptance, finalists=1),
+        count=outcome.count,
+        share=outcome.share,
+        blas=outcome.blas,
+    )
+    finalist = Trial(
+        config=outcome.tuned.config,
+        step="full",
+        status=Status.OK,
+        seconds=math.inf,  # the earlier time must not count as a search time of this machine
+    )
+    with tempfile.TemporaryDirectory(prefix="kmark-") as temporary:
+        journal = Journal(Path(temporary) / f"{outcome.name}.jsonl")
+        try:
+            work = finals(plan, pool.devices[0].info, journal, [finalist], outcome.evaluations)
+            again = _measure(work, plan, pool, journal)
+        finally:
+            journal.close()
+    if has_other_kernel(outcome, again):
+        reason = Reason(
+            "another-kernel", now=again.tuned.kernel.name, was=outcome.tuned.kernel.name
+        )
+        return dataclasses.replace(again, kept=False, reason=reason)
+    return again
+
+
+def has_other_kernel(outcome: Outcome, again: Outcome) -> bool:
+    """Return whether the kernel has another name now than when it was tuned."""
+    before, now = outcome.tuned.kernel.name, again.tuned.kernel.name
+    return bool(before and now and before != now)
+
+
+def _measure(work: Work[Outcome], plan: TunePlan, pool: Pool, journal: Journal) -> Outcome:
+    (device,) = pool.devices
+    while True:
+        try:
+            measured = next(work)
+        except StopIteration as stop:
+            outcome: Outcome = stop.value
+            return outcome
+        for request in measured.requests:
+            result = pool.call(MeasureCase(case=request.case, process=request.process))
+            if device.lost:
+                raise KernelmarkError(f"{device.info.name} cannot be used: {device.lost}")
+            journal.record(trial_of(request, result, plan))

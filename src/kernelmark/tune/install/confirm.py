@@ -24,12 +24,11 @@ from pathlib import Path
 from kernelmark.core import codec
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
-from kernelmark.tune.install.emitters._blas import blas_call
-from kernelmark.tune.install.emitters.base import Emitter, Override, Unfit
-from kernelmark.tune.install.recompare import device_of
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.install.apply import device_of
+from kernelmark.tune.install.emitters.base import CannotWrite, Emitter, Override
+from kernelmark.tune.install.emitters.blas import blas_call
+from kernelmark.tune.records.results import Outcome
 
 TIMEOUT_S = 300.0
 _LOG = "hipblaslt.log"
@@ -79,7 +78,7 @@ def check_file(emitter: Emitter, path: Path) -> Override:
     if `path` is missing."""
     if emitter.override is None:
         raise UsageError(
-            Reason("format-not-read", format=emitter.name),
+            f"no library reads {emitter.name} files by itself",
             hint="kmark tune apply measures its winners through kernelmark",
         )
     built = emitter.override.built
@@ -88,10 +87,9 @@ def check_file(emitter: Emitter, path: Path) -> Override:
         hint = f"build {emitter.override.backend} from {emitter.name} files, and name the folder"
         hint += " of the built library"
     if not path.exists():
-        missing = Reason("file-missing", file=str(path))
-        raise UsageError(Reason("no-folder", folder=str(path)) if built else missing, hint=hint)
+        raise UsageError(f"there is no {'folder' if built else 'file'} {path}", hint=hint)
     if built and not any(path.rglob(built)):
-        raise UsageError(Reason("library-not-built", folder=str(path), pattern=built), hint=hint)
+        raise UsageError(f"{path} has no built library ({built})", hint=hint)
     return emitter.override
 
 
@@ -102,23 +100,21 @@ def _confirmed(
         return Confirmation(outcome=outcome, proof=Proof.ABSENT)
     try:
         call = blas_call(outcome)
-    except Unfit as error:
+    except CannotWrite as error:
         return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=error.reason)
-    found = _run(override, outcome, call, path, timeout_s)
-    if not found:
-        found = "the library logged no kernel"
-    if isinstance(found, str):
-        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=found)
+    ran = _run(override, outcome, call, path, timeout_s) or "the library logged no kernel"
+    if isinstance(ran, str):
+        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=ran)
     proof = Proof.IGNORED
-    if found == [outcome.tuned.kernel.name]:
+    if ran == [outcome.tuned.kernel.name]:
         # The library's default may be the same kernel. A default that is not logged (rocBLAS's
         # gemv) is another kernel, since the tuned one was logged.
         alone = _run(override, outcome, call, None, timeout_s)
         if isinstance(alone, str):
             detail = f"without the file: {alone}"
             return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
-        proof = Proof.UNPROVEN if alone == found else Proof.CONFIRMED
-    return Confirmation(outcome=outcome, proof=proof, ran=", ".join(found))
+        proof = Proof.UNPROVEN if alone == ran else Proof.CONFIRMED
+    return Confirmation(outcome=outcome, proof=proof, ran=", ".join(ran))
 
 
 def _run(

@@ -11,6 +11,7 @@ file.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,6 @@ from typing import Any, Literal
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
-from kernelmark.core.reason import Reason
 from kernelmark.tune.install.aiter_config import Finding, Lint, check_settings, once
 
 Style = Literal["vllm", "sglang"]
@@ -97,11 +97,11 @@ def parse_name(name: str) -> Shape | None:
 
 def parse(text: str, file: str, style: Style) -> dict[int, Mapping[str, Any]]:
     """Parse the entries of a file, in order; raise UsageError where the library's reader fails."""
+    shape = parse_name(PurePath(file).name)
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
             raise ValueError("not an object")
-        shape = parse_name(PurePath(file).name)
         if style == "vllm" and not (shape and shape.k):
             document.pop(_TRITON, None)
         nulls = shape is not None and shape.dtype == _CHANNELWISE
@@ -109,20 +109,13 @@ def parse(text: str, file: str, style: Style) -> dict[int, Mapping[str, Any]]:
             int(key): {} if nulls and value is None else value for key, value in document.items()
         }
     except (ValueError, RecursionError) as error:
-        cause = Reason("unreadable", by=style, error=str(error))
-        raise UsageError(Reason("in-file", file=file, cause=cause)) from None
+        raise UsageError(f"{file}: cannot be read by {style}: {error}") from None
+    needs_block_k = style == "sglang" and shape is not None and shape.raised
     for key, value in entries.items():
         if not isinstance(value, dict):
-            cause = Reason("bucket-not-object", name=str(key), given=repr(value))
-            raise UsageError(Reason("in-file", file=file, cause=cause))
-        if (
-            style == "sglang"
-            and shape
-            and shape.raised
-            and not isinstance(value.get(_BLOCK_K), int)
-        ):
-            cause = Reason("unreadable", by=style, error=f"{key} has no {_BLOCK_K}")
-            raise UsageError(Reason("in-file", file=file, cause=cause))
+            raise UsageError(f"{file}: {key} is {value!r} and not an object of settings")
+        if needs_block_k and not isinstance(value.get(_BLOCK_K), int):
+            raise UsageError(f"{file}: cannot be read by {style}: {key} has no {_BLOCK_K}")
     return entries
 
 
@@ -156,7 +149,7 @@ def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path 
     folders = list(_folders(root, triton)) if style == "sglang" and shape.experts else [root]
     file = next((folder / name for folder in folders if (folder / name).is_file()), None)
     if file is None and shape.down:
-        return find_file(root, _up_projection(shape), style, triton)
+        return find_file(root, dataclasses.replace(shape, down=False), style, triton)
     return file
 
 
@@ -181,9 +174,9 @@ def lint(root: Path) -> Lint:
     shapes = {path: parse_name(path.name) for path in sorted(root.rglob("*.json"))}
     files = {path: shape for path, shape in shapes.items() if shape}
     findings = [
-        Finding(file=str(path.relative_to(root)), place=place, text=text)
+        Finding(file=str(path.relative_to(root)), entry=entry, text=text)
         for path, shape in files.items()
-        for place, text in _check(path, shape)
+        for entry, text in _check(path, shape)
     ]
     return Lint(files=len(files), findings=tuple(findings))
 
@@ -210,7 +203,7 @@ def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
         yield "", f"is not JSON: {error}"
         return
     except UsageError as error:
-        yield "", error.message.fields["cause"]
+        yield "", str(error.message).removeprefix(f"{path.name}: ")
         return
     if not entries:
         yield "", "holds no entry"
@@ -231,18 +224,6 @@ def _raise_block_k(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, An
     if shape.device.startswith("NVIDIA") and of_scale % block_k == 0:
         return settings
     return {**settings, _BLOCK_K: of_scale}
-
-
-def _up_projection(shape: Shape) -> Shape:
-    return Shape(
-        n=shape.n,
-        k=shape.k,
-        experts=shape.experts,
-        device=shape.device,
-        dtype=shape.dtype,
-        block=shape.block,
-        per_channel=shape.per_channel,
-    )
 
 
 def _folders(root: Path, triton: str) -> Iterator[Path]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from kernelmark.core.units import time_text
 from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import TuningFolder, unreadable
-from kernelmark.tune.plans.plan import ALPHA, Acceptance, Budget, TunePlan
+from kernelmark.tune.plans.plan import ALPHA, Acceptance, Budget, TunePlan, value_text
 
 _NAMES_A_FILE = re.compile(rb'\.(py|cu|hip)"')
 
@@ -114,16 +113,6 @@ def _comment(words: str) -> list[str]:
     )
 
 
-def value_text(value: ConfigValue) -> str:
-    """Return a value as TOML that parses back to the same value and type."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # JSON does not escape DEL; TOML requires it.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
-
-
 def key_text(key: str) -> str:
     return key if _BARE_KEY.match(key) else value_text(key)
 
@@ -151,48 +140,43 @@ def table_text(items: Mapping[str, ConfigValue]) -> list[str]:
 
 def read(path: Path) -> TunePlan:
     """Load a plan; raise UsageError with the file and key if it is invalid."""
-    document = _document(path)
-    file = str(path)
-    _check_keys(document, _TOP, file, "")
-    reference = _table(document, "reference", file)
-    _check_keys(reference, _REFERENCE, file, "reference.")
-    name = _text(document, "name", file, path.stem)
+    plan = _Table(_document(path), path)
+    plan.check_keys(_TOP)
+    reference = plan.table("reference")
+    reference.check_keys(_REFERENCE)
+    name = plan.text("name", path.stem)
     if name != path.stem:
         raise UsageError(
-            Reason("plan-name-differs", file=file, given=name),
-            hint=f'write name = "{path.stem}", or rename the file',
+            f"{path}: its name is {name!r}", hint=f'write name = "{path.stem}", or rename the file'
         )
-    backend = _backend(document, "backend", file, "")
-    strategy = _text(document, "strategy", file, "kmark")
+    backend = plan.backend()
+    strategy = plan.text("strategy", "kmark")
     if strategy not in strategies.registry:
         known = ", ".join(strategies.registry.names())
-        raise UsageError(
-            Reason("value-unknown", file=file, key="strategy", given=repr(strategy)),
-            hint=f"known: {known}",
-        )
+        raise plan.error("strategy", f"{strategy!r} is not known", f"known: {known}")
     return TunePlan(
         name=name,
-        problem=_problem(document, file, backend),
+        problem=_problem(plan, backend),
         backend=backend,
-        reference_backend=_backend(reference, "backend", file, "reference.", backend),
-        reference_config=_config(_table(reference, "config", file, "reference."), file),
-        arch=_text(document, "arch", file, ""),
+        reference_backend=reference.backend(backend),
+        reference_config=FrozenDict(reference.table("config").simple_values()),
+        arch=plan.text("arch", ""),
         strategy=strategy,
-        seed=_whole(document, "seed", file, 1, least=0),
-        budget=_numbers(Budget, _table(document, "budget", file), file, "budget"),
-        acceptance=_numbers(Acceptance, _table(document, "acceptance", file), file, "acceptance"),
-        space=_values(_table(document, "space", file), file),
-        count=_whole(document, "count", file, 1, least=1),
-        share=_real(document, "share", file, 0.0, most=1.0),
-        reference_s=_real(reference, "time_s", file, 0.0, prefix="reference."),
-        blas=_words(_table(document, "blas", file), file),
+        seed=plan.whole("seed", 1, least=0),
+        budget=plan.table("budget").numbers(Budget),
+        acceptance=plan.table("acceptance").numbers(Acceptance),
+        space=plan.table("space").lists(),
+        count=plan.whole("count", 1, least=1),
+        share=plan.real("share", 0.0, most=1.0),
+        reference_s=reference.real("time_s", 0.0),
+        blas=plan.table("blas").texts(),
     )
 
 
 def target(path: Path) -> tuple[str, str]:
     """Return the backend and the architecture of a plan's file, without checking other keys."""
-    document, file = _document(path), str(path)
-    return _backend(document, "backend", file, ""), _text(document, "arch", file, "")
+    plan = _Table(_document(path), path)
+    return plan.backend(), plan.text("arch", "")
 
 
 def learn_ops(folder: TuningFolder) -> None:
@@ -212,184 +196,121 @@ def too_few(rounds: int) -> Reason | None:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    anew = f"'kmark tune plan {path.parent.parent} -b BACKEND' writes it anew"
     try:
         return parse_toml(read_whole(path).decode())
     except FileNotFoundError:
-        raise UsageError(Reason("file-missing", file=str(path)), hint=_rewrite_hint(path)) from None
+        raise UsageError(f"there is no file {path}", hint=anew) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise UsageError(
-            Reason("file-not-utf8", file=str(path)), hint=f"delete it: {_rewrite_hint(path)}"
-        ) from None
+        raise UsageError(f"{path}: is not UTF-8 text", hint=f"delete it: {anew}") from None
     except ValueError as error:
         raise UsageError(
-            Reason("file-not-toml", file=str(path), error=str(error)),
-            hint=f"fix that line, or delete the file: {_rewrite_hint(path)}",
+            f"{path}: is not TOML: {error}", hint=f"fix that line, or delete the file: {anew}"
         ) from None
 
 
-def _rewrite_hint(path: Path) -> str:
-    return f"'kmark tune plan {path.parent.parent} -b BACKEND' writes it anew"
-
-
-def _check_keys(table: Mapping[str, Any], names: tuple[str, ...], file: str, prefix: str) -> None:
-    for key in table:
-        if key not in names:
-            raise UsageError(
-                Reason("key-unknown", file=file, key=f"{prefix}{key}"),
-                hint=f"known: {', '.join(names)}",
-            )
-
-
-def _table(table: Mapping[str, Any], key: str, file: str, prefix: str = "") -> dict[str, Any]:
-    value = table.get(key, {})
-    if not isinstance(value, dict):
-        raise UsageError(
-            Reason("value-not-table", file=file, key=f"{prefix}{key}"),
-            hint=f"begin it with [{prefix}{key}]",
-        )
-    return value
-
-
-def _text(
-    table: Mapping[str, Any], key: str, file: str, default: str | None, prefix: str = ""
-) -> str:
-    value = table.get(key, default)
-    if value is None:
-        raise UsageError(
-            Reason("key-missing", file=file, key=f"{prefix}{key}"),
-            hint=f"write it there, or delete the file: {_rewrite_hint(Path(file))}",
-        )
-    if not isinstance(value, str):
-        raise UsageError(
-            Reason("value-not-text", file=file, key=f"{prefix}{key}", given=repr(value)),
-            hint=f'write {key} = "{value}"',
-        )
-    return value
-
-
-def _backend(
-    table: Mapping[str, Any], key: str, file: str, prefix: str, default: str | None = None
-) -> str:
-    name = _text(table, key, file, default, prefix)
-    if name not in backends.registry and not backends.is_file(name):
-        known = ", ".join(backends.registry.names())
-        raise UsageError(
-            Reason("value-unknown", file=file, key=f"{prefix}{key}", given=repr(name)),
-            hint=f"known: {known}, or a .py, .cu or .hip file of your own",
-        )
-    return name
-
-
-def _problem(document: Mapping[str, Any], file: str, backend: str) -> Problem:
-    key = _text(document, "problem", file, None)
+def _problem(plan: _Table, backend: str) -> Problem:
+    key = plan.text("problem")
     if key.split(" ", 1)[0] not in ops.registry and backends.is_file(backend):
         backends.find(backend)  # its file may define the op
     try:
         return ops.parse(key)
     except KernelmarkError as error:
-        raise UsageError(
-            Reason("value-refused", file=file, key="problem", cause=error.message),
-            hint=error.hint or "kmark list ops says what a problem may be",
-        ) from None
+        hint = error.hint or "kmark list ops says what a problem may be"
+        raise plan.error("problem", error.message, hint) from None
 
 
-def _whole(
-    table: Mapping[str, Any], key: str, file: str, default: int, *, least: int, prefix: str = ""
-) -> int:
-    value = table.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(
-            Reason(
-                "value-not-whole",
-                file=file,
-                key=f"{prefix}{key}",
-                given=repr(value),
-                least=least,
-            ),
-            hint=f"usual is {key} = {default}",
-        )
-    return value
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a plan's file, whose values are checked when they are read."""
 
+    values: Mapping[str, Any]
+    path: Path
+    prefix: str = ""
 
-def _real(
-    table: Mapping[str, Any],
-    key: str,
-    file: str,
-    default: float,
-    *,
-    most: float = math.inf,
-    prefix: str = "",
-) -> float:
-    value = table.get(key, default)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    # An integer of 400 digits overflows a float. The bounds also reject inf and nan.
-    if not number or not 0 <= value <= min(most, sys.float_info.max):
-        where = {"file": file, "key": f"{prefix}{key}", "given": repr(value)[:40]}
-        raise UsageError(
-            Reason("value-not-number", **where, least=0)
-            if math.isinf(most)
-            else Reason("value-out-of-range", **where, least=0, most=most),
-            hint=f"usual is {key} = {default!r}",
-        )
-    return float(value)
+    def error(self, key: str, problem: str, hint: str) -> UsageError:
+        return UsageError(f"{self.path}: {self.prefix}{key}: {problem}", hint=hint)
 
+    def check_keys(self, names: Sequence[str]) -> None:
+        for key in self.values:
+            if key not in names:
+                raise self.error(key, "is not a known key", f"known: {', '.join(names)}")
 
-def _numbers(kind: type[Limits], table: Mapping[str, Any], file: str, section: str) -> Limits:
-    """Parse a table into a Budget or Acceptance; each number has the type of its default."""
-    defaults = kind()
-    prefix = f"{section}."
-    _check_keys(table, tuple(field.name for field in fields(kind)), file, prefix)
-    numbers: dict[str, Any] = {}
-    for key in table:
-        default = getattr(defaults, key)
-        if isinstance(default, int):
-            least = _LEAST.get(key, 1)
-            numbers[key] = _whole(table, key, file, default, least=least, prefix=prefix)
-        else:
-            numbers[key] = _real(table, key, file, default, prefix=prefix)
-    if reason := too_few(numbers.get("rounds", LEAST_ROUNDS)):
-        raise UsageError(
-            Reason("value-refused", file=file, key=f"{prefix}rounds", cause=reason),
-            hint=f"write rounds = {LEAST_ROUNDS}, or more",
-        )
-    return kind(**numbers)
+    def table(self, key: str) -> _Table:
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.error(key, "is not a table", f"begin it with [{self.prefix}{key}]")
+        return _Table(value, self.path, f"{self.prefix}{key}.")
 
-
-def _config(table: Mapping[str, Any], file: str) -> Config:
-    for key, value in table.items():
-        _check_simple(value, file, f"reference.config.{key}")
-    return FrozenDict(table)
-
-
-def _values(table: Mapping[str, Any], file: str) -> Mapping[str, tuple[ConfigValue, ...]]:
-    for key, values in table.items():
-        if not isinstance(values, list) or not values:
-            raise UsageError(
-                Reason("value-not-list", file=file, key=f"space.{key}", given=repr(values)),
-                hint=f"write {key} = [16, 32]; without the line all values may be tried",
-            )
-        for value in values:
-            _check_simple(value, file, f"space.{key}")
-    return FrozenDict({key: tuple(values) for key, values in table.items()})
-
-
-def _check_simple(value: object, file: str, key: str) -> None:
-    if not isinstance(value, str | int | float) or (
-        isinstance(value, float) and not math.isfinite(value)
-    ):
-        raise UsageError(
-            Reason("value-not-simple", file=file, key=key, given=repr(value)),
-            hint='write 16, "wide" or true',
-        )
-
-
-def _words(table: Mapping[str, Any], file: str) -> Mapping[str, str]:
-    for key, value in table.items():
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a string; without a default, it is required."""
+        value = self.values.get(key, default)
+        if value is None:
+            anew = f"'kmark tune plan {self.path.parent.parent} -b BACKEND' writes it anew"
+            raise self.error(key, "is missing", f"write it there, or delete the file: {anew}")
         if not isinstance(value, str):
-            raise UsageError(
-                Reason("value-not-text", file=file, key=f"blas.{key}", given=repr(value)),
-                hint=f'write {key} = "{value}"',
-            )
-    return FrozenDict(table)
+            raise self.error(key, f"{value!r} is not text", f'write {key} = "{value}"')
+        return value
+
+    def texts(self) -> Mapping[str, str]:
+        return FrozenDict({key: self.text(key) for key in self.values})
+
+    def backend(self, default: str | None = None) -> str:
+        name = self.text("backend", default)
+        if name not in backends.registry and not backends.is_file(name):
+            hint = f"known: {', '.join(backends.registry.names())}, or a .py, .cu or .hip file"
+            raise self.error("backend", f"{name!r} is not known", f"{hint} of your own")
+        return name
+
+    def whole(self, key: str, default: int, *, least: int) -> int:
+        value = self.values.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            problem = f"{value!r} is not a whole number of at least {least}"
+            raise self.error(key, problem, f"usual is {key} = {default}")
+        return value
+
+    def real(self, key: str, default: float, *, most: float = math.inf) -> float:
+        value = self.values.get(key, default)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        # An integer of 400 digits overflows a float. The bounds also reject inf and nan.
+        if not number or not 0 <= value <= min(most, sys.float_info.max):
+            limits = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
+            problem = f"{repr(value)[:40]} is not a number {limits}"
+            raise self.error(key, problem, f"usual is {key} = {default!r}")
+        return float(value)
+
+    def numbers(self, kind: type[Limits]) -> Limits:
+        """Parse a Budget or Acceptance; each number has the type of its default."""
+        self.check_keys([field.name for field in fields(kind)])
+        numbers: dict[str, Any] = {}
+        for key in self.values:
+            default = getattr(kind(), key)
+            if isinstance(default, int):
+                numbers[key] = self.whole(key, default, least=_LEAST.get(key, 1))
+            else:
+                numbers[key] = self.real(key, default)
+        if reason := too_few(numbers.get("rounds", LEAST_ROUNDS)):
+            raise self.error("rounds", reason, f"write rounds = {LEAST_ROUNDS}, or more")
+        return kind(**numbers)
+
+    def lists(self) -> Mapping[str, tuple[ConfigValue, ...]]:
+        for key, values in self.values.items():
+            if not isinstance(values, list) or not values:
+                hint = f"write {key} = [16, 32]; without the line all values may be tried"
+                raise self.error(key, f"{values!r} is not a list of values", hint)
+            for value in values:
+                self._check_simple(key, value)
+        return FrozenDict({key: tuple(values) for key, values in self.values.items()})
+
+    def simple_values(self) -> Mapping[str, ConfigValue]:
+        for key, value in self.values.items():
+            self._check_simple(key, value)
+        return self.values
+
+    def _check_simple(self, key: str, value: object) -> None:
+        simple = isinstance(value, str | int | float)
+        if not simple or (isinstance(value, float) and not math.isfinite(value)):
+            problem = f"{value!r} is not text, a number or a truth value"
+            raise self.error(key, problem, 'write 16, "wide" or true')

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.stats.interval import Interval
 from kernelmark.tune.folder import hinted, unreadable, write_whole
@@ -26,13 +25,6 @@ from kernelmark.workloads.workload import Workload
 
 _US = 1e6
 _DIGITS = 6  # after the decimal point
-COLUMNS = (
-    *("problem", "count", "time_us", "low_us", "high_us", "total_us"),
-    *("pct_of_total", "cumulative_pct", "selected", "threshold_pct", "status", "reason"),
-    *("backend", "version", "device", "model", "arch", "timing", "run"),
-)
-_Line = Mapping[str, Any]  # file and line, as fields of a reason
-_LATER = ("threshold_pct",)  # columns that older versions did not write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,31 +160,12 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) ->
 
 def records(found: Summary) -> list[dict[str, str | int | float | None]]:
     """Return the rows of summary.csv, one per problem."""
-    basis = found.basis
-    return [
-        {
-            "problem": cost.problem.key,
-            "count": cost.count,
-            "time_us": _us(cost.time_s),
-            "low_us": _us(cost.low_s),
-            "high_us": _us(cost.high_s),
-            "total_us": _us(cost.total_s),
-            "pct_of_total": round(100 * cost.share, _DIGITS),
-            "cumulative_pct": round(100 * cost.cumulative, _DIGITS),
-            "selected": "yes" if cost.selected else "no",
-            "threshold_pct": found.thr,
-            "status": cost.status.value if cost.status else "",
-            "reason": cost.reason,
-            "backend": basis.backend,
-            "version": basis.version,
-            "device": basis.device,
-            "model": basis.model,
-            "arch": basis.arch,
-            "timing": basis.timing,
-            "run": cost.run,
-        }
+    every = {name: getattr(found.basis, name) for name in _BASIS} | {"threshold_pct": found.thr}
+    rows = [
+        every | {name: c.cell(getattr(cost, c.field)) for name, c in _CELLS.items()}
         for cost in found.costs
     ]
+    return [{name: row[name] for name in COLUMNS} for row in rows]
 
 
 def write(path: Path, found: Summary) -> None:
@@ -216,85 +189,74 @@ def _read(path: Path) -> Summary | None:
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
+        raise UsageError(f"{path}: is not UTF-8 text") from None
     except csv.Error as error:
-        reason = Reason("line-not-csv", file=str(path), line=reader.line_num, error=str(error))
-        raise UsageError(reason) from None
+        raise UsageError(f"{path}: line {reader.line_num}: is not CSV: {error}") from None
     if not rows:
         return None
-    number, first = rows[0]
-    if missing := [name for name in COLUMNS if name not in first and name not in _LATER]:
-        raise UsageError(Reason("column-missing", file=str(path), column=missing[0]))
-    costs = [_cost(row, {"file": str(path), "line": number}) for number, row in rows]
-    basis = Basis(**{name: first[name] or "" for name in _BASIS})
-    thr = _real(
-        first.get("threshold_pct") or "", "threshold_pct", {"file": str(path), "line": number}
+    first = rows[0][1]
+    if missing := [name for name in COLUMNS if name not in first and name != "threshold_pct"]:
+        raise UsageError(f"{path}: has no column {missing[0]}")
+    costs = []
+    for line, row in rows:
+        values = {
+            column.field: _value(path, line, name, row.get(name) or "", column.value)
+            for name, column in _CELLS.items()
+            if column.value is not None
+        }
+        costs.append(Cost(**values))
+    # Older versions did not write the threshold.
+    threshold = first.get("threshold_pct") or ""
+    thr = _value(path, rows[0][0], "threshold_pct", threshold, _number)
+    return Summary(
+        basis=Basis(**{name: first[name] or "" for name in _BASIS}),
+        costs=tuple(costs),
+        thr=None if math.isnan(thr) else thr,
     )
-    return Summary(basis=basis, costs=tuple(costs), thr=None if math.isnan(thr) else thr)
 
 
-_BASIS = ("backend", "version", "device", "model", "arch", "timing")
-
-
-def _cost(row: Mapping[str, str | None], where: _Line) -> Cost:
-    cells = {name: row.get(name) or "" for name in COLUMNS}
-
-    def seconds(name: str) -> float:
-        return _real(cells[name], name, where) / _US
-
-    def share(name: str) -> float:
-        return _real(cells[name], name, where, needed=True) / 100
-
-    if cells["selected"] not in ("yes", "no"):
-        raise UsageError(
-            Reason("cell-not-yes-or-no", **where, column="selected", given=cells["selected"]),
-            hint="write yes or no",
-        )
+def _value(path: Path, line: int, name: str, cell: str, parse: Callable[[str], Any]) -> Any:
     try:
-        problem = ops.parse(cells["problem"])
+        return parse(cell)
     except KernelmarkError as error:
-        raise UsageError(
-            Reason("cell-refused", **where, column="problem", cause=error.message), hint=error.hint
-        ) from None
-    return Cost(
-        problem=problem,
-        count=_whole(cells["count"], "count", where),
-        status=_status(cells["status"], where),
-        time_s=seconds("time_us"),
-        low_s=seconds("low_us"),
-        high_s=seconds("high_us"),
-        reason=cells["reason"],
-        run=cells["run"],
-        share=share("pct_of_total"),
-        cumulative=share("cumulative_pct"),
-        selected=cells["selected"] == "yes",
-    )
+        raise UsageError(f"{path}: line {line}: {name}: {error.message}", hint=error.hint) from None
+    except ValueError as error:
+        raise UsageError(f"{path}: line {line}: {name} is {cell!r}, {error}") from None
 
 
-def _whole(text: str, name: str, where: _Line) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(Reason("cell-not-whole", **where, column=name, given=text))
-    return int(text)
-
-
-def _real(text: str, name: str, where: _Line, *, needed: bool = False) -> float:
-    """Parse a number; an empty cell is NaN unless `needed`."""
-    if not text and not needed:
-        return math.nan
+def _number(cell: str) -> float:
+    """Parse a number; an empty cell is NaN."""
     try:
-        value = float(text)
+        value = float(cell or "nan")
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(Reason("cell-not-number", **where, column=name, given=text))
+        value = math.inf
+    if math.isinf(value) or (cell and math.isnan(value)):
+        raise ValueError("not a number")
     return value
 
 
-def _status(text: str, where: _Line) -> Status | None:
-    known = tuple(status.value for status in Status)
-    if text and text not in known:
-        raise UsageError(Reason("cell-unknown", **where, column="status", given=text, known=known))
-    return Status(text) if text else None
+def _fraction(cell: str) -> float:
+    if not cell:
+        raise ValueError("not a number")
+    return _number(cell) / 100
+
+
+def _count(cell: str) -> int:
+    if not (cell.isascii() and cell.isdigit()):
+        raise ValueError("not a whole number")
+    return int(cell)
+
+
+def _is_selected(cell: str) -> bool:
+    if cell not in ("yes", "no"):
+        raise ValueError("neither yes nor no")
+    return cell == "yes"
+
+
+def _status(cell: str) -> Status | None:
+    if cell and cell not in tuple(Status):
+        raise ValueError(f"not one of {', '.join(Status)}")
+    return Status(cell) if cell else None
 
 
 def _us(seconds: float) -> float | None:
@@ -302,5 +264,41 @@ def _us(seconds: float) -> float | None:
     return round(seconds * _US, _DIGITS) if math.isfinite(seconds) else None
 
 
+def _pct(share: float) -> float:
+    return round(100 * share, _DIGITS)
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the file: the field of a cost, its cell, and the value of a cell (None: it is
+    computed)."""
+
+    field: str
+    cell: Callable[[Any], str | int | float | None]
+    value: Callable[[str], Any] | None
+
+
+_CELLS = {
+    "problem": _Column("problem", lambda problem: problem.key, ops.parse),
+    "count": _Column("count", int, _count),
+    "time_us": _Column("time_s", _us, lambda cell: _number(cell) / _US),
+    "low_us": _Column("low_s", _us, lambda cell: _number(cell) / _US),
+    "high_us": _Column("high_s", _us, lambda cell: _number(cell) / _US),
+    "total_us": _Column("total_s", _us, None),
+    "pct_of_total": _Column("share", _pct, _fraction),
+    "cumulative_pct": _Column("cumulative", _pct, _fraction),
+    "selected": _Column("selected", lambda selected: "yes" if selected else "no", _is_selected),
+    "status": _Column("status", lambda status: status.value if status else "", _status),
+    "reason": _Column("reason", str, str),
+    "run": _Column("run", str, str),
+}
+_BASIS = ("backend", "version", "device", "model", "arch", "timing")
+COLUMNS = (
+    *("problem", "count", "time_us", "low_us", "high_us", "total_us"),
+    *("pct_of_total", "cumulative_pct", "selected", "threshold_pct", "status", "reason"),
+    *(*_BASIS, "run"),
+)

@@ -25,7 +25,7 @@ from kernelmark.core.plausible import is_time
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
 from kernelmark.tune.plans.plan import TunePlan
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 
 COMPILE = "compile"  # the step of a trial that was not timed
 FINAL_STEP = "final "  # prefix of the steps of finals

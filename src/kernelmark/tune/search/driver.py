@@ -28,7 +28,7 @@ from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.runners.possible import flag_impossible
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.journal import Journal, Trial, out_of_minutes
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 from kernelmark.tune.search.evaluate import (
     Request,
     Round,
@@ -37,10 +37,8 @@ from kernelmark.tune.search.evaluate import (
     static_reason,
     trial_of,
 )
-from kernelmark.tune.search.events import Began, Ended, Event, Expected, Retired, Tried
-from kernelmark.tune.search.session import Pipeline, Session
-from kernelmark.tune.search.tally import Tally
-from kernelmark.tune.search.transfer import Winner
+from kernelmark.tune.search.progress import Began, Ended, Event, Expected, Retired, Tally, Tried
+from kernelmark.tune.search.session import Pipeline, Session, Winner
 
 # Sessions that are open on a device at once: enough that one of them has something to time.
 OPEN = 6

@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelmark import backends, ops
+from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
+from kernelmark.core.timing import Timing
+from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.ops._own import OwnOp
-from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.stats.paired import least_rounds, signed_rank
+from kernelmark.tune.plans.plan import ALPHA, Acceptance, TunePlan
 from kernelmark.tune.records.journal import (
     FINAL_STEP,
     OF_THE_MACHINE,
@@ -34,8 +38,7 @@ from kernelmark.tune.records.journal import (
     Trial,
     is_screening,
 )
-from kernelmark.tune.records.outcome import Choice, Outcome
-from kernelmark.tune.search.accept import Score, decide, disturbance
+from kernelmark.tune.records.results import Choice, Outcome
 from kernelmark.tune.search.evaluate import (
     Request,
     Round,
@@ -45,8 +48,15 @@ from kernelmark.tune.search.evaluate import (
     uses_cpu_time,
 )
 
+# Largest high / low of an interval. Wider ones come from a busy machine, not from the kernel.
+_WIDEST = 2.0
+# Largest time of the final / time in the search. Both are timed in the same way: of 143 winners on
+# an H200 none exceeded 1.05, while other processes slow a CPU down several times.
+_LONGEST = 1.5
+_US = 1e-6
+_RULE = GoldenTot()
 _SCREENINGS = 2  # once forwards, once backwards
-# Largest number of sets of a plan's rounds, and the verdicts after which another set is measured.
+# Largest number of sets of a plan's rounds, and the decisions after which another set is measured.
 _MOST_SETS = 3
 _UNDECIDED = ("disturbed", "too-noisy", "not-faster")
 _FIRST_SEED = 1001  # for other inputs than the search, which uses seed 1
@@ -65,6 +75,105 @@ _GEMM_STEPS = (
     *({"m": 1}, {"n": -1}, {"m": -1}, {"n": 3}, {"m": 5, "n": 7}),
     *({"n": 16}, {"m": 16}, {"n": 64}, {"m": 64, "n": 64}),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The ratio reference time / finalist time, over the rounds in which both succeeded."""
+
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, log_ratios: Sequence[float], looks: int = 1) -> Score | None:
+        """Return the score from the logarithm of each round's ratio; None without rounds.
+
+        `looks` is the number of times the rounds were judged, including this one. Repeated looks
+        raise the chance of a false positive, so alpha is divided by it (Bonferroni)."""
+        if not log_ratios:
+            return None
+        interval = signed_rank(log_ratios, ALPHA / looks)
+        return cls(
+            ratio=math.exp(interval.centre),
+            low=0.0 if interval.low == -math.inf else math.exp(interval.low),
+            high=math.exp(interval.high),
+            rounds=len(log_ratios),
+        )
+
+
+def disturbance(
+    trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float, cpu_time: bool
+) -> Reason | None:
+    """Return a reason if other work disturbed the `trials` of a final, else None.
+
+    Other work only makes times longer, so a final that is faster than the search is not a sign.
+    `cpu_time` excludes other processes on the core, so their load alone is not a disturbance.
+    """
+    loads = [trial.load for trial in trials if trial.load is not None]
+    load = statistics.fmean(loads) if loads else 0.0
+    if load > LOAD_SHARE * cores and not cpu_time:
+        return Reason("load-in-final", load=load, cores=cores)
+    if final_s > _LONGEST * searched_s:
+        return Reason("slower-than-searched", final_s=final_s, searched_s=searched_s)
+    return None
+
+
+def decide(
+    acceptance: Acceptance,
+    *,
+    reference: Choice,
+    tuned: Choice,
+    score: Score | None,
+    fault: Reason | None,
+    reference_fault: Reason | None,
+    disturbed: Reason | None = None,
+) -> tuple[bool, Reason]:
+    """Return whether the tuned config is kept, and why."""
+    if fault is not None:
+        return False, Reason("not-verified", cause=fault)
+    if score is None:
+        cause = reference_fault or Reason("nothing-measured")
+        return False, Reason("reference-without-time", cause=cause)
+    if disturbed is not None:
+        return False, Reason("disturbed", cause=disturbed)
+    if reference.median_s < _RULE.ignore_below_us * _US:
+        least_us = _RULE.ignore_below_us
+        return False, Reason("too-small", reference_s=reference.median_s, least_us=least_us)
+    gain_s, rounds = reference.median_s - tuned.median_s, score.rounds
+    shown = {
+        "ratio": score.ratio,
+        "low": score.low,
+        "high": score.high,
+        "rounds": rounds,
+        "gain_s": gain_s,
+        "reference_fault": reference_fault,
+    }
+    if score.high < 1.0:
+        return False, Reason("slower", **shown)
+    if score.low <= 1.0:
+        few = least_rounds(ALPHA)
+        return False, Reason("not-faster", least=few if rounds < few else None, **shown)
+    if score.high > _WIDEST * score.low:
+        return False, Reason("too-noisy", **shown)
+    if score.ratio < acceptance.min_ratio:
+        return False, Reason("ratio-too-small", least=acceptance.min_ratio, **shown)
+    if gain_s < acceptance.min_gain_us * _US:
+        return False, Reason("gain-too-small", least_s=acceptance.min_gain_us * _US, **shown)
+    return True, Reason("faster", **shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A finalist against the reference, whether it is kept, and why."""
+
+    reference: Choice
+    tuned: Choice
+    score: Score | None
+    kept: bool
+    reason: Reason
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,10 +284,11 @@ class _Final:
         sets = self._sets.get(side.key, 1)
         if sets == _MOST_SETS or self.fault(side) is not None or self.fault(self.reference):
             return False
-        _, reason = self._verdict(side)
-        score = self._score(side)
-        close = score is not None and score.ratio >= self.plan.acceptance.min_ratio
-        if reason.code not in _UNDECIDED or not close:
+        decision = self._judge(side)
+        close = (
+            decision.score is not None and decision.score.ratio >= self.plan.acceptance.min_ratio
+        )
+        if decision.reason.code not in _UNDECIDED or not close:
             return False
         self._sets[side.key] = sets + 1
         return True
@@ -202,12 +312,7 @@ class _Final:
         yield Round(
             requests=tuple(
                 Request(
-                    case=Case(
-                        problem=self.plan.problem,
-                        backend=side.backend,
-                        config=side.config,
-                        timing=timing,
-                    ),
+                    case=self._case(side, timing, self.plan.problem),
                     step=stage.step(number),
                     process=number + 1,
                 )
@@ -228,14 +333,8 @@ class _Final:
 
     def _failed(self, side: Side) -> Trial | None:
         """Return the first failed trial of a side in any stage, or None."""
-        stages = [
-            self.screening,
-            *(
-                self.stage_of(finalist)
-                for finalist in self.sides
-                if side in (finalist, self.reference)
-            ),
-        ]
+        own = [s for s in self.sides if side in (s, self.reference)]
+        stages = [self.screening, *map(self.stage_of, own)]
         every = (trial for stage in stages for trial in self._trials(side, stage))
         return next((trial for trial in every if not trial.ok), None)
 
@@ -251,18 +350,12 @@ class _Final:
                 return
             yield Round(
                 requests=tuple(
-                    Request(
-                        case=Case(
-                            problem=problem,
-                            backend=side.backend,
-                            config=side.config,
-                            timing=timing,
-                        ),
-                        step="near",
-                    )
-                    for problem in todo
+                    Request(case=self._case(side, timing, problem), step="near") for problem in todo
                 )
             )
+
+    def _case(self, side: Side, timing: Timing, problem: Problem) -> Case:
+        return Case(problem=problem, backend=side.backend, config=side.config, timing=timing)
 
     @cached_property
     def _near(self) -> list[Problem]:
@@ -330,53 +423,45 @@ class _Final:
             version="" if backend.available() is not None else backend.version(),
         )
 
-    def _score(self, side: Side) -> Score | None:
-        return Score.of(self.ratios(side, self.stage_of(side)), self._sets.get(side.key, 1))
-
-    def _verdict(self, side: Side) -> tuple[bool, Reason]:
+    def _judge(self, side: Side) -> Decision:
         stage = self.stage_of(side)
-        tuned = self.choice(side, stage)
-        return decide(
+        ratios, fault = self.ratios(side, stage), self.fault(side)
+        reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
+        disturbed = None
+        if fault is None and ratios:
+            disturbed = disturbance(
+                [trial for each in stage.sides for trial in self._trials(each, stage)],
+                max(1, self.info.units),
+                searched_s=self._searched_s[self.sides.index(side)],
+                final_s=tuned.median_s,
+                cpu_time=uses_cpu_time(self.info),
+            )
+        score = Score.of(ratios, self._sets.get(side.key, 1))
+        kept, reason = decide(
             self.plan.acceptance,
-            reference=self.choice(self.reference, stage),
+            reference=reference,
             tuned=tuned,
-            score=self._score(side),
-            fault=self.fault(side),
+            score=score,
+            fault=fault,
             reference_fault=self.fault(self.reference),
-            disturbed=self._disturbed(side, tuned.median_s),
+            disturbed=disturbed,
+        )
+        return Decision(
+            reference=reference,
+            tuned=tuned,
+            score=score,
+            kept=kept,
+            reason=reason,
+            disturbed=disturbed is not None,
         )
 
     def outcome(self, side: Side, evaluations: int) -> Outcome:
-        stage = self.stage_of(side)
-        reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
-        kept, reason = self._verdict(side)
+        decision = self._judge(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
-        if kept and self._near and ran < asked:
-            reason = Reason("few-neighbours", cause=reason, ran=ran, asked=asked)
-        decided = _outcome(
-            self.plan,
-            self.info,
-            reference=reference,
-            tuned=tuned,
-            score=self._score(side),
-            kept=kept,
-            reason=reason,
-            evaluations=evaluations,
-        )
-        disturbed = self._disturbed(side, tuned.median_s) is not None
-        return dataclasses.replace(decided, disturbed=disturbed)
-
-    def _disturbed(self, side: Side, final_s: float) -> Reason | None:
-        stage = self.stage_of(side)
-        if self.fault(side) is not None or not self.ratios(side, stage):
-            return None
-        return disturbance(
-            [trial for one in stage.sides for trial in self._trials(one, stage)],
-            max(1, self.info.units),
-            searched_s=self._searched_s[self.sides.index(side)],
-            final_s=final_s,
-            cpu_time=uses_cpu_time(self.info),
-        )
+        if decision.kept and self._near and ran < asked:
+            reason = Reason("few-neighbours", cause=decision.reason, ran=ran, asked=asked)
+            decision = dataclasses.replace(decision, reason=reason)
+        return _outcome(self.plan, self.info, decision, evaluations)
 
 
 def _fault(code: str, trial: Trial, **where: str) -> Reason:
@@ -401,50 +486,35 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
         cause=last.error if last else "",
         machine=any(trial.status in OF_THE_MACHINE for trial in journal.trials),
     )
-    return _outcome(
-        plan,
-        info,
-        reference=Choice(
-            backend=plan.reference_backend,
-            config=plan.reference_config,
-            median_s=plan.reference_s or math.nan,
-        ),
-        tuned=Choice(backend=plan.backend),
-        score=None,
-        kept=False,
-        reason=reason,
-        evaluations=evaluations,
+    reference = Choice(
+        backend=plan.reference_backend,
+        config=plan.reference_config,
+        median_s=plan.reference_s or math.nan,
     )
+    tuned = Choice(backend=plan.backend)
+    decision = Decision(reference=reference, tuned=tuned, score=None, kept=False, reason=reason)
+    return _outcome(plan, info, decision, evaluations)
 
 
-def _outcome(
-    plan: TunePlan,
-    info: DeviceInfo,
-    *,
-    reference: Choice,
-    tuned: Choice,
-    score: Score | None,
-    kept: bool,
-    reason: Reason,
-    evaluations: int,
-) -> Outcome:
-    score = score or Score(ratio=math.nan, low=math.nan, high=math.nan, rounds=0)
+def _outcome(plan: TunePlan, info: DeviceInfo, decision: Decision, evaluations: int) -> Outcome:
+    score = decision.score
     return Outcome(
         name=plan.name,
         problem=plan.problem,
         device=info.name,
         arch=info.arch,
-        reference=reference,
-        tuned=tuned,
-        ratio=score.ratio,
-        low=score.low,
-        high=score.high,
-        kept=kept,
-        reason=reason,
+        reference=decision.reference,
+        tuned=decision.tuned,
+        ratio=score.ratio if score else math.nan,
+        low=score.low if score else math.nan,
+        high=score.high if score else math.nan,
+        kept=decision.kept,
+        reason=decision.reason,
         count=plan.count,
         share=plan.share,
         evaluations=evaluations,
         blas=plan.blas,
+        disturbed=decision.disturbed,
     )
 
 

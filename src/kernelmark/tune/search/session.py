@@ -17,12 +17,19 @@ from kernelmark import backends
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config
+from kernelmark.core.result import Config, ConfigValue, config_key
 from kernelmark.runners.capture import kernelmark_version
 from kernelmark.tune import strategies
-from kernelmark.tune.plans.narrow import space_of
-from kernelmark.tune.plans.plan import TunePlan, decision_digest, plan_digest, search_digest
+from kernelmark.tune.plans.plan import (
+    TunePlan,
+    decision_digest,
+    plan_digest,
+    search_digest,
+    space_of,
+)
 from kernelmark.tune.points import Points
 from kernelmark.tune.records.journal import (
     COMPILE,
@@ -35,12 +42,79 @@ from kernelmark.tune.records.journal import (
     minutes_spent,
     now,
 )
-from kernelmark.tune.records.outcome import Outcome
-from kernelmark.tune.records.ownership import weighed
-from kernelmark.tune.search import transfer
+from kernelmark.tune.records.results import Outcome
+from kernelmark.tune.records.status import weighed
 from kernelmark.tune.search.evaluate import Evaluator, Work
 from kernelmark.tune.search.finals import finals, nothing_found
-from kernelmark.tune.search.transfer import Winner
+
+_MOST_STARTS = 3  # winners of similar problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The best config that a search found for a problem, whether it was kept or not."""
+
+    problem: Problem
+    backend: str
+    arch: str
+    config: Config
+
+
+def starts_from(
+    plan: TunePlan, arch: str, winners: Iterable[Winner], points: Points, most: int = _MOST_STARTS
+) -> list[Config]:
+    """Return winners of problems that differ from the plan's in sizes only, mapped to points of
+    its space, nearest problem first."""
+    near = [
+        (distance(plan.problem, winner.problem), config_key(winner.config), winner)
+        for winner in winners
+        if winner.backend == plan.backend and winner.arch == arch
+    ]
+    near = sorted((n for n in near if math.isfinite(n[0])), key=lambda n: n[:2])
+    configs: dict[str, Config] = {}
+    for _, _, winner in near:
+        config = mapped(winner.config, points)
+        if config is not None:
+            configs.setdefault(config_key(config), config)
+        if len(configs) == most:
+            break
+    return list(configs.values())
+
+
+def distance(problem: Problem, other: Problem) -> float:
+    """Return the distance between sizes in doublings, infinite if anything else differs."""
+    if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
+        return math.inf
+    if problem.dims.keys() != other.dims.keys():
+        return math.inf
+    return math.sqrt(sum(_doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
+
+
+def mapped(config: Config, points: Points) -> Config | None:
+    """Return `config` with each value replaced by the nearest of the space, None if the result is
+    not a point."""
+    if set(config) != set(points.names):
+        return None
+    near = {
+        name: _nearest(config[name], values)
+        for name, values in zip(points.names, points.values, strict=True)
+    }
+    nearest = FrozenDict(near)
+    return None if points.index(nearest) is None else nearest
+
+
+def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
+    if value in values or isinstance(value, str | bool):
+        return value
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return min(numbers, key=lambda v: _doublings(v, value), default=value)
+
+
+def _doublings(one: float, other: float) -> float:
+    if one <= 0 or other <= 0:
+        return abs(one - other)
+    return abs(math.log2(one / other))
+
 
 # A search ends after this many failed candidates without a success.
 MAX_FAILURES = 16
@@ -91,7 +165,7 @@ class Session:
         pipeline = pipeline or Pipeline()
         starts = [*([space.default] if space.default else []), *space.seeds]
         if journal.header is None:
-            starts += transfer.starts(plan, info.arch, winners, self._points)
+            starts += starts_from(plan, info.arch, winners, self._points)
         self.header = journal.begin(
             Header(
                 plan=search_digest(plan),

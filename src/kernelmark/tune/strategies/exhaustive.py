@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._known import Queue
-from kernelmark.tune.strategies.base import Search, Strategy
+from kernelmark.tune.strategies.base import Queue, Search, Strategy
 
 
 class Exhaustive(Strategy):

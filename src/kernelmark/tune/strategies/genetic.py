@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._known import Known
-from kernelmark.tune.strategies.base import Search, Strategy
+from kernelmark.tune.strategies.base import Known, Search, Strategy
 
 GENERATIONS = 30
 SMALLEST, LARGEST = 10, 512

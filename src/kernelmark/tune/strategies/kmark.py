@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._features import features
-from kernelmark.tune.strategies._known import Known
-from kernelmark.tune.strategies._surrogate import Surrogate
-from kernelmark.tune.strategies.base import Search, Strategy
+from kernelmark.tune.strategies._surrogate import Surrogate, features
+from kernelmark.tune.strategies.base import Known, Search, Strategy
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._known import Known
-from kernelmark.tune.strategies.base import Search, Strategy
+from kernelmark.tune.strategies.base import Known, Search, Strategy
 
 PERTURBED = 0.5  # probability that a restart is a perturbation of the best point, not random
 CHANGES = 3  # parameters that a perturbation changes

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._known import Queue
-from kernelmark.tune.strategies.base import Search, Strategy
+from kernelmark.tune.strategies.base import Queue, Search, Strategy
 
 
 class Random(Strategy):

@@ -15,9 +15,9 @@ from kernelmark.report.history import date_text
 from kernelmark.report.micro import roofs_table
 from kernelmark.report.names import short
 from kernelmark.report.page import environment_table
-from kernelmark.report.tuning import standing_table
+from kernelmark.report.tuning import status_table
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.records.standing import standings
+from kernelmark.tune.records.status import plan_statuses
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import result_url
@@ -160,7 +160,7 @@ def tuning(source: Source, urls: Urls, params: Params) -> Page:
     rows: list[Values] = []
     for path in source.tuning:
         try:
-            found = standings(TuningFolder.open(path))
+            found = plan_statuses(TuningFolder.open(path))
         except KernelmarkError as error:
             rows.append({"session": path.name, "why": str(error.message)})
             continue
@@ -194,5 +194,5 @@ def session(source: Source, urls: Urls, params: Params) -> Page:
     return {
         "title": f"Tuning {path.name}",
         "figures": parts.figure("Best time so far", lambda: tuning_figure.of_folder(folder)),
-        "tables": [parts.text_table(standing_table(standings(folder)))],
+        "tables": [parts.text_table(status_table(plan_statuses(folder)))],
     }

@@ -14,7 +14,7 @@ import yaml
 from kernelmark import ops
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
-from kernelmark.tune.records.outcome import Choice, Outcome
+from kernelmark.tune.records.results import Choice, Outcome
 
 TRITON = FrozenDict(
     {

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
-from kernelmark.tune.install.emitters import hipblaslt, rocblas, tunableop
+from kernelmark.tune.install.emitters import registry, tunableop
 from kernelmark.tune.install.emitters.base import Entry
-from kernelmark_dev.raising import raises_code
+
+HIPBLASLT, ROCBLAS = registry.get("hipblaslt"), registry.get("rocblas")
+TUNABLEOP = registry.get("tunableop")
 
 # A file as the library writes it: a header before every row, more columns than are read.
 TUNED = """Git Version: 5b515cf1bc
@@ -58,9 +59,9 @@ def after(emitter, outcomes, tmp_path, before=None, **options):
 
 
 def test_hipblaslt_s_own_file(tmp_path):
-    one, two = entries(hipblaslt.emitter, TUNED, tmp_path)
+    one, two = entries(HIPBLASLT, TUNED, tmp_path)
     assert one.config == {"solution_index": 5223}
-    assert (one.fields["m"], one.fields["n"], one.fields["transA"]) == ("512", "16", "T")
+    assert (one.key["m"], one.key["n"], one.key["transA"]) == ("512", "16", "T")
     assert two.config == {"solution_index": 77}
 
 
@@ -75,12 +76,12 @@ def test_hipblaslt_s_own_file(tmp_path):
 )
 def test_hipblaslt_s_reader_skips_what_it_cannot_use(change, tmp_path):
     broken = "".join(TUNED.splitlines(keepends=True)[:3]).replace(*change)
-    assert entries(hipblaslt.emitter, broken, tmp_path) == []
+    assert entries(HIPBLASLT, broken, tmp_path) == []
 
 
 def test_hipblaslt_replaces_the_same_problem_and_keeps_the_rest(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-5b515cf1bc")
-    change = after(hipblaslt.emitter, [outcome], tmp_path, TUNED)
+    change = after(HIPBLASLT, [outcome], tmp_path, TUNED)
     text = change.edits[0].after
     assert text.splitlines()[0] == "Git Version: 5b515cf1bc"
     assert "5223" not in text
@@ -92,8 +93,8 @@ def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
     named = w.outcome(backend="hipblaslt", config={"solution": "Cijk"}, version="1-5b515cf1bc")
     kernel = dataclasses.replace(named.tuned.kernel, resources={"solution_index": 9})
     found = dataclasses.replace(named, tuned=dataclasses.replace(named.tuned, kernel=kernel))
-    change = after(hipblaslt.emitter, [found], tmp_path)
-    (entry,) = entries(hipblaslt.emitter, change.edits[0].after, tmp_path)
+    change = after(HIPBLASLT, [found], tmp_path)
+    (entry,) = entries(HIPBLASLT, change.edits[0].after, tmp_path)
     assert entry.config == {"solution_index": 9}
     assert entry.kernel == found.tuned.kernel.name
     assert ",solution_index,solution_name," in change.edits[0].after, "the order that is read"
@@ -102,12 +103,12 @@ def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
 @pytest.mark.parametrize(
     ("emitter", "index", "before"),
     [
-        (hipblaslt.emitter, 9, "notes of mine\n"),
-        (hipblaslt.emitter, 9, OVERRIDES),
-        (hipblaslt.emitter, 9, RESULTS),
-        (rocblas.emitter, -300, "notes of mine\n"),
-        (rocblas.emitter, -300, TUNED),
-        (rocblas.emitter, -300, RESULTS),
+        (HIPBLASLT, 9, "notes of mine\n"),
+        (HIPBLASLT, 9, OVERRIDES),
+        (HIPBLASLT, 9, RESULTS),
+        (ROCBLAS, -300, "notes of mine\n"),
+        (ROCBLAS, -300, TUNED),
+        (ROCBLAS, -300, RESULTS),
     ],
 )
 def test_winners_are_not_merged_into_a_file_of_another_format(w, emitter, index, before, tmp_path):
@@ -120,18 +121,18 @@ def test_winners_are_not_merged_into_a_file_of_another_format(w, emitter, index,
 @pytest.mark.parametrize("before", ["", "\n", "Git Version: 5b515cf1bc\n"])
 def test_a_file_of_hipblaslt_may_have_no_rows(w, before, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-5b515cf1bc")
-    change = after(hipblaslt.emitter, [outcome], tmp_path, before)
+    change = after(HIPBLASLT, [outcome], tmp_path, before)
     lines = change.edits[0].after.splitlines()
     assert next(line for line in lines if line.strip()) == "Git Version: 5b515cf1bc"
-    assert change.written == 1
+    assert len(change.winners) == 1
 
 
 @pytest.mark.parametrize("before", ["", "\n", "# of mine\n", OVERRIDES.splitlines()[0] + "\n"])
 def test_a_file_of_rocblas_may_have_no_rows(w, before, tmp_path):
     outcome = w.outcome(backend="rocblas", config={"solution_index": -300}, version="5.0.0")
-    change = after(rocblas.emitter, [outcome], tmp_path, before)
+    change = after(ROCBLAS, [outcome], tmp_path, before)
     assert change.edits[0].after.count("transA") == 1
-    assert change.written == 1
+    assert len(change.winners) == 1
 
 
 # A row of HIPBLASLT_TUNING_MODE=tune: columns are found by name, and the key has many more.
@@ -142,9 +143,9 @@ CACHED = """Git Version: 5b515cf1bc
 
 
 def test_hipblaslt_s_tuning_cache_is_read_by_the_names_of_its_columns(tmp_path):
-    (one,) = entries(hipblaslt.emitter, CACHED, tmp_path)
+    (one,) = entries(HIPBLASLT, CACHED, tmp_path)
     assert (one.config["solution_index"], one.kernel) == (5223, "Cijk_one")
-    sizes = [one.fields[name] for name in ("m", "n", "k", "batch_count")]
+    sizes = [one.key[name] for name in ("m", "n", "k", "batch_count")]
     assert sizes == ["512", "16", "1024", "1"]
 
 
@@ -152,31 +153,31 @@ def test_hipblaslt_s_tuning_cache_is_not_added_to(w, tmp_path):
     """Its rows differ in the epilogue and strides, which an entry of ours does not have."""
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-5b515cf1bc")
     with pytest.raises(UsageError):
-        after(hipblaslt.emitter, [outcome], tmp_path, CACHED)
+        after(HIPBLASLT, [outcome], tmp_path, CACHED)
 
 
 def test_hipblaslt_s_bias_has_its_type(w, tmp_path):
     product = w.product(bias=True)
     biased = w.outcome("A_1", product, "hipblaslt", {"solution_index": 4}, version="1-cafe")
-    lines = after(hipblaslt.emitter, [biased], tmp_path).edits[0].after.splitlines()
+    lines = after(HIPBLASLT, [biased], tmp_path).edits[0].after.splitlines()
     cells = dict(zip(*(line.strip().split(",") for line in lines[1:3]), strict=True))
     assert (cells["bias_vector"], cells["bias_type"]) == ("1", cells["d_type"])
 
 
 def test_hipblaslt_refuses_another_build(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-aaaa")
-    with raises_code(UsageError, "revisions-differ", revisions=("5b515cf1bc", "aaaa")):
-        after(hipblaslt.emitter, [outcome], tmp_path, TUNED)
+    with pytest.raises(UsageError, match="5b515cf1bc, aaaa"):
+        after(HIPBLASLT, [outcome], tmp_path, TUNED)
     unknown = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1.2.3")
-    with raises_code(UsageError, "revision-unknown"):
-        after(hipblaslt.emitter, [unknown], tmp_path / "new")
-    made = after(hipblaslt.emitter, [unknown], tmp_path / "new", git_version="cafe")
+    with pytest.raises(UsageError):
+        after(HIPBLASLT, [unknown], tmp_path / "new")
+    made = after(HIPBLASLT, [unknown], tmp_path / "new", git_version="cafe")
     assert made.edits[0].after.startswith("Git Version: cafe\n")
 
 
 def test_an_index_that_the_file_calls_otherwise_is_refused(w, tmp_path):
     first = w.outcome("A_0", backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
-    text = after(hipblaslt.emitter, [first], tmp_path).edits[0].after
+    text = after(HIPBLASLT, [first], tmp_path).edits[0].after
     other = w.outcome(
         "A_1",
         w.product(m=99),
@@ -185,40 +186,40 @@ def test_an_index_that_the_file_calls_otherwise_is_refused(w, tmp_path):
         kernel="Cijk_another",
         version="1-cafe",
     )
-    change = after(hipblaslt.emitter, [other], tmp_path, text)
+    change = after(HIPBLASLT, [other], tmp_path, text)
     assert not change.edits
-    reason = change.held[0].reason
-    assert (reason.code, reason.fields["name"]) == ("index-differs", "Cijk_another")
+    assert "Cijk_another" in change.skipped[0].reason
 
 
 def test_an_index_without_its_kernel_s_name_is_refused(w, tmp_path):
-    for emitter, backend in ((hipblaslt.emitter, "hipblaslt"), (rocblas.emitter, "rocblas")):
+    for emitter, backend in ((HIPBLASLT, "hipblaslt"), (ROCBLAS, "rocblas")):
         outcome = w.outcome(backend=backend, config={"solution_index": 9}, kernel="")
         change = after(emitter, [outcome], tmp_path)
-        assert change.held[0].reason == Reason("index-unnamed", index=9)
+        assert [skipped.name for skipped in change.skipped] == ["BBS_TN_0"]
 
 
 def test_calls_that_differ_in_what_is_not_asked_share_an_entry(w, tmp_path):
     """hipBLASLt's key has no bias: a winner without one would change the call with one."""
     plain = w.outcome("A_0", backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
     biased = w.outcome("A_1", w.product(bias=True), "hipblaslt", {"solution_index": 4}, kept=False)
-    change = after(hipblaslt.emitter, [plain, biased], tmp_path)
-    assert change.held[0].reason == Reason("entry-shared", name="A_1")
+    change = after(HIPBLASLT, [plain, biased], tmp_path)
+    assert "A_1" in change.skipped[0].reason
 
 
 def test_a_call_s_own_fields_are_used_and_checked(w, tmp_path):
     padded = w.outcome(
         backend="rocblas", config={"solution_index": -19}, blas={"lda": "2048", "alpha": "2"}
     )
-    text = after(rocblas.emitter, [padded], tmp_path).edits[0].after
+    text = after(ROCBLAS, [padded], tmp_path).edits[0].after
     assert "T,N,512,16,1,1024,2,0,2048,1024,512,bf16_r,bf16_r,f32_r,9" in text
     odd = w.outcome(backend="rocblas", config={"solution_index": 9}, blas={"m": "7"})
-    reason = after(rocblas.emitter, [odd], tmp_path).held[0].reason
-    assert reason == Reason("call-differs", name="m", logged="7", tuned="512")
+    reason = after(ROCBLAS, [odd], tmp_path).skipped[0].reason
+    assert "m=7" in reason
+    assert "512" in reason
 
 
 @pytest.mark.parametrize(("kind", "word"), [("f8e4m3", "f8_r"), ("f8e5m2", "bf8_r")])
-@pytest.mark.parametrize("emitter", [hipblaslt.emitter, rocblas.emitter])
+@pytest.mark.parametrize("emitter", [HIPBLASLT, ROCBLAS])
 def test_the_fp8_of_gfx942_has_its_own_name_whatever_its_log_said(w, tmp_path, emitter, kind, word):
     logged = {"a_type": word, "b_type": word, "compute_type": "f32_r"}
 
@@ -226,7 +227,7 @@ def test_the_fp8_of_gfx942_has_its_own_name_whatever_its_log_said(w, tmp_path, e
         outcome = w.outcome(
             problem=w.product(dtype=dtype, c="bf16"),
             backend=emitter.name,
-            config={"solution_index": 9 if emitter is hipblaslt.emitter else -19},
+            config={"solution_index": 9 if emitter is HIPBLASLT else -19},
             version="1-cafe",
             arch="gfx942",
             blas=logged,
@@ -243,16 +244,16 @@ def test_the_fp8_of_gfx942_has_its_own_name_whatever_its_log_said(w, tmp_path, e
 
 
 def test_rocblas_s_own_file(tmp_path):
-    one, two = entries(rocblas.emitter, OVERRIDES, tmp_path)
+    one, two = entries(ROCBLAS, OVERRIDES, tmp_path)
     assert one.config == {"solution_index": 3788}
-    assert one.fields["ldb"] == "6144"
-    assert (two.fields["stride_a"], two.config["solution_index"]) == ("600000", 12)
+    assert one.key["ldb"] == "6144"
+    assert (two.key["stride_a"], two.config["solution_index"]) == ("600000", 12)
     assert two.kernel == "Cijk_slow"
 
 
 def test_rocblas_s_reader_takes_a_blank_before_a_letter_for_a_transpose(tmp_path):
     spaced = OVERRIDES.splitlines()[1].replace("N,N", "N, N")
-    assert entries(rocblas.emitter, spaced + "\n", tmp_path)[0].fields["transB"] == "T"
+    assert entries(ROCBLAS, spaced + "\n", tmp_path)[0].key["transB"] == "T"
 
 
 def with_tensile_index(outcome, index):
@@ -268,14 +269,14 @@ def with_tensile_index(outcome, index):
 def test_a_solution_that_tensile_named_has_its_index_in_the_file(w, tmp_path, api, version):
     """rocBLAS 4.3 and 4.4 count Tensile's solutions from 1 unless hipBLASLt is in use."""
     outcome = w.outcome(backend="rocblas", config={"solution_index": api}, version=version)
-    change = after(rocblas.emitter, [with_tensile_index(outcome, 3787)], tmp_path)
+    change = after(ROCBLAS, [with_tensile_index(outcome, 3787)], tmp_path)
     assert change.edits[0].after.rstrip().endswith(",f32_r,3788")
 
 
 @pytest.mark.parametrize(("api", "file"), [(-3798, 3788), (-11, 1)])
 def test_a_negative_number_is_always_tensile_s(w, tmp_path, api, file):
     outcome = w.outcome(backend="rocblas", config={"solution_index": api})
-    change = after(rocblas.emitter, [outcome], tmp_path)
+    change = after(ROCBLAS, [outcome], tmp_path)
     assert change.edits[0].after.rstrip().endswith(f",f32_r,{file}")
 
 
@@ -283,14 +284,14 @@ def test_a_negative_number_is_always_tensile_s(w, tmp_path, api, file):
 def test_a_positive_number_that_tensile_did_not_name_is_refused(w, tmp_path, version):
     """It may be hipBLASLt's; rocBLAS's file holds indices of Tensile alone."""
     outcome = w.outcome(backend="rocblas", config={"solution_index": 3788}, version=version)
-    change = after(rocblas.emitter, [outcome], tmp_path)
+    change = after(ROCBLAS, [outcome], tmp_path)
     assert not change.edits
-    assert len(change.held) == 1
+    assert len(change.skipped) == 1
     kept = w.VALIDATORS | {"HIPBLASLT_VERSION": "1-cafe"}
     kept |= {"ROCBLAS_VERSION": version} if version else {}
     for index in (3788, -3798):  # PyTorch hands either to rocblas_gemm_ex
         outcome = w.outcome(backend="rocblas", config={"solution_index": index}, version=version)
-        made = after(tunableop.emitter, [outcome], tmp_path / f"{index}", **kept)
+        made = after(TUNABLEOP, [outcome], tmp_path / f"{index}", **kept)
         assert f"Gemm_Rocblas_{index}," in made.edits[0].after
 
 
@@ -301,22 +302,22 @@ def test_rocblas_s_file_has_no_word_for_rounded_inputs(w, tmp_path):
         config={"solution_index": -19},
         blas={"compute_type": "xf32_r"},
     )
-    change = after(rocblas.emitter, [outcome], tmp_path)
+    change = after(ROCBLAS, [outcome], tmp_path)
     assert not change.edits
-    assert len(change.held) == 1
+    assert len(change.skipped) == 1
 
 
 def test_rocblas_s_reserved_indices_have_no_place(w, tmp_path):
     outcome = w.outcome(backend="rocblas", config={"solution_index": -3})
-    reason = after(rocblas.emitter, [outcome], tmp_path).held[0].reason
-    assert reason == Reason("solution-not-tensile", index=-3, own=True)
+    reason = after(ROCBLAS, [outcome], tmp_path).skipped[0].reason
+    assert "-3" in reason
 
 
 def test_rocblas_batches_have_strides(w, tmp_path):
     outcome = w.outcome(
         problem=w.product(batch=4), backend="rocblas", config={"solution_index": -18}
     )
-    row = after(rocblas.emitter, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
+    row = after(ROCBLAS, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
     assert len(row) == 18
     assert row[11:14] == [str(512 * 1024), str(16 * 1024), str(512 * 16)]
 
@@ -324,18 +325,18 @@ def test_rocblas_batches_have_strides(w, tmp_path):
 def test_rocblas_s_beta_is_written_with_all_its_digits(w, tmp_path):
     beta = "0.3333333333333"
     outcome = w.outcome(backend="rocblas", config={"solution_index": -18}, blas={"beta": beta})
-    change = after(rocblas.emitter, [outcome], tmp_path)
-    assert change.written == 1
-    (entry,) = entries(rocblas.emitter, change.edits[0].after, tmp_path)
-    assert entry.fields["beta"] == beta
-    assert not after(rocblas.emitter, [outcome], tmp_path).edits
+    change = after(ROCBLAS, [outcome], tmp_path)
+    assert len(change.winners) == 1
+    (entry,) = entries(ROCBLAS, change.edits[0].after, tmp_path)
+    assert entry.key["beta"] == beta
+    assert not after(ROCBLAS, [outcome], tmp_path).edits
 
 
 # -- TunableOp
 
 
 def test_pytorch_s_own_file(tmp_path):
-    found = entries(tunableop.emitter, RESULTS, tmp_path)
+    found = entries(TUNABLEOP, RESULTS, tmp_path)
     assert [(e.config["library"], e.config["solution_index"]) for e in found] == [
         ("rocblas", -476662),
         ("hipblaslt", 479),
@@ -363,7 +364,7 @@ def test_pytorch_s_own_file(tmp_path):
 )
 def test_pytorch_s_words(w, problem, op, params):
     outcome = w.outcome(problem=w.product(**problem), backend="hipblaslt")
-    assert tunableop.emitter.lookup_key(outcome, FrozenDict()) == {"op": op, "params": params}
+    assert TUNABLEOP.lookup_key(outcome, FrozenDict()) == {"op": op, "params": params}
 
 
 @pytest.mark.parametrize(
@@ -380,7 +381,7 @@ def test_pytorch_s_word_for_f32_with_rounded_inputs(w, problem, op):
         backend="hipblaslt",
         blas={"compute_type": "xf32_r"},
     )
-    assert tunableop.emitter.lookup_key(outcome, FrozenDict())["op"] == op
+    assert TUNABLEOP.lookup_key(outcome, FrozenDict())["op"] == op
 
 
 def test_pytorch_has_no_word_for_other_roundings(w, tmp_path):
@@ -390,7 +391,7 @@ def test_pytorch_has_no_word_for_other_roundings(w, tmp_path):
         config={"solution_index": 9},
         blas={"compute_type": "f32_bf16_r"},
     )
-    assert len(after(tunableop.emitter, [outcome], tmp_path).held) == 1
+    assert len(after(TUNABLEOP, [outcome], tmp_path).skipped) == 1
 
 
 def test_the_older_parameters_go_with_an_older_file(w, tmp_path):
@@ -398,7 +399,7 @@ def test_the_older_parameters_go_with_an_older_file(w, tmp_path):
     outcome = w.outcome(
         backend="hipblaslt", config={"solution_index": 9}, version="100201-5b515cf1bc"
     )
-    change = after(tunableop.emitter, [outcome], tmp_path, old)
+    change = after(TUNABLEOP, [outcome], tmp_path, old)
     assert change.edits[0].after.splitlines()[-1] == (
         "GemmTunableOp_BFloat16_TN,tn_512_16_1024,Gemm_Hipblaslt_9,0.01"
     )
@@ -407,11 +408,11 @@ def test_the_older_parameters_go_with_an_older_file(w, tmp_path):
 def test_pytorch_s_validators_are_all_needed(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
     missing = ("PT_VERSION", "HIP_VERSION", "GCN_ARCH_NAME", "ROCBLAS_VERSION")
-    with raises_code(UsageError, "validators-unknown", names=missing):
-        after(tunableop.emitter, [outcome], tmp_path)
+    with pytest.raises(UsageError, match=", ".join(missing)):
+        after(TUNABLEOP, [outcome], tmp_path)
     given = {name: "x" for name in w.VALIDATORS if name != "HIP_VERSION"}
     given["GCN_ARCH_NAME"] = "gfx950:sramecc+:xnack-"
-    made = after(tunableop.emitter, [outcome], tmp_path, ROCM_VERSION="7", **given)
+    made = after(TUNABLEOP, [outcome], tmp_path, ROCM_VERSION="7", **given)
     heads = [line for line in made.edits[0].after.splitlines() if line.startswith("Validator")]
     assert len(heads) == 5
     assert "Validator,HIPBLASLT_VERSION,1-cafe" in heads
@@ -422,17 +423,15 @@ def test_a_pytorch_with_another_library_than_the_tuned_one_gets_no_file(w, tmp_p
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
     own = {**w.VALIDATORS, "HIPBLASLT_VERSION": "2-cafe"}
     monkeypatch.setattr(tunableop, "_installed_validators", lambda: own)
-    with pytest.raises(UsageError) as error:
-        after(tunableop.emitter, [outcome], tmp_path)
-    assert error.value.message.code == "validator-differs"
-    assert error.value.message.fields["name"] == "HIPBLASLT_VERSION"
+    with pytest.raises(UsageError, match="HIPBLASLT_VERSION"):
+        after(TUNABLEOP, [outcome], tmp_path)
     own["HIPBLASLT_VERSION"] = "1-cafe"
-    made = after(tunableop.emitter, [outcome], tmp_path)
+    made = after(TUNABLEOP, [outcome], tmp_path)
     heads = [line for line in made.edits[0].after.splitlines() if line.startswith("Validator")]
     assert set(heads) == {f"Validator,{name},{value}" for name, value in own.items()}
 
 
-@pytest.mark.parametrize("emitter", [hipblaslt.emitter, tunableop.emitter])
+@pytest.mark.parametrize("emitter", [HIPBLASLT, TUNABLEOP])
 @pytest.mark.parametrize(
     ("scales", "kind", "written"),
     [
@@ -460,11 +459,11 @@ def test_a_call_with_scales_gets_a_kernel_that_applies_them(
         kernel=f"Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_{kind}_SAV_UserArgs_MT128x128x32",
         blas=dict(zip(("scaleA", "scaleB"), scales, strict=True)),
     )
-    given = w.VALIDATORS if emitter is tunableop.emitter else {}
+    given = w.VALIDATORS if emitter is TUNABLEOP else {}
     made = after(emitter, [outcome], tmp_path, **given)
-    assert [held.reason.code for held in made.held] == ([] if written else ["format-scale"])
+    assert ["scaleA" in skipped.reason for skipped in made.skipped] == [True] * (not written)
     assert bool(made.edits) == written
-    if written and emitter is tunableop.emitter:
+    if written and emitter is TUNABLEOP:
         rowwise = int(scales == "22")
         fields = emitter.lookup_key(outcome, FrozenDict())
         assert fields["params"] == f"tn_512_16_1024_ld_1024_1024_512_rw_{rowwise}_bias_None"
@@ -489,15 +488,14 @@ def test_a_call_with_another_output_gets_no_kernel(w, tmp_path, problem, types, 
         version="1-cafe",
         blas=types,
     )
-    made = after(hipblaslt.emitter, [outcome], tmp_path)
-    assert [held.reason.code for held in made.held] == ([] if written else ["call-differs"])
+    made = after(HIPBLASLT, [outcome], tmp_path)
+    assert ["d_type" in skipped.reason for skipped in made.skipped] == [True] * (not written)
 
 
 def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
-    versions = {"known": "100201-5b515cf1bc", "found": "2-cafe"}
-    with raises_code(UsageError, "validator-differs", name="HIPBLASLT_VERSION", **versions):
-        after(tunableop.emitter, [outcome], tmp_path, RESULTS)
+    with pytest.raises(UsageError, match=r"HIPBLASLT_VERSION .*100201-5b515cf1bc and 2-cafe"):
+        after(TUNABLEOP, [outcome], tmp_path, RESULTS)
 
 
 def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
@@ -506,32 +504,29 @@ def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
     )
     assert outcome.arch == "gfx950"
     other = RESULTS.replace("gfx950", "gfx942")
-    with raises_code(UsageError, "validator-arch", tuned="gfx950") as refused:
-        after(tunableop.emitter, [outcome], tmp_path, other)
-    assert refused.value.message.fields["arch"].startswith("gfx942:")
+    with pytest.raises(UsageError, match=r"gfx942:.*gfx950"):
+        after(TUNABLEOP, [outcome], tmp_path, other)
     given = {name: "x" for name in w.VALIDATORS if name != "HIPBLASLT_VERSION"}
-    with raises_code(UsageError, "validator-arch", arch="x", tuned="gfx950"):
-        after(tunableop.emitter, [outcome], tmp_path / "new", **given)
+    with pytest.raises(UsageError, match=r"is x, .*gfx950"):
+        after(TUNABLEOP, [outcome], tmp_path / "new", **given)
     other = TUNED.replace("gfx950", "gfx938")
-    with raises_code(UsageError, "archs-mixed", archs=("gfx938", "gfx950")):
-        after(hipblaslt.emitter, [outcome], tmp_path, other)
+    with pytest.raises(UsageError, match="gfx938 and gfx950"):
+        after(HIPBLASLT, [outcome], tmp_path, other)
 
 
 @pytest.mark.parametrize(
-    ("problem", "code", "fields"),
+    ("problem", "shown"),
     [
-        ({"dtype": "i8"}, "format-dtype", {"op": "gemm", "dtype": "i8"}),
-        ({"dtype": "bf16", "c": "f32"}, "format-one-type", {"types": ("bf16", "bf16", "f32")}),
-        ({"batch": 2, "bias": True}, "format-bias", {"op": "batched_gemm", "dtype": "bf16"}),
+        ({"dtype": "i8"}, "gemm of i8"),
+        ({"dtype": "bf16", "c": "f32"}, "bf16, bf16, f32"),
+        ({"batch": 2, "bias": True}, "batched_gemm with a bias of bf16"),
     ],
 )
-def test_what_pytorch_does_not_tune(w, tmp_path, problem, code, fields):
+def test_what_pytorch_does_not_tune(w, tmp_path, problem, shown):
     outcome = w.outcome(
         problem=w.product(**problem), backend="hipblaslt", config={"solution_index": 9}
     )
-    reason = after(tunableop.emitter, [outcome], tmp_path).held[0].reason
-    assert reason.code == code
-    assert fields.items() <= reason.fields.items()
+    assert shown in after(TUNABLEOP, [outcome], tmp_path).skipped[0].reason
 
 
 # -- all three: what is written is what is read
@@ -545,7 +540,7 @@ problems = st.builds(
     *(st.sampled_from("nt") for _ in range(2)),
     st.integers(1, 3),
 )
-EMITTERS = {"hipblaslt": hipblaslt.emitter, "rocblas": rocblas.emitter}
+EMITTERS = {"hipblaslt": HIPBLASLT, "rocblas": ROCBLAS}
 
 
 @settings(max_examples=30, deadline=None)
@@ -553,7 +548,7 @@ EMITTERS = {"hipblaslt": hipblaslt.emitter, "rocblas": rocblas.emitter}
 def test_what_is_written_is_read_back(tmp_path_factory, w_module, pairs):
     folder = tmp_path_factory.mktemp("round")
     unique = {problem.key: (problem, index) for problem, index in pairs}
-    for backend, emitter in (*EMITTERS.items(), ("hipblaslt", tunableop.emitter)):
+    for backend, emitter in (*EMITTERS.items(), ("hipblaslt", TUNABLEOP)):
         outcomes = [
             with_tensile_index(
                 w_module.outcome(
@@ -563,7 +558,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, w_module, pairs):
             )
             for i, (problem, index) in enumerate(unique.values())
         ]
-        given_ = w_module.VALIDATORS if emitter is tunableop.emitter else {}
+        given_ = w_module.VALIDATORS if emitter is TUNABLEOP else {}
         path = folder / f"{emitter.name}.txt"
         change = applying.prepare(emitter, outcomes, path, FrozenDict(given_))
         applying.write(emitter, change, path)

@@ -8,40 +8,62 @@ them. In that file only the bucket of the winner's m changes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import aiter_config as configs
-from kernelmark.tune.install.emitters import _aiter_buckets as words
-from kernelmark.tune.install.emitters._json_text import with_object
+from kernelmark.tune.install.aiter_config import FAMILIES, Bucket, bounds, bucket_of
 from kernelmark.tune.install.emitters.base import (
     ON_AMD,
+    CannotWrite,
     Change,
     Edit,
     Emitter,
     Entry,
-    Fields,
-    Held,
-    Unfit,
-    Wanted,
+    Key,
+    Lookup,
+    Options,
+    Skipped,
+    check_folder,
     check_weights,
-    option,
-    settle,
     text_at,
 )
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.install.json_text import with_object
+from kernelmark.tune.records.results import Outcome
 
+# aiter's names of settings by ours.
+_SETTINGS = {
+    "block_m": "BLOCK_SIZE_M",
+    "block_n": "BLOCK_SIZE_N",
+    "block_k": "BLOCK_SIZE_K",
+    "group_m": "GROUP_SIZE_M",
+    "split_k": "NUM_KSPLIT",
+    **{name: name for name in ("num_warps", "num_stages", "waves_per_eu")},
+    **{name: name for name in ("matrix_instr_nonkdim", "kpack", "cache_modifier")},
+}
+_GLUON = {f"block_{x.lower()}": f"BLOCK_{x}" for x in "MNK"}  # its files have shorter names
+_OURS = {theirs: ours for names in (_SETTINGS, _GLUON) for ours, theirs in names.items()}
+_NEEDED = ("block_m", "block_n", "num_warps", "num_stages")
+# Computed from other settings at launch: a value kept from the old bucket would be wrong.
+_DERIVED = "SPLITK_BLOCK_SIZE"
+_GROUPED = FAMILIES["a8w8_group"]
+_UNSPLIT = (FAMILIES["a8w8"], _GROUPED)
+# Its wrapper swaps the strides of m and batch that it passes to the split-K reduction.
+_MISREDUCED = FAMILIES["a16wfp4"]
 # The family whose kernel also looks for files with its batch.
-_BY_BATCH = (configs.FAMILIES["bf16"],)
-_SIXTEEN = ("bf16", "f16")
-_EIGHT = ("i8", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
-_UNSEEN = 7  # an N, K or batch that no file has
+_BY_BATCH = FAMILIES["bf16"]
+_FAMILY_OF_BITS = {
+    **dict.fromkeys(("bf16", "f16"), "GEMM-A16W16"),
+    **dict.fromkeys(("i8", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"), "GEMM-A8W8"),
+}
+_UNSEEN = "7"  # an N, K or batch that no file has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +77,20 @@ class Shape:
     n: str
     k: str
 
-    def key(self, m: int) -> Fields:
+    @classmethod
+    def of(cls, key: Key) -> Shape:
+        return cls(**{field.name: key[field.name] for field in dataclasses.fields(cls)})
+
+    def key(self, m: int) -> Key:
         return FrozenDict({**dataclasses.asdict(self), "m": str(m)})
 
     @property
     def suffix(self) -> str:
         return (f"B={self.batch}-" if self.batch else "") + f"N={self.n}-K={self.k}"
+
+    @property
+    def folder_key(self) -> tuple[str, str, str | None]:
+        return self.family, self.arch, self.backend or None
 
 
 class Aiter(Emitter):
@@ -84,220 +114,295 @@ class Aiter(Emitter):
     needs_base = True
     caution = ON_AMD
 
-    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
-        if not into.is_dir():
-            raise UsageError(
-                Reason("not-a-folder", path=str(into)), hint="give aiter/ops/triton/configs"
-            )
-        settled = settle(self, outcomes, lambda outcome: self._lookup_key(outcome, given))
-        work = _Work(into)
-        held = list(settled.held)
-        for fields, outcome in settled.winners.items():
-            timed = [o.problem.dims["m"] for o in outcomes if self._has_key(o, fields, given)]
+    def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
+        check_folder(into, "give aiter/ops/triton/configs")
+        shapes: dict[str, Shape] = {}
+        timed: dict[Key, set[int]] = {}
+
+        def lookup_key(outcome: Outcome) -> Key:
+            """Return the key of a bucket, which several problems may have."""
+            shape = shapes[outcome.name] = self._shape(outcome, options)
+            m = outcome.problem.dims["m"]
+            bucket = bucket_for(m, bounds(shape.family))
+            key = FrozenDict({**dataclasses.asdict(shape), "bucket": bucket})
+            timed.setdefault(key, set()).add(m)
+            return key
+
+        chosen = self.choose(outcomes, lookup_key)
+        changes = _FolderChange(into)
+        for key, outcome in chosen.winners.items():
             try:
-                work.put(self._shape(outcome, given), outcome, timed)
-            except Unfit as error:
-                held.append(Held(name=outcome.name, reason=error.reason))
+                changes.add(shapes[outcome.name], outcome, timed[key])
+            except CannotWrite as error:
+                chosen.skipped.append(Skipped(name=outcome.name, reason=error.reason))
+        keys: dict[Key, None] = {}
         for outcome in outcomes:
-            try:
-                work.watch(self._shape(outcome, given), outcome.problem.dims["m"])
-            except Unfit:
-                continue
-        return work.change(self, tuple(held))
+            if outcome.name in shapes:
+                keys |= changes.checked_keys(shapes[outcome.name], outcome.problem.dims["m"])
+        return changes.change(self.name, keys, chosen.skipped)
 
     def read(self, path: Path) -> list[Entry]:
-        entries = []
-        for file in sorted(path.rglob("*.json")):
-            name = configs.name_of(path, file)
-            if name is not None:
-                parts = {
-                    "family": name.family,
-                    "arch": name.arch,
-                    "backend": name.backend,
-                    "suffix": name.suffix,
-                }
-                entries += [
-                    Entry(
-                        fields=FrozenDict({**parts, "bucket": bucket}),
-                        config=words.to_config(config),
-                    )
-                    for bucket, config in configs.read(file).items()
-                ]
-        return entries
-
-    def find(self, path: Path, fields: Fields) -> Entry | None:
-        answer = _lookup(path, fields)
-        if answer is None:
-            return None
-        return Entry(fields=fields, config=words.to_config(answer.config))
-
-    def _has_key(self, outcome: Outcome, fields: Fields, given: Fields) -> bool:
-        try:
-            return self._lookup_key(outcome, given) == fields
-        except Unfit:
-            return False
-
-    def _lookup_key(self, outcome: Outcome, given: Fields) -> Fields:
-        # Problems of one bucket have the same key.
-        shape = self._shape(outcome, given)
-        bucket = words.region(outcome.problem.dims["m"], configs.bounds(shape.family))
-        return FrozenDict({**dataclasses.asdict(shape), "bucket": bucket})
-
-    def _shape(self, outcome: Outcome, given: Fields) -> Shape:
-        problem = outcome.problem
-        family = option(self, given, "family") or _family(problem)
-        arch = option(self, given, "arch") or outcome.arch.split(":")[0]
-        if not arch.startswith("gfx"):
-            raise Unfit(Reason("format-arch", format=self.name, arch=arch))
-        batch = str(problem.dims.get("batch", "")) if family in _BY_BATCH else ""
-        n, k = str(problem.dims["n"]), str(problem.dims["k"])
-        backend = option(self, given, "backend")
-        return Shape(family=family, arch=arch, backend=backend, batch=batch, n=n, k=k)
-
-
-class _Work:
-    """The new texts of files, and the lookups to check."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.texts: dict[Path, str] = {}
-        self.watched: dict[Fields, None] = {}
-        self.new: dict[tuple[Shape, str], tuple[configs.Bucket, str]] = {}
-        self.notes: list[str] = []
-
-    def put(self, shape: Shape, outcome: Outcome, timed: Sequence[int]) -> None:
-        """Add a winner to the file of its shape; `timed` are all m that were tuned in its
-        bucket."""
-        m, known = outcome.problem.dims["m"], configs.bounds(shape.family)
-        now = self._current(shape, m)
-        backend = shape.backend or None
-        folder, prefix, _ = configs.folder_of(self.root, shape.family, shape.arch, backend)
-        file = folder / f"{prefix}{shape.family}-{shape.suffix}.json"
-        text = self.texts.get(file) or text_at(file if file.is_file() else now.file) or ""
-        buckets = configs.parse(text, file)
-        target = words.region(m, known)
-        bucket = words.to_bucket(outcome.tuned.config, now.config, shape.family)
-        after = words.contained(buckets, target, bucket, known)
-        for name in sorted(after, key=words.order_of):
-            if buckets.get(name) != after[name]:
-                before = [b for b in buckets if words.order_of(b) < words.order_of(name)]
-                previous = max(before, key=words.order_of, default=None)
-                text = with_object(text, name, dict(after[name]), after=previous)
-                buckets = configs.parse(text, file)
-        self.texts[file] = text
-        self.new[shape, target] = (bucket, outcome.name)
-        first, last = words.others(m, known)
-        if first != last:
-            end = f"to {last}" if last else "upwards"
-            shown = ", ".join(map(str, sorted({*timed})))
-            self.notes.append(
-                f"{outcome.name}: {target} of {file.name} serves m={first} {end}, timed: {shown}"
+        return [
+            Entry(
+                key=FrozenDict(
+                    {
+                        "family": name.family,
+                        "arch": name.arch,
+                        "backend": name.backend,
+                        "suffix": name.suffix,
+                        "bucket": bucket,
+                    }
+                ),
+                config=to_config(config),
             )
-
-    def _current(self, shape: Shape, m: int) -> configs.Found:
-        """Return the config that would be replaced. Raise Unfit for a missing family, and
-        UsageError for an unreadable file: it is used for other shapes too."""
-        backend = shape.backend or None
-        try:
-            configs.folder_of(self.root, shape.family, shape.arch, backend)
-        except UsageError as error:
-            raise Unfit(Reason("hinted", cause=error.message, hint=error.hint)) from None
-        return _read(self.root, shape.key(m))
-
-    def watch(self, shape: Shape, m: int) -> None:
-        """Add a lookup to be checked, and all lookups that the files of a changed family cover."""
-        families = {(new.family, new.arch, new.backend) for new, _ in self.new}
-        if (shape.family, shape.arch, shape.backend) not in families:
-            return
-        self.watched[shape.key(m)] = None
-        unseen = dataclasses.replace(shape, n=str(_UNSEEN), k=str(_UNSEEN))
-        elsewhere = dataclasses.replace(shape, batch=str(_UNSEEN)) if shape.batch else shape
-        for other in (shape, unseen, elsewhere, *self._files(shape)):
-            for sample in words.samples(configs.bounds(shape.family)):
-                self.watched.setdefault(other.key(sample), None)
-
-    def change(self, emitter: Aiter, held: tuple[Held, ...]) -> Change:
-        wanted = [answer for fields in self.watched if (answer := self._wanted(fields)) is not None]
-        edits = [
-            Edit(path=file.relative_to(self.root), before=text_at(file), after=text)
-            for file, text in self.texts.items()
+            for file in sorted(path.rglob("*.json"))
+            if (name := configs.name_of(path, file)) is not None
+            for bucket, config in configs.read(file).items()
         ]
-        families = {(shape.family, shape.arch, shape.backend) for shape, _ in self.new}
-        also_read = {file for family in families for file in self._family(*family)}
-        if self.texts:
-            self.notes.append(
-                "these configs were timed with kernelmark's Triton kernel: time aiter's with them"
-            )
-        return Change(
-            emitter=emitter.name,
-            edits=tuple(edit for edit in edits if edit.before != edit.after),
-            wanted=tuple(wanted),
-            held=held,
-            notes=tuple(self.notes),
-            also_read=tuple(sorted(file.relative_to(self.root) for file in also_read)),
-        )
 
-    def _wanted(self, fields: Fields) -> Wanted | None:
-        m = int(fields["m"])
-        shape = Shape(**{name: value for name, value in fields.items() if name != "m"})
-        put = self.new.get((shape, words.region(m, configs.bounds(shape.family))))
-        if put is not None:
-            return Wanted(fields=fields, config=words.to_config(put[0]), name=put[1])
-        answer = _lookup(self.root, fields)
-        # A lookup that failed before may succeed now.
-        if answer is None:
+    def find(self, path: Path, key: Key) -> Entry | None:
+        try:
+            return Entry(key=key, config=to_config(_look_up(path, key).config))
+        except UsageError:
             return None
-        return Wanted(fields=fields, config=words.to_config(answer.config))
 
-    def _family(self, family: str, arch: str, backend: str) -> list[Path]:
-        """Return the default file of a family and its files for single shapes."""
-        folder, prefix, default = configs.folder_of(self.root, family, arch, backend or None)
-        return [default, *folder.glob(f"{prefix}{family}-*=*.json")]
-
-    def _files(self, shape: Shape) -> Iterator[Shape]:
-        """Yield the shapes that have a file."""
-        for file in self._family(shape.family, shape.arch, shape.backend):
-            name = configs.name_of(self.root, file)
-            if name is None or not name.suffix:
-                continue
-            sizes = dict(part.split("=") for part in name.suffix.split("-"))
-            if sizes.keys() <= {"B", "N", "K"} and {"N", "K"} <= sizes.keys():
-                batch = sizes.get("B", "")
-                yield dataclasses.replace(shape, batch=batch, n=sizes["N"], k=sizes["K"])
-
-
-def _lookup(root: Path, fields: Fields) -> configs.Found | None:
-    try:
-        return _read(root, fields)
-    except UsageError:
-        return None
-
-
-def _read(root: Path, fields: Fields) -> configs.Found:
-    return configs.lookup(
-        root,
-        fields["family"],
-        fields["arch"],
-        m=int(fields["m"]),
-        n=int(fields["n"]),
-        k=int(fields["k"]),
-        batch=int(fields["batch"]) if fields["batch"] else None,
-        backend=fields["backend"] or None,
-    )
+    def _shape(self, outcome: Outcome, options: Options) -> Shape:
+        problem = outcome.problem
+        family = options.get("family") or _family(problem)
+        arch = options.get("arch") or outcome.arch.split(":")[0]
+        if not arch.startswith("gfx"):
+            raise CannotWrite(f"aiter has no entries for {arch}")
+        return Shape(
+            family=family,
+            arch=arch,
+            backend=options.get("backend", ""),
+            batch=str(problem.dims.get("batch", "")) if family == _BY_BATCH else "",
+            n=str(problem.dims["n"]),
+            k=str(problem.dims["k"]),
+        )
 
 
 def _family(problem: Problem) -> str:
     if problem.op == "batched_gemm_quant":
-        return configs.FAMILIES[str(problem.options["scheme"])]
+        return FAMILIES[str(problem.options["scheme"])]
     if problem.op not in ("gemm", "batched_gemm"):
-        raise Unfit(Reason("format-op", format="aiter's folder of GEMM configs", op=problem.op))
+        raise CannotWrite(f"aiter's folder of GEMM configs has no entries for {problem.op}")
     check_weights("aiter", problem)
-    dtype, batched = problem.dtypes["a"], problem.op == "batched_gemm"
-    if dtype in _SIXTEEN:
-        return configs.FAMILIES["bf16"] if batched else "GEMM-A16W16"
-    if batched or dtype not in _EIGHT:
-        raise Unfit(Reason("format-dtype", format="aiter", op=problem.op, dtype=dtype))
-    return "GEMM-A8W8"
+    family = _FAMILY_OF_BITS.get(problem.dtypes["a"], "")
+    if problem.op == "batched_gemm":
+        family = _BY_BATCH if family == "GEMM-A16W16" else ""
+    if not family:
+        raise CannotWrite(f"aiter has no entries for {problem.op} of {problem.dtypes['a']}")
+    return family
+
+
+def _look_up(root: Path, key: Key) -> configs.FoundConfig:
+    return configs.lookup(
+        root,
+        key["family"],
+        key["arch"],
+        m=int(key["m"]),
+        n=int(key["n"]),
+        k=int(key["k"]),
+        batch=int(key["batch"]) if key["batch"] else None,
+        backend=key["backend"] or None,
+    )
+
+
+class _FolderChange:
+    """The new texts of files, and the buckets of winners."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._texts: dict[Path, str] = {}
+        self._new: dict[tuple[Shape, str], tuple[Bucket, str]] = {}
+        self._notes: list[str] = []
+
+    def add(self, shape: Shape, outcome: Outcome, timed: set[int]) -> None:
+        """Add a winner to the file of its shape; `timed` are all m that were tuned in its bucket.
+        Raise UsageError for an unreadable file: it is used for other shapes too."""
+        try:
+            folder, prefix, _ = configs.folder_of(self._root, *shape.folder_key)
+        except UsageError as error:
+            raise CannotWrite(f"{error.message} ({error.hint})") from None
+        m, limits = outcome.problem.dims["m"], bounds(shape.family)
+        before = _look_up(self._root, shape.key(m))
+        file = folder / f"{prefix}{shape.family}-{shape.suffix}.json"
+        text = self._texts.get(file) or text_at(file if file.is_file() else before.file) or ""
+        buckets = configs.parse(text, file)
+        name = bucket_for(m, limits)
+        bucket = to_bucket(outcome.tuned.config, before.config, shape.family)
+        after = with_bucket(buckets, name, bucket, limits)
+        for changed in sorted(after, key=_order):
+            if buckets.get(changed) != after[changed]:
+                earlier = [b for b in buckets if _order(b) < _order(changed)]
+                previous = max(earlier, key=_order, default=None)
+                text = with_object(text, changed, dict(after[changed]), after=previous)
+                buckets = configs.parse(text, file)
+        self._texts[file] = text
+        self._new[shape, name] = (bucket, outcome.name)
+        first, last = bucket_range(m, limits)
+        if first != last:
+            end = f"to {last}" if last else "upwards"
+            shown = ", ".join(map(str, sorted(timed)))
+            self._notes.append(
+                f"{outcome.name}: {name} of {file.name} serves m={first} {end}, timed: {shown}"
+            )
+
+    def checked_keys(self, shape: Shape, m: int) -> dict[Key, None]:
+        """Return a lookup to be checked, and all lookups that the files of its family cover, if the
+        family is changed."""
+        if shape.folder_key not in {new.folder_key for new, _ in self._new}:
+            return {}
+        unseen = dataclasses.replace(shape, n=_UNSEEN, k=_UNSEEN)
+        elsewhere = dataclasses.replace(shape, batch=_UNSEEN) if shape.batch else shape
+        shapes = (shape, unseen, elsewhere, *self._shapes_with_file(shape))
+        every = [each.key(x) for each in shapes for x in covering(bounds(shape.family))]
+        return dict.fromkeys((shape.key(m), *every))
+
+    def change(self, emitter: str, keys: Mapping[Key, None], skipped: Sequence[Skipped]) -> Change:
+        edits = [
+            Edit(path=file.relative_to(self._root), before=text_at(file), after=text)
+            for file, text in self._texts.items()
+        ]
+        read = {file for shape, _ in self._new for file in self._family_files(shape)}
+        if self._texts:
+            self._notes.append(
+                "these configs were timed with kernelmark's Triton kernel: time aiter's with them"
+            )
+        return Change(
+            emitter=emitter,
+            edits=tuple(edit for edit in edits if edit.before != edit.after),
+            lookups=tuple(lookup for key in keys if (lookup := self._lookup(key)) is not None),
+            skipped=tuple(skipped),
+            notes=tuple(self._notes),
+            also_read=tuple(sorted(file.relative_to(self._root) for file in read)),
+        )
+
+    def _lookup(self, key: Key) -> Lookup | None:
+        shape = Shape.of(key)
+        new = self._new.get((shape, bucket_for(int(key["m"]), bounds(shape.family))))
+        if new is not None:
+            return Lookup(key=key, config=to_config(new[0]), winner=new[1])
+        try:
+            return Lookup(key=key, config=to_config(_look_up(self._root, key).config))
+        except UsageError:  # a lookup that failed before may succeed now
+            return None
+
+    def _family_files(self, shape: Shape) -> list[Path]:
+        """Return the default file of a family and its files for single shapes."""
+        folder, prefix, default = configs.folder_of(self._root, *shape.folder_key)
+        return [default, *folder.glob(f"{prefix}{shape.family}-*=*.json")]
+
+    def _shapes_with_file(self, shape: Shape) -> list[Shape]:
+        names = (configs.name_of(self._root, file) for file in self._family_files(shape))
+        suffixes = (name.suffix for name in names if name is not None and name.suffix)
+        every = [dict(part.split("=") for part in suffix.split("-")) for suffix in suffixes]
+        return [
+            dataclasses.replace(shape, batch=sizes.get("B", ""), n=sizes["N"], k=sizes["K"])
+            for sizes in every
+            if {"N", "K"} <= sizes.keys() <= {"B", "N", "K"}
+        ]
+
+
+# Settings
+
+
+def to_bucket(config: Config, before: Bucket, family: str) -> dict[str, Any]:
+    """Return a config with aiter's names, in the order of the bucket it replaces. Settings that
+    only aiter has are kept from that bucket; others that the tuned config lacks are dropped."""
+    names = _SETTINGS | (_GLUON if any(name in before for name in _GLUON.values()) else {})
+    values: dict[str, Any] = {
+        names[name]: value for name, value in _supported(config, family).items()
+    }
+    if "cache_modifier" in values or "cache_modifier" in before:
+        values["cache_modifier"] = values.get("cache_modifier") or None
+    if values.get("NUM_KSPLIT") == 1 and "NUM_KSPLIT" not in before:
+        del values["NUM_KSPLIT"]
+    ours = {*_OURS, _DERIVED}
+    kept = {k: values.get(k, v) for k, v in before.items() if k in values or k not in ours}
+    return kept | {name: value for name, value in values.items() if name not in kept}
+
+
+def _supported(config: Config, family: str) -> dict[str, ConfigValue]:
+    """Return the settings that a family's kernel has; raise CannotWrite if it lacks one."""
+    settings = dict(config)
+    if settings.pop("persistent", False):
+        raise CannotWrite("aiter's kernels have no persistent form")
+    settings.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
+    if unknown := sorted(settings.keys() - _SETTINGS.keys()):
+        raise CannotWrite(f"aiter's configs have no {unknown[0]}")
+    if missing := [name for name in _NEEDED if name not in settings]:
+        raise CannotWrite(f"its config has no {missing[0]}")
+    if family == _GROUPED:
+        settings.pop("block_k", None)
+    if family in _UNSPLIT and settings.pop("split_k", 1) != 1:
+        raise CannotWrite(f"aiter's kernel for {family} does not split k")
+    if family == _MISREDUCED and settings.get("split_k", 1) != 1:
+        raise CannotWrite(
+            f"aiter's kernel for {family} adds up its parts with strides in wrong order"
+        )
+    return settings
+
+
+def to_config(bucket: Bucket) -> Config:
+    """Return a bucket with kernelmark's names, where it has them; null becomes ""."""
+    config: dict[str, ConfigValue] = {
+        _OURS.get(name, name): "" if value is None else value for name, value in bucket.items()
+    }
+    return FrozenDict(config)
+
+
+# Buckets: `limits` are the bounds that a family's kernels look for
+
+
+def bucket_for(m: int, limits: Sequence[int]) -> str:
+    """Return the name of the narrowest bucket for m: M_LEQ of the next bound, or M_GEQ of the last
+    bound if m is beyond it."""
+    bound = next((x for x in limits if m <= x), None)
+    return f"M_GEQ_{limits[-1]}" if bound is None else f"M_LEQ_{bound}"
+
+
+def bucket_range(m: int, limits: Sequence[int]) -> tuple[int, int | None]:
+    """Return the first and last m of the narrowest bucket for m; None means no upper limit."""
+    below = max((x for x in limits if x < m), default=0)
+    return below + 1, next((x for x in limits if m <= x), None)
+
+
+def covering(limits: Sequence[int]) -> list[int]:
+    """Return values of m that cover all buckets of a file: 1, each bound, and the m above each."""
+    return sorted({1, *limits, *(bound + 1 for bound in limits)})
+
+
+def with_bucket(
+    buckets: Mapping[str, Bucket], name: str, new: Bucket, limits: tuple[int, ...]
+) -> dict[str, Bucket]:
+    """Return the buckets with `new` as the narrowest bucket `name` and unchanged lookups for all
+    other m: a wider bucket that also covered it is repeated for lower bounds."""
+
+    def look_up(table: Mapping[str, Bucket], m: int) -> Bucket | None:
+        bucket = bucket_of(table, m, limits)
+        return None if bucket is None else table[bucket]
+
+    expected = {
+        m: new if bucket_for(m, limits) == name else look_up(buckets, m) for m in covering(limits)
+    }
+    changed = {**buckets, name: new}
+    for bound in reversed(limits):
+        for m in (bound, *(x for x in expected if bucket_for(x, limits) == f"M_LEQ_{bound}")):
+            same = expected[m]
+            if same is not None and look_up(changed, m) != same:
+                changed[f"M_LEQ_{bound}"] = same
+    for m, config in expected.items():
+        if config is not None and look_up(changed, m) != config:
+            raise CannotWrite(f"every bucket for it would also change the config of m={m}")
+    return changed
+
+
+def _order(name: str) -> tuple[int, int]:
+    """Return the sort key of a bucket in a file: M_LEQ ascending, M_GEQ ascending, any."""
+    kind, _, bound = name.rpartition("_")
+    return {"M_LEQ": 0, "M_GEQ": 1}.get(kind, 2), int(bound) if bound.isdecimal() else 0
 
 
 emitter = Aiter()

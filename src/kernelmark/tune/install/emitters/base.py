@@ -1,50 +1,72 @@
-"""Emitter: winners as a file that another library reads, and the check that it finds them."""
+"""The engine that writes winners in the formats of other tools.
+
+A format is described by a subclass of `Emitter`: what its library looks an entry up by
+(`lookup_key`), what an entry contains (`entry`), and how a file is parsed and merged. The engine
+chooses the winners, refuses those that would slow another problem down, keeps all other entries,
+and checks both by the format's own lookup. No emitter writes files: it returns a `Change`.
+
+`FileEmitter` is for formats of one file, `LineEmitter` for those of which an entry is whole lines.
+"""
 
 from __future__ import annotations
 
 import difflib
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 
-Fields = Mapping[str, str]
+Key = Mapping[str, str]  # all fields that a library compares when it looks an entry up
+Options = Mapping[str, str]  # the NAME=VALUE options of a format
+NO_OPTIONS: Options = FrozenDict()
 ON_AMD = "Not yet run on AMD hardware: files are only read back as the library's reader would."
 
 
-class Unfit(Exception):
-    """An outcome that cannot be written in a format, with the reason."""
+class CannotWrite(Exception):
+    """A winner cannot be written in a format; `reason` completes "… is not written: "."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An entry of a file. `fields` is its lookup key: all fields that the library compares."""
+    """An entry of a file."""
 
-    fields: Fields
+    key: Key
     config: Config
     kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A kept outcome that is not written, with the reason."""
+class NewEntry:
+    """The entry of a winner: the config that is read back, and its text or value."""
+
+    winner: Outcome
+    config: Config
+    content: Any
+
+
+NewEntries = Mapping[Key, NewEntry]
+Winners = Sequence[Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A kept winner that is not written."""
 
     name: str
-    reason: Reason
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +79,13 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The expected result of a lookup after the change: the config of the winner `name`, or,
-    without a name, the config as before (None: no entry)."""
+class Lookup:
+    """What a lookup must return after the change: the config of `winner`, or, without a winner, the
+    config that it returned before (None: no entry)."""
 
-    fields: Fields
+    key: Key
     config: Config | None
-    name: str = ""
+    winner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +95,15 @@ class Change:
 
     emitter: str
     edits: tuple[Edit, ...]
-    wanted: tuple[Wanted, ...]
-    held: tuple[Held, ...] = ()
+    lookups: tuple[Lookup, ...]
+    skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     also_read: tuple[Path, ...] = ()
 
     @property
-    def written(self) -> int:
-        """The number of winners in the change."""
-        return len({wanted.name for wanted in self.wanted if wanted.name})
+    def winners(self) -> frozenset[str]:
+        """The names of the winners in the change."""
+        return frozenset(lookup.winner for lookup in self.lookups if lookup.winner)
 
     def diff(self, into: Path) -> str:
         """Return the unified diff of all files."""
@@ -101,7 +123,7 @@ class Override:
 
 
 class Emitter(ABC):
-    """The writer of one format. It does not write files itself: it returns the edits."""
+    """The description of one format."""
 
     name: str
     summary: str  # one line
@@ -114,17 +136,16 @@ class Emitter(ABC):
     override: Override | None = None  # None: no library reads the file by itself
 
     @abstractmethod
-    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
+    def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
         """Return the change that adds all kept outcomes to `into`, which need not exist."""
 
     @abstractmethod
     def read(self, path: Path) -> list[Entry]:
         """Return all entries of a file or folder."""
 
-    def find(self, path: Path, fields: Fields) -> Entry | None:
-        """Return the entry that the library would find for a lookup key, or None."""
-        entries = self.read(path) if path.exists() else []
-        return next((entry for entry in entries if entry.fields == fields), None)
+    @abstractmethod
+    def find(self, path: Path, key: Key) -> Entry | None:
+        """Return the entry that the library would find, or None."""
 
     def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
         """Return whether a file has a winner's entry; None if the format has no lookup."""
@@ -134,146 +155,293 @@ class Emitter(ABC):
         """Return whether the emitter can write a backend's configs."""
         return backend in self.backends
 
-    def check(self, change: Change, path: Path) -> list[Reason]:
-        """Return a reason for each winner that is not found and each other lookup that changed."""
-        return [
-            fault for wanted in change.wanted if (fault := self._fault(wanted, path)) is not None
-        ]
+    def check(self, change: Change, path: Path) -> list[str]:
+        """Return an error for each winner that is not found and each other lookup that changed."""
+        return [error for lookup in change.lookups if (error := self._check(lookup, path))]
 
-    def _fault(self, wanted: Wanted, path: Path) -> Reason | None:
-        entry = self.find(path, wanted.fields)
+    def _check(self, lookup: Lookup, path: Path) -> str:
+        entry = self.find(path, lookup.key)
         config = None if entry is None else entry.config
-        if config == wanted.config:
+        if config == lookup.config:
+            return ""
+        shown = " ".join(f"{name}={value}" for name, value in lookup.key.items())
+        now, expected = (
+            "nothing" if each is None else config_key(each) for each in (config, lookup.config)
+        )
+        if lookup.winner:
+            return f"{lookup.winner}: {shown} finds {now}, not {expected}"
+        return f"{shown} was {expected} and would become {now}"
+
+    def choose(self, outcomes: Sequence[Outcome], key_of: Callable[[Outcome], Key]) -> Chosen:
+        """Choose the outcomes to write. One is not written if another one with the same lookup key
+        did not gain, or gained with another config: that one would become slower."""
+        groups: dict[Key, list[Outcome]] = {}
+        skipped: list[Skipped] = []
+        for outcome in outcomes:
+            try:
+                groups.setdefault(FrozenDict(key_of(outcome)), []).append(outcome)
+            except CannotWrite as error:
+                if outcome.kept:
+                    skipped.append(Skipped(name=outcome.name, reason=error.reason))
+        winners: dict[Key, Outcome] = {}
+        for key, group in groups.items():
+            kept = [outcome for outcome in group if outcome.kept]
+            reasons = {o.name: reason for o in kept if (reason := self.why_not(o))}
+            conflict = _conflict(group)
+            if kept and not reasons and not conflict:
+                winners[key] = max(kept, key=lambda outcome: outcome.saved_s)
+                continue
+            if reasons and not conflict:
+                conflict = f"{next(iter(reasons))} looks up the same entry and cannot be written"
+            skipped += [Skipped(name=o.name, reason=reasons.get(o.name, conflict)) for o in kept]
+        unchanged = tuple(key for key in groups if key not in winners)
+        return Chosen(winners=winners, unchanged=unchanged, skipped=skipped)
+
+    def why_not(self, outcome: Outcome) -> str:
+        """Return why a kept outcome must not be written in this format, or ""."""
+        tuned = outcome.tuned
+        if not self.takes(tuned.backend):
+            return f"it was tuned with {tuned.backend}, whose configs are not for {self.name}"
+        if not tuned.verified:
+            return "its result was not verified"
+        return "" if tuned.config else "the backend's own default won: there is nothing to write"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The winners by lookup key, the keys whose lookup must not change, and the kept outcomes that
+    are not written, to which a format may add."""
+
+    winners: dict[Key, Outcome]
+    unchanged: tuple[Key, ...]
+    skipped: list[Skipped]
+
+    def lookups(self, new: Mapping[Key, Config], before: Mapping[Key, Config]) -> list[Lookup]:
+        """Return the lookups that check a file: the `new` configs of winners, and for all other
+        keys the configs `before`."""
+        winners = [
+            Lookup(key=key, config=config, winner=self.winners[key].name)
+            for key, config in new.items()
+        ]
+        others = dict.fromkeys(key for key in (*before, *self.unchanged) if key not in new)
+        return [*winners, *(Lookup(key=key, config=before.get(key)) for key in others)]
+
+
+def _conflict(group: Sequence[Outcome]) -> str:
+    for outcome in group:
+        if not outcome.kept:
+            return f"{outcome.name} looks up the same entry and did not gain"
+    if len({config_key(outcome.tuned.config) for outcome in group}) > 1:
+        names = " and ".join(outcome.name for outcome in group)
+        return f"{names} look up the same entry and gained with different configs"
+    return ""
+
+
+Document = TypeVar("Document")
+
+
+class FileEmitter(Emitter, Generic[Document]):
+    """A format of one file. A lookup compares all fields of its key; the first entry counts."""
+
+    @abstractmethod
+    def parse(self, text: str | None, path: Path) -> Document:
+        """Parse a file; None is a missing one. Raise UsageError for a file of another format."""
+
+    @abstractmethod
+    def entries(self, document: Document) -> list[Entry]:
+        """Return the entries that the library's reader finds."""
+
+    @abstractmethod
+    def lookup_key(self, outcome: Outcome, options: Options) -> Key:
+        """Return what the library looks the problem up by; raise CannotWrite if it has none."""
+
+    @abstractmethod
+    def entry(self, outcome: Outcome, key: Key) -> NewEntry:
+        """Return the entry of a winner; raise CannotWrite if it has none."""
+
+    @abstractmethod
+    def merge(self, document: Document, new: NewEntries, options: Options) -> str:
+        """Return the file's text with the new entries, which replace those with the same key."""
+
+    def complete(self, document: Document, options: Options) -> Options:
+        """Return the options, with what the file implies."""
+        return options
+
+    def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
+        before = text_at(into)
+        document = self.parse(before, into)
+        options = self.complete(document, options)
+        chosen = self.choose(outcomes, lambda outcome: self.lookup_key(outcome, options))
+        there = self.entries(document)
+        new: dict[Key, NewEntry] = {}
+        for key, outcome in chosen.winners.items():
+            try:
+                entry = self.entry(outcome, key)
+                _check_same_build(entry, there)
+                new[key] = entry
+            except CannotWrite as error:
+                chosen.skipped.append(Skipped(name=outcome.name, reason=error.reason))
+        configs: dict[Key, Config] = {}
+        for present in there:
+            configs.setdefault(present.key, present.config)
+        edits: tuple[Edit, ...] = ()
+        if new:
+            after = self.merge(document, new, options)
+            if after != before:
+                edits = (Edit(path=Path(), before=before, after=after),)
+        lookups = chosen.lookups({key: entry.config for key, entry in new.items()}, configs)
+        return Change(
+            emitter=self.name,
+            edits=edits,
+            lookups=tuple(lookups),
+            skipped=tuple(chosen.skipped),
+        )
+
+    def read(self, path: Path) -> list[Entry]:
+        return self.entries(self.parse(required_text(path), path))
+
+    def find(self, path: Path, key: Key) -> Entry | None:
+        # Parse a file once for many lookups; comparing the text keeps the cache valid.
+        text = text_at(path)
+        if text is None:
             return None
-        shown = " ".join(f"{name}={value}" for name, value in wanted.fields.items())
-        answer = "nothing" if config is None else config_key(config)
-        expected = "nothing" if wanted.config is None else config_key(wanted.config)
-        if wanted.name:
-            return Reason(
-                "winner-not-found", name=wanted.name, lookup=shown, found=answer, wanted=expected
+        if self._cached[0] != text:
+            table: dict[Key, Entry] = {}
+            for entry in self.entries(self.parse(text, path)):
+                table.setdefault(entry.key, entry)
+            self._cached = (text, table)
+        return self._cached[1].get(key)
+
+    _cached: tuple[str, Mapping[Key, Entry]] = ("", {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An entry and its range of lines, `end` excluded."""
+
+    first: int
+    end: int
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFile:
+    """The lines of a file, those that are neither empty nor comments, and its entries."""
+
+    lines: Sequence[str]
+    content: Sequence[str]
+    rows: Sequence[Row]
+
+
+class LineEmitter(FileEmitter[LineFile]):
+    """A text file whose entries are one or two lines; all other lines are kept."""
+
+    @abstractmethod
+    def rows(self, lines: Sequence[str]) -> list[Row]:
+        """Return the entries that the library's reader finds; lines that it skips are ignored."""
+
+    @abstractmethod
+    def head(self, winners: Winners, content: Sequence[str], options: Options) -> list[str]:
+        """Return the lines before the first entry of a new file; check the head of `content`."""
+
+    @abstractmethod
+    def is_head(self, line: str) -> bool:
+        """Return whether a line belongs to the head of this format."""
+
+    def parse(self, text: str | None, path: Path) -> LineFile:
+        lines = (text or "").splitlines()
+        content = [line for line in lines if line.strip() and not line.startswith("#")]
+        return LineFile(lines=lines, content=content, rows=self.rows(lines))
+
+    def entries(self, document: LineFile) -> list[Entry]:
+        return [row.entry for row in document.rows]
+
+    def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
+        there = self.parse(text_at(into), into)
+        # Readers skip unknown lines, so the check would also pass for a file of another format.
+        if there.content and not there.rows and not any(map(self.is_head, there.content)):
+            raise UsageError(
+                f"{into}: is not a {self.name} file",
+                hint=f"kmark export DIR --as {self.name} -o PATH writes a new one",
             )
-        return Reason("lookup-changed", lookup=shown, before=expected, after=answer)
+        return super().emit(outcomes, into, options)
+
+    def merge(self, document: LineFile, new: NewEntries, options: Options) -> str:
+        winners = [entry.winner for entry in new.values()]
+        head = self.head(winners, document.content, options)
+        lines: list[str] = [] if document.content else head
+        appended: dict[Key, Sequence[str]] = {key: entry.content for key, entry in new.items()}
+        position = 0
+        for row in document.rows:
+            if row.entry.key in new:  # the first of equal entries is replaced, others are removed
+                lines += document.lines[position : row.first]
+                lines += appended.pop(row.entry.key, ())
+                position = row.end
+        lines += document.lines[position:]
+        for content in appended.values():
+            lines += content
+        return "\n".join(lines) + "\n"
+
+    def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
+        if self.why_not(outcome):
+            return False
+        options = self.complete(self.parse(text_at(path), path), NO_OPTIONS)
+        try:
+            key = self.lookup_key(outcome, options)
+            config = self.entry(outcome, key).config
+        except CannotWrite:
+            return False
+        entry = self.find(path, key)
+        return entry is not None and entry.config == config
 
 
-def option(emitter: Emitter, given: Fields, name: str, default: str = "") -> str:
-    """Return the value of an option; `checked_options` has rejected unknown names."""
-    assert name in emitter.options
-    return given.get(name, default)
+def _check_same_build(new: NewEntry, there: Iterable[Entry]) -> None:
+    """Raise CannotWrite if a file has the index of a winner's solution with another kernel name:
+    the file is of another build of the library."""
+    index, kernel = new.config.get("solution_index"), new.winner.tuned.kernel.name
+    same = (entry.kernel for entry in there if entry.config.get("solution_index") == index)
+    name = next((name for name in same if name), kernel)
+    if index is not None and name != kernel:
+        raise CannotWrite(f"its index {index} is {name} in the file, not {kernel}")
 
 
-def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
-    """Parse NAME=VALUE words as an emitter's options."""
+def parse_options(emitter: Emitter, arguments: Iterable[str]) -> Options:
+    """Parse NAME=VALUE arguments as an emitter's options."""
     options: dict[str, str] = {}
-    known = ", ".join(emitter.options) or "none"
-    for word in words:
-        name, equals, value = word.partition("=")
+    hint = f"{emitter.name} knows: {', '.join(emitter.options) or 'none'}"
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if not equals or not value:
-            raise UsageError(
-                Reason("not-of-form", given=word, form="NAME=VALUE"),
-                hint=f"{emitter.name} knows: {known}",
-            )
+            raise UsageError(f"{argument!r} is not NAME=VALUE", hint=hint)
         if name not in emitter.options:
-            raise UsageError(
-                Reason("option-unknown", format=emitter.name, name=name),
-                hint=f"{emitter.name} knows: {known}",
-            )
+            raise UsageError(f"{emitter.name} has no option {name!r}", hint=hint)
         options[name] = value
     return FrozenDict(options)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The winners by lookup key, at most one per key, and the outcomes that are not written."""
-
-    winners: Mapping[Fields, Outcome]
-    others: tuple[Fields, ...]  # keys whose lookup must not change
-    held: tuple[Held, ...]
-
-
-def settle(
-    emitter: Emitter, outcomes: Sequence[Outcome], lookup_key: Callable[[Outcome], Fields]
-) -> Settled:
-    """Return which outcomes may be written. An outcome is not written if another one with the same
-    lookup key did not gain, or gained with another config: that one would become slower."""
-    groups: dict[Fields, list[Outcome]] = {}
-    held: list[Held] = []
-    for outcome in outcomes:
-        try:
-            groups.setdefault(FrozenDict(lookup_key(outcome)), []).append(outcome)
-        except Unfit as error:
-            if outcome.kept:
-                held.append(Held(name=outcome.name, reason=error.reason))
-    winners: dict[Fields, Outcome] = {}
-    others: list[Fields] = []
-    for fields, group in groups.items():
-        kept = [one for one in group if one.kept]
-        reasons = {one.name: reason for one in kept if (reason := unwritable(emitter, one))}
-        reason = _conflict(group)
-        if kept and not reasons and reason is None:
-            winners[fields] = max(kept, key=lambda one: one.saved_s)
-        else:
-            others.append(fields)
-            for one in kept:
-                why = reasons.get(one.name) or reason
-                why = why or Reason("entry-of-unwritten", name=next(iter(reasons)))
-                held.append(Held(name=one.name, reason=why))
-    return Settled(winners=winners, others=tuple(others), held=tuple(held))
+def is_yes(options: Options, name: str, *, default: bool) -> bool:
+    """Return the value of a yes-or-no option."""
+    value = options.get(name, "yes" if default else "no").lower()
+    if value not in ("yes", "true", "1", "no", "false", "0"):
+        raise UsageError(
+            f"{name}={value} is neither yes nor no", hint=f"give {name}=yes or {name}=no"
+        )
+    return value in ("yes", "true", "1")
 
 
-def kept_answers(
-    before: Mapping[Fields, Config], others: Iterable[Fields], written: Container[Fields]
-) -> list[Wanted]:
-    """Return the expected lookups of all keys of a file, and of `others`, that are not `written`:
-    the same as before."""
-    return [
-        Wanted(fields=fields, config=before.get(fields))
-        for fields in dict.fromkeys((*before, *others))
-        if fields not in written
-    ]
-
-
-def unwritable(emitter: Emitter, outcome: Outcome) -> Reason | None:
-    """Return why a kept outcome must not be written by `emitter`, or None."""
-    tuned = outcome.tuned
-    if not emitter.takes(tuned.backend):
-        return Reason("format-backend", backend=tuned.backend, format=emitter.name)
-    if not tuned.verified:
-        return Reason("winner-not-verified")
-    if not tuned.config:
-        return Reason("default-won")
-    return None
-
-
-def _conflict(group: Sequence[Outcome]) -> Reason | None:
-    for outcome in group:
-        if not outcome.kept:
-            return Reason("entry-shared", name=outcome.name)
-    configs = {config_key(outcome.tuned.config) for outcome in group}
-    if len(configs) > 1:
-        return Reason("entry-contested", names=tuple(outcome.name for outcome in group))
-    return None
+def check_folder(into: Path, hint: str) -> None:
+    """Raise UsageError unless a target is a folder."""
+    if not into.is_dir():
+        raise UsageError(f"{into} is not a folder", hint=hint)
 
 
 def check_weights(name: str, problem: Problem) -> None:
-    """Raise Unfit unless the weights are n×k: the lookup key of some formats has no layout."""
+    """Raise CannotWrite unless the weights are n×k: some formats have no layout in their key."""
     ta, tb = problem.options["ta"], problem.options["tb"]
     if (ta, tb) != ("n", "t"):
-        raise Unfit(Reason("format-layout", format=name, ta=ta, tb=tb))
-
-
-def solution_index(outcome: Outcome) -> int:
-    """Return the library's index of the winner as it was in the final. Raise Unfit without a kernel
-    name, by which the index can be checked later."""
-    tuned = outcome.tuned
-    # Some backends have the solution's name as config; the kernel then has the index.
-    index = tuned.config.get("solution_index", tuned.kernel.resources.get("solution_index"))
-    if not isinstance(index, int) or isinstance(index, bool):
-        raise Unfit(Reason("index-unknown"))
-    if not tuned.kernel.name:
-        raise Unfit(Reason("index-unnamed", index=index))
-    if any(sign in tuned.kernel.name for sign in ",\n\r"):
-        raise Unfit(Reason("kernel-name-separator", name=tuned.kernel.name))
-    return index
+        raise CannotWrite(
+            f"{name} has entries only for weights of n×k (ta=n tb=t), not for ta={ta} tb={tb}"
+        )
 
 
 def text_at(path: Path) -> str | None:
@@ -283,9 +451,9 @@ def text_at(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except IsADirectoryError:
-        raise UsageError(Reason("file-is-folder", file=str(path)), hint="name a file") from None
+        raise UsageError(f"{path} is a folder, not a file", hint="name a file") from None
     except UnicodeDecodeError:
-        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
+        raise UsageError(f"{path} is not UTF-8 text") from None
     except OSError as error:
         raise UsageError(file_unreadable(path, error)) from None
 
@@ -294,30 +462,14 @@ def required_text(path: Path) -> str:
     """Return a file's text; raise UsageError if it does not exist."""
     text = text_at(path)
     if text is None:
-        raise UsageError(Reason("file-missing", file=str(path)))
+        raise UsageError(f"there is no file {path}")
     return text
-
-
-def read_json(path: Path, kind: str) -> dict[str, object]:
-    """Load a JSON document of kernelmark; raise UsageError unless its `format` is `kind`."""
-    text = required_text(path)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        cause = Reason("not-json", error=str(error))
-        raise UsageError(
-            Reason("in-file", file=str(path), cause=cause), hint="is it truncated?"
-        ) from None
-    if not isinstance(document, dict) or document.get("format") != kind:
-        raise UsageError(Reason("file-of-another-format", file=str(path), format=kind))
-    return document
 
 
 def _unified(edit: Edit, into: Path) -> str:
     path = str(into / edit.path)
-    before = (edit.before or "").splitlines(keepends=True)
     lines = difflib.unified_diff(
-        before,
+        (edit.before or "").splitlines(keepends=True),
         edit.after.splitlines(keepends=True),
         path if edit.before is not None else "/dev/null",
         path,

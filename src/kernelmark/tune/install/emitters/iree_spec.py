@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +30,22 @@ from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
+    CannotWrite,
     Change,
     Edit,
     Emitter,
     Entry,
-    Fields,
-    Held,
-    Unfit,
-    Wanted,
-    kept_answers,
-    option,
+    Key,
+    Options,
+    Skipped,
+    is_yes,
     required_text,
-    settle,
     text_at,
 )
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.results import Outcome
 
 
 class IreeSpec(Emitter):
@@ -62,85 +61,82 @@ class IreeSpec(Emitter):
         {"verify": "yes (default) compiles each winner with the spec and compares its config; no"}
     )
 
-    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
+    def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
         before = text_at(into)
         base = EMPTY if before is None else _parsed(before, into)
-        settled = settle(self, outcomes, _lookup_key)
-        held, kept = list(settled.held), dict(settled.winners)
-        for fields, reason in _clashes(kept, settled.others, base):
-            held.append(Held(name=kept.pop(fields).name, reason=reason))
-        for fields, clash in _flag_conflicts(kept, base):
-            held.append(Held(name=kept.pop(fields).name, reason=clash))
-        more = _same_gemm(outcomes, kept)
+        verify = is_yes(options, "verify", default=True)
+        chosen = self.choose(outcomes, _lookup_key)
+        skipped, winners = list(chosen.skipped), dict(chosen.winners)
+        for find_conflicts in (partial(_clashes, unchanged=chosen.unchanged), _flag_conflicts):
+            for key, reason in find_conflicts(winners, base):
+                skipped.append(Skipped(name=winners.pop(key).name, reason=reason))
+        same_gemm = _same_gemm(outcomes, winners)
         notes = []
-        verify = option(self, given, "verify", "yes")
-        if verify not in ("yes", "no"):
-            raise UsageError(
-                Reason("option-not-yes-or-no", name="verify", given=verify),
-                hint="for example: --with verify=no",
-            )
-        if verify == "no" or not compiler_present():
+        if not verify or not compiler_present():
             notes.append("not verified: no winner was compiled with the spec")
         else:
-            whole = _merged(base, kept, more)
+            whole = _merged(base, winners, same_gemm)
             flags = file_flags(whole)
-            for fields, outcome in list(kept.items()):
-                if lost := _unapplied(outcome, whole.text, flags):
-                    held.append(Held(name=kept.pop(fields).name, reason=lost))
-            for outcome in list(more):
-                if lost := _unapplied(outcome, whole.text, flags):
-                    held.append(Held(name=outcome.name, reason=lost))
-                    more.remove(outcome)
-            if kept:
-                notes.append(f"compiled with the spec: {len(kept)} of {len(kept)} winners applied")
-        merged = _merged(base, kept, more)
-        if kept:
-            words = (*file_flags(merged), *spec_flags(merged.text, "FILE"))
-            notes.append(f"compile with {' '.join(words)}")
-        wanted = [
-            Wanted(fields=fields, config=outcome.tuned.config, name=outcome.name)
-            for fields, outcome in kept.items()
-        ]
-        there = {entry.fields: entry.config for entry in _entries(base)}
-        wanted += kept_answers(there, settled.others, kept)
-        same = before is not None and merged == base
-        edits = () if same or not kept else (Edit(path=Path(), before=before, after=merged.text),)
+            reasons = {
+                outcome.name: reason
+                for outcome in (*winners.values(), *same_gemm)
+                if (reason := _not_applied(outcome, whole.text, flags))
+            }
+            skipped += [Skipped(name=name, reason=reason) for name, reason in reasons.items()]
+            winners = {key: o for key, o in winners.items() if o.name not in reasons}
+            same_gemm = [outcome for outcome in same_gemm if outcome.name not in reasons]
+            if winners:
+                count = len(winners)
+                notes.append(f"compiled with the spec: {count} of {count} winners applied")
+        merged = _merged(base, winners, same_gemm)
+        edits: tuple[Edit, ...] = ()
+        if winners:
+            flags = (*file_flags(merged), *spec_flags(merged.text, "FILE"))
+            notes.append(f"compile with {' '.join(flags)}")
+            if before is None or merged != base:
+                edits = (Edit(path=Path(), before=before, after=merged.text),)
+        configs = {key: outcome.tuned.config for key, outcome in winners.items()}
+        there = {entry.key: entry.config for entry in _entries(base)}
         return Change(
             emitter=self.name,
             edits=edits,
-            wanted=tuple(wanted),
-            held=tuple(held),
+            lookups=tuple(chosen.lookups(configs, there)),
+            skipped=tuple(skipped),
             notes=tuple(notes),
         )
 
     def read(self, path: Path) -> list[Entry]:
         return _entries(_parsed(required_text(path), path))
 
+    def find(self, path: Path, key: Key) -> Entry | None:
+        entries = self.read(path) if path.exists() else []
+        return next((entry for entry in entries if entry.key == key), None)
 
-def _lookup_key(outcome: Outcome) -> Fields:
+
+def _lookup_key(outcome: Outcome) -> Key:
     """Return the lookup key of a problem: the names of its root ops' matchers."""
     goal = _target(outcome.arch)
     try:
         roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
     except Unsupported as error:
-        raise Unfit(error.message) from None
-    return _fields(outcome.arch, [root.name for root in roots])
+        raise CannotWrite(error.message) from None
+    return _key(outcome.arch, [root.name for root in roots])
 
 
-def _fields(arch: str, names: Iterable[str]) -> Fields:
+def _key(arch: str, names: Iterable[str]) -> Key:
     return FrozenDict({"arch": arch, "match": " ".join(names)})
 
 
 def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntry, ...]:
-    """Return the spec entries of a config, with a note of its problem; raise Unfit if it has
+    """Return the spec entries of a config, with a note of its problem; raise CannotWrite if it has
     none."""
     goal = _target(arch)
     try:
         choice = choices.choose(problem, config, goal)
     except KernelmarkError as error:
-        raise Unfit(error.message) from None
+        raise CannotWrite(error.message) from None
     if not choice.entries:
-        raise Unfit(Reason("config-no-lowering"))
+        raise CannotWrite("its config is no lowering that a spec could apply")
     note = {
         "arch": arch,
         "config": dict(config),
@@ -156,8 +152,7 @@ def file_flags(spec: Spec) -> tuple[str, ...]:
     spec and the target. The spec marks the operands to pack, which also needs data tiling."""
     every = [flag for note in spec.notes.values() for flag in _noted_flags(note)]
     off, on = (f"{choices.DATA_TILING}={word}" for word in ("false", "true"))
-    found = dict.fromkeys(on if flag == off and on in every else flag for flag in every)
-    return tuple(found)
+    return tuple(dict.fromkeys(on if flag == off and on in every else flag for flag in every))
 
 
 def _noted_flags(note: Mapping[str, Any]) -> list[str]:
@@ -165,31 +160,35 @@ def _noted_flags(note: Mapping[str, Any]) -> list[str]:
     return [str(flag) for flag in flags] if isinstance(flags, list) else []
 
 
-def _flag_conflicts(kept: Mapping[Fields, Outcome], base: Spec) -> list[tuple[Fields, Reason]]:
+def _flag_conflicts(kept: Mapping[Key, Outcome], base: Spec) -> list[tuple[Key, str]]:
     """Return the winners that need another value of a flag than the file has; in a new file, than
     the value whose winners save the most time."""
-    given: dict[str, bool] = {}
+    flags: dict[str, bool] = {}
     notes: Iterable[Mapping[str, Any]] = base.notes.values()
     for note in notes:
         try:
-            if _fields(note["arch"], note["match"]) not in kept:
-                given |= choices.depends(ops.parse(note["problem"]), FrozenDict(note["config"]))
+            if _key(note["arch"], note["match"]) not in kept:
+                flags |= choices.depends(ops.parse(note["problem"]), FrozenDict(note["config"]))
         except (KernelmarkError, KeyError, TypeError):
             continue
+    needed = {key: choices.depends(o.problem, o.tuned.config) for key, o in kept.items()}
     saved: dict[str, dict[bool, float]] = {}
-    for outcome in kept.values():
-        for flag, value in choices.depends(outcome.problem, outcome.tuned.config).items():
-            by = saved.setdefault(flag, {})
-            by[value] = by.get(value, 0.0) + outcome.saved_s
-    given = {flag: max(by, key=lambda value: by[value]) for flag, by in saved.items()} | given
+    for key, values in needed.items():
+        for flag, value in values.items():
+            by_value = saved.setdefault(flag, {})
+            by_value[value] = by_value.get(value, 0.0) + kept[key].saved_s
+    flags = {flag: max(by, key=lambda value: by[value]) for flag, by in saved.items()} | flags
     conflicts = []
-    for fields, outcome in kept.items():
-        own = choices.depends(outcome.problem, outcome.tuned.config)
-        if flag := next((name for name, value in own.items() if value != given[name]), ""):
-            words = {
-                name: ("no", "yes")[one[flag]] for name, one in (("value", own), ("file", given))
-            }
-            conflicts.append((fields, Reason("spec-flags", flag=flag, **words)))
+    for key, values in needed.items():
+        if flag := next((name for name, value in values.items() if value != flags[name]), ""):
+            own, other = (("no", "yes")[each[flag]] for each in (values, flags))
+            conflicts.append(
+                (
+                    key,
+                    f"it was tuned with {flag}={own}, and most of the file's gain is with "
+                    f"{flag}={other}: all its winners are compiled with one set of flags",
+                )
+            )
     return conflicts
 
 
@@ -197,81 +196,82 @@ def _target(arch: str) -> Target:
     kind = "hip" if arch.startswith("gfx") else "cuda" if arch.startswith("sm_") else "cpu"
     goal = target(DeviceInfo(name=arch, kind=kind, model=arch, arch=arch))
     if goal is None:
-        raise Unfit(Reason("iree-no-target", kind=kind, arch=arch))
+        raise CannotWrite(f"iree has no target for {kind} {arch}")
     return goal
 
 
-def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Fields, Outcome]) -> list[Outcome]:
+def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Key, Outcome]) -> list[Outcome]:
     """Return kept convolutions that become the same GEMM as a winner: their named ops differ, and
     have to be rewritten too."""
-    found = []
+    same = []
     for outcome in outcomes:
         if outcome.kept and outcome.problem.op == "conv" and outcome not in kept.values():
-            with contextlib.suppress(Unfit):
-                found += [outcome] * (_lookup_key(outcome) in kept)
-    return found
+            with contextlib.suppress(CannotWrite):
+                same += [outcome] if _lookup_key(outcome) in kept else []
+    return same
 
 
-def _merged(base: Spec, kept: Mapping[Fields, Outcome], more: Sequence[Outcome]) -> Spec:
-    """Return the spec with all winners. Those of `more` come first, so that the comment of a shared
-    matcher is that of the winner in `kept`."""
+def _merged(base: Spec, kept: Mapping[Key, Outcome], same_gemm: Sequence[Outcome]) -> Spec:
+    """Return the spec with all winners. Those of `same_gemm` come first, so that the comment of a
+    shared matcher is that of the winner in `kept`."""
     return base.with_entries(
         [
             entry
-            for outcome in (*more, *kept.values())
+            for outcome in (*same_gemm, *kept.values())
             for entry in _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
         ]
     )
 
 
 def _clashes(
-    kept: Mapping[Fields, Outcome], others: Sequence[Fields], base: Spec
-) -> list[tuple[Fields, Reason]]:
+    kept: Mapping[Key, Outcome], base: Spec, *, unchanged: Sequence[Key]
+) -> list[tuple[Key, str]]:
     """Return the winners that cannot be in the file, with the reason: another architecture, a root
     op shared with a problem that has another config or did not gain, or a config that is not a
     lowering."""
     archs = {str(note["arch"]) for note in base.notes.values()}
-    unchanged = {(f["arch"], name) for f in others for name in f["match"].split()}
+    kept_roots = {(key["arch"], name) for key in unchanged for name in key["match"].split()}
     taken: dict[str, Lowering] = {}
     clashes = []
-    for fields, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
+    for key, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
         try:
             entries = _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
-        except Unfit as error:
-            clashes.append((fields, error.reason))
+        except CannotWrite as error:
+            clashes.append((key, error.reason))
             continue
         archs = archs or {outcome.arch}
         if outcome.arch not in archs:
-            reason = Reason("file-arch", archs=tuple(sorted(archs)), arch=outcome.arch)
-            clashes.append((fields, reason))
-        elif any((outcome.arch, entry.root.name) in unchanged for entry in entries):
-            clashes.append((fields, Reason("root-op-shared")))
+            reason = f"the file is for {', '.join(sorted(archs))}, not for {outcome.arch}"
+        elif any((outcome.arch, entry.root.name) in kept_roots for entry in entries):
+            reason = "a problem that did not gain has the same root op"
         elif any(taken.get(e.root.name, e.lowering) != e.lowering for e in entries):
-            clashes.append((fields, Reason("root-op-contested")))
+            reason = "another winner has the same root op with another config"
         else:
             taken |= {entry.root.name: entry.lowering for entry in entries}
+            continue
+        clashes.append((key, reason))
     return clashes
 
 
-def _unapplied(outcome: Outcome, spec: str, flags: Sequence[str]) -> Reason | None:
+def _not_applied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str:
     """Return why a winner's dispatches do not have its config when compiled with the spec, or
-    None."""
+    ""."""
     goal = _target(outcome.arch)
     choice = choices.choose(outcome.problem, outcome.tuned.config, goal)
     try:
         lost = choices.unapplied(outcome.problem, choice, spec, (*goal.flags, *flags))
     except KernelmarkError as error:
-        return Reason("spec-not-compiled", cause=error.message)
-    return Reason("spec-not-applied") if lost else None
+        return f"it does not compile with the spec: {format_reason(error.message, BRIEF)}"
+    return "its compiled dispatch does not have the spec's config" if lost else ""
 
 
 def _entries(spec: Spec) -> list[Entry]:
     """Return the winners in a spec, without duplicates and without edited ones."""
-    entries: dict[Fields, Entry] = {}
+    entries: dict[Key, Entry] = {}
     for note in spec.notes.values():
         entry = _entry(spec, note)
         if entry is not None:
-            entries[entry.fields] = entry
+            entries[entry.key] = entry
     return list(entries.values())
 
 
@@ -279,25 +279,21 @@ def _entry(spec: Spec, note: Mapping[str, Any]) -> Entry | None:
     try:
         problem, config = ops.parse(note["problem"]), FrozenDict(note["config"])
         again = spec.with_entries(_spec_entries(problem, config, note["arch"]))
-    except (Unfit, KernelmarkError, KeyError, TypeError):
+    except (CannotWrite, KernelmarkError, KeyError, TypeError):
         return None
     # Adding the entries again changes nothing if all of them are present and unedited.
     if again.sequences != spec.sequences or {*again.packs} != {*spec.packs}:
         return None
-    return Entry(fields=_fields(note["arch"], note["match"]), config=config)
+    return Entry(key=_key(note["arch"], note["match"]), config=config)
 
 
 def _parsed(text: str, path: Path) -> Spec:
     try:
         return parse_spec(text)
     except ValueError as error:
-        raise UsageError(
-            Reason("spec-comment-unreadable", file=str(path), error=str(error))
-        ) from None
+        raise UsageError(f"{path}: a kernelmark comment cannot be read: {error}") from None
     except UsageError as error:
-        raise UsageError(
-            Reason("in-file", file=str(path), cause=error.message), hint=error.hint
-        ) from None
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
 
 
 emitter = IreeSpec()

@@ -15,32 +15,28 @@ from typing import Any
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
-from kernelmark.tune.install import tensile
-from kernelmark.tune.install.emitters._blas import blas_call
+from kernelmark.tune.install import tensile_logic as tensile
 from kernelmark.tune.install.emitters.base import (
     ON_AMD,
+    CannotWrite,
     Change,
     Edit,
     Emitter,
     Entry,
-    Fields,
-    Held,
+    Key,
+    Lookup,
+    Options,
     Override,
-    Unfit,
-    Wanted,
-    option,
-    settle,
+    Skipped,
+    check_folder,
+    is_yes,
     text_at,
 )
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.install.emitters.blas import blas_call
+from kernelmark.tune.records.results import Outcome
 
 _KINDS = ("Equality", "GridBased")
-_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-_TRAP = (
-    "no_eff without force: what is merged now has the efficiency 0, so any later merge replaces it"
-)
 
 
 class Tensile(Emitter):
@@ -71,50 +67,40 @@ class Tensile(Emitter):
         built="Tensile*Library*.dat*",
     )
 
-    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
-        if not into.is_dir():
-            raise UsageError(
-                Reason("not-a-folder", path=str(into)), hint="give a folder of logic YAML files"
-            )
-        folder = option(self, given, "logic")
+    def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
+        check_folder(into, "give a folder of logic YAML files")
+        folder = options.get("logic", "")
         # A final has decided on winners already; their times are not comparable to efficiencies.
-        force = self._flag(given, "force", default=True)
-        no_eff = self._flag(given, "no_eff", default=not folder)
+        force = is_yes(options, "force", default=True)
+        no_eff = is_yes(options, "no_eff", default=not folder)
         if folder:
             pairs = list(_incremental(Path(folder), into))
-            chosen = force if option(self, given, "force") else None
-            return self._merged(into, pairs, force=chosen, no_eff=no_eff)
+            return self._merged(
+                into, pairs, force=force if "force" in options else None, no_eff=no_eff
+            )
         if not no_eff:
             raise UsageError(
-                Reason("winner-without-efficiency"),
+                "no_eff=no is not possible: a winner has a time, not an efficiency, and 0 is "
+                "written",
                 hint="leave it out",
             )
-        settled = settle(self, outcomes, _lookup_key)
-        kernels = {outcome.tuned.kernel.name for outcome in settled.winners.values()} - {""}
-        held, library = list(settled.held), _Library(into, kernels)
+        chosen = self.choose(outcomes, _lookup_key)
+        kernels = {outcome.tuned.kernel.name for outcome in chosen.winners.values()} - {""}
+        library = _Library(into, kernels)
         extra: dict[Path, tensile.Logic] = {}
-        for outcome in settled.winners.values():
+        for outcome in chosen.winners.values():
             try:
                 library.add(outcome, extra)
-            except Unfit as error:
-                held.append(Held(name=outcome.name, reason=error.reason))
+            except CannotWrite as error:
+                chosen.skipped.append(Skipped(name=outcome.name, reason=error.reason))
         change = self._merged(into, [*extra.items()], library.names, force=force, no_eff=True)
-        written = {wanted.name for wanted in change.wanted}
-        held += [
-            Held(name=name, reason=Reason("size-in-file"))
+        reason = "its size is in the file already, and force=no leaves it"
+        skipped = [
+            Skipped(name=name, reason=reason)
             for name in library.names.values()
-            if name not in written
+            if name not in change.winners
         ]
-        return dataclasses.replace(change, held=tuple(held))
-
-    def _flag(self, given: Fields, name: str, *, default: bool) -> bool:
-        word = option(self, given, name, "yes" if default else "no")
-        if word.lower() not in _WORDS:
-            raise UsageError(
-                Reason("option-not-yes-or-no", name=name, given=word),
-                hint=f"give {name}=yes or {name}=no",
-            )
-        return _WORDS[word.lower()]
+        return dataclasses.replace(change, skipped=(*chosen.skipped, *skipped))
 
     def _merged(
         self,
@@ -125,34 +111,38 @@ class Tensile(Emitter):
         force: bool | None,
         no_eff: bool,
     ) -> Change:
-        edits, wanted, notes = [], [], []
-        trap = False
+        edits, lookups, notes = [], [], []
+        replaceable = False
         for target, extra in pairs:
             # As defaultForceMergePolicy of TensileMergeLibrary, which uses only the first file.
             forced = "arcturus" not in extra.path if force is None else force
             tensile.check_folder(target.parent, extra)
             before, path = text_at(target), target.relative_to(into)
-            found, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
+            answers, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
             notes += [f"{path}: {step}" for step in steps]
-            for size, (config, new) in found.items():
-                named = (names or {}).get((target, size), f"{path}: {list(size)}")
-                fields = _key(path, size)
-                wanted.append(Wanted(fields=fields, config=config, name=named if new else ""))
+            for size, (config, is_new) in answers.items():
+                winner = (names or {}).get((target, size), f"{path}: {list(size)}")
+                lookups.append(
+                    Lookup(key=_key(path, size), config=config, winner=winner if is_new else "")
+                )
             if after != before:
                 edits.append(Edit(path=path, before=before, after=after))
-                trap |= no_eff and not forced
-        if trap:
-            notes.append(_TRAP)
+                replaceable |= no_eff and not forced
+        if replaceable:
+            notes.append(
+                "no_eff without force: what is merged now has the efficiency 0, so any later merge "
+                "replaces it"
+            )
         if edits:
             notes.append("build the library again before anything changes; indices move with it")
         return Change(
-            emitter=self.name, edits=tuple(edits), wanted=tuple(wanted), notes=tuple(notes)
+            emitter=self.name, edits=tuple(edits), lookups=tuple(lookups), notes=tuple(notes)
         )
 
     def read(self, path: Path) -> list[Entry]:
         return [
             Entry(
-                fields=_key(file.relative_to(path), size),
+                key=_key(file.relative_to(path), size),
                 config=_config(solution, efficiency),
                 kernel=solution.get("KernelNameMin", solution["SolutionNameMin"]),
             )
@@ -160,18 +150,18 @@ class Tensile(Emitter):
             for size, (solution, efficiency) in tensile.answers(_logic(file)).items()
         ]
 
-    def find(self, path: Path, fields: Fields) -> Entry | None:
-        text = text_at(path / fields["file"])
+    def find(self, path: Path, key: Key) -> Entry | None:
+        text = text_at(path / key["file"])
         if text is None:
             return None
-        if self._seen[0] != text:
-            self._seen = (text, tensile.answers(tensile.parse(text, fields["file"])))
-        size = tuple(map(int, fields["size"].split()))
-        if size not in self._seen[1]:
+        if self._cached[0] != text:
+            self._cached = (text, tensile.answers(tensile.parse(text, key["file"])))
+        size = tuple(map(int, key["size"].split()))
+        if size not in self._cached[1]:
             return None
-        return Entry(fields=fields, config=_config(*self._seen[1][size]))
+        return Entry(key=key, config=_config(*self._cached[1][size]))
 
-    _seen: tuple[str, dict[tensile.Size, tuple[dict[str, Any], float]]] = ("", {})
+    _cached: tuple[str, dict[tensile.Size, tuple[dict[str, Any], float]]] = ("", {})
 
 
 def _merge(
@@ -220,12 +210,12 @@ class _Library:
         file of its solution."""
         name = outcome.tuned.kernel.name
         arch = outcome.arch.split(":")[0]
-        named = [one for one in self._named.get(name, []) if _arch(one[1]) in ("", arch)]
+        named = [each for each in self._named.get(name, []) if _arch(each[1]) in ("", arch)]
         if not named:
-            raise Unfit(Reason("solution-not-in-logic", name=name, arch=arch))
-        distinct = {(_equality(file), tensile.digest(one)) for file, _, one in named}
+            raise CannotWrite(f"no logic file for {arch} has a solution called {name!r}")
+        distinct = {(_equality(file), tensile.digest(solution)) for file, _, solution in named}
         if len(distinct) > 1:
-            raise Unfit(Reason("solution-ambiguous", name=name, count=len(distinct)))
+            raise CannotWrite(f"{len(distinct)} different solutions are called {name}")
         file, logic, solution = named[0]
         target = _equality(file)
         if target not in extra:
@@ -233,14 +223,14 @@ class _Library:
         size = [int(value) for value in _lookup_key(outcome)["size"].split()]
         pool = extra[target].solutions
         mark = tensile.digest(solution)
-        index = next((i for i, one in enumerate(pool) if tensile.digest(one) == mark), len(pool))
+        index = next((i for i, s in enumerate(pool) if tensile.digest(s) == mark), len(pool))
         if index == len(pool):
             pool.append({**solution, "SolutionIndex": index})
         extra[target].set("ExactLogic", [*extra[target].table, [size, [index, 0.0]]])
         self.names[target, tuple(size)] = outcome.name
 
 
-def _lookup_key(outcome: Outcome) -> Fields:
+def _lookup_key(outcome: Outcome) -> Key:
     call = blas_call(outcome)
     names = ("transA", "transB", "a_type", "b_type", "c_type", "d_type", "compute_type")
     size = " ".join(call[name] for name in ("m", "n", "batch_count", "k"))
@@ -273,10 +263,10 @@ def _incremental(folder: Path, into: Path) -> Iterator[tuple[Path, tensile.Logic
     """Yield the target and the logic of each incremental file. The target has the same relative
     path, else the same name, else it is a new file."""
     if not folder.is_dir():
-        raise UsageError(Reason("not-a-folder", path=str(folder), of="logic files"))
+        raise UsageError(f"{folder} is not a folder of logic files")
     files = _files(folder)
     if not files:
-        raise NothingToDo(Reason("no-logic-files", folder=str(folder)))
+        raise NothingToDo(f"{folder}: there are no logic files (*.yaml) in it")
     named: dict[str, list[Path]] = {}
     for there in _files(into):
         named.setdefault(there.name, []).append(there)
@@ -292,9 +282,7 @@ def _target(file: Path, folder: Path, into: Path, namesakes: Sequence[Path]) -> 
     meant = [path for path in namesakes if str(_logic(path).get("LibraryType")) == kind]
     if len(meant) > 1:
         raise UsageError(
-            Reason(
-                "logic-target-ambiguous", file=str(file), first=str(meant[0]), second=str(meant[1])
-            ),
+            f"{file} may go into {meant[0]} or {meant[1]}",
             hint="put it into a folder of the same name below, or give --to one of theirs",
         )
     if meant:
@@ -310,7 +298,7 @@ def _logic(file: Path) -> tensile.Logic:
     return tensile.parse(text_at(file) or "", str(file))
 
 
-def _key(path: Path, size: tensile.Size) -> Fields:
+def _key(path: Path, size: tensile.Size) -> Key:
     return FrozenDict({"file": path.as_posix(), "size": " ".join(map(str, size))})
 
 

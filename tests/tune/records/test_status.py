@@ -24,8 +24,9 @@ from kernelmark.tune.plans.plan import (
 )
 from kernelmark.tune.records import results
 from kernelmark.tune.records.journal import Finished, Header, Journal, Trial
-from kernelmark.tune.records.outcome import Choice, Metrics, Outcome
-from kernelmark.tune.records.standing import State, standings
+from kernelmark.tune.records.results import Choice, Metrics, Outcome
+from kernelmark.tune.records.status import State, plan_statuses
+from kernelmark_dev.tuning import make_outcome
 
 PLAN = TunePlan(
     name="SSS_NN_0",
@@ -39,16 +40,12 @@ PLAN = TunePlan(
 
 
 def outcome(*, kept: bool = True, ratio: float = 1.25) -> Outcome:
-    return Outcome(
+    return make_outcome(
+        ratio,
         name=PLAN.name,
         problem=PLAN.problem,
-        device="fake",
-        arch="fake",
         reference=Choice(backend="fake", median_s=10e-6, worst=0.1),
         tuned=Choice(backend="fake", config={"warps": 2}, median_s=8e-6, worst=0.1),
-        ratio=ratio,
-        low=1.2,
-        high=1.3,
         kept=kept,
         reason="faster: 1.250 ×" if kept else "gains too little",
         share=PLAN.share,
@@ -99,7 +96,7 @@ def finished(plan=PLAN, **more):
 
 
 def only(folder):
-    (one,) = standings(folder)
+    (one,) = plan_statuses(folder)
     return one
 
 
@@ -144,12 +141,12 @@ def test_a_plan_that_is_done(folder, journal):
     one = only(folder)
     assert one.state is State.DONE
     assert one.reason == "faster: 1.250 ×"
-    (row,) = report.standing_table([one]).rows
+    (row,) = report.status_table([one]).rows
     assert row[1:] == (
         *("25.0 %", "done", "1 of 100", "0", "8.000 µs", "1.250 ×", "warps=2", "faster: 1.250 ×"),
     )
     assert "warps=2" in outcome_table([one.outcome]).rows[0]
-    (record,) = report.standing_records([one])
+    (record,) = report.status_records([one])
     assert record["config_tuned"] == '{"warps":2}'
     assert record["kept"] == "yes"
     assert record["reference_us"] == pytest.approx(10.0)
@@ -172,7 +169,7 @@ def test_a_plan_without_one_good_candidate_failed(folder, journal):
     journal.close()
     one = only(folder)
     assert one.state is State.FAILED
-    assert json.dumps(report.standing_records([one]), allow_nan=False)
+    assert json.dumps(report.status_records([one]), allow_nan=False)
 
 
 def test_a_plan_that_was_given_up_says_why(folder):
@@ -198,7 +195,7 @@ def test_files_that_cannot_be_read_are_rows(folder, journal):
     assert "line 1" in only(folder).reason
     folder.plan(PLAN.name).write_text("seed = 'x'")
     assert only(folder).state is State.FAILED
-    (row,) = report.standing_table([only(folder)]).rows
+    (row,) = report.status_table([only(folder)]).rows
     assert row[1] == "–"
 
 
@@ -232,9 +229,8 @@ def test_trials_of_another_backend_are_not_the_plans(folder, journal):
     write_whole(folder.plan(PLAN.name), planfile.text(dataclasses.replace(PLAN, backend="numpy")))
     one = only(folder)
     assert (one.state, one.outcome) == (State.FAILED, None)
-    fields = one.reason.fields
-    assert one.reason.code == "trials-of-another"
-    assert (fields["tried_backend"], fields["backend"]) == ("fake", "numpy")
+    assert "fake" in one.reason
+    assert "numpy" in one.reason
 
 
 def test_a_lowered_budget_is_not_told_as_if_it_were_larger(folder, journal):
@@ -242,7 +238,7 @@ def test_a_lowered_budget_is_not_told_as_if_it_were_larger(folder, journal):
         journal.record(trial(warps, 9e-6))
     less = dataclasses.replace(PLAN, budget=Budget(evaluations=2))
     write_whole(folder.plan(PLAN.name), planfile.text(less))
-    (row,) = report.standing_table(standings(folder)).rows
+    (row,) = report.status_table(plan_statuses(folder)).rows
     assert row[3] == "4"
 
 
@@ -260,7 +256,7 @@ def test_a_search_that_its_own_minutes_ended_is_not_told_as_if_it_were_through(f
     plan = dataclasses.replace(PLAN, budget=Budget(evaluations=300, minutes=1.0))
     ended(folder, journal, plan, cost_s=20.0)
     assert only(folder).state is State.TIME_UP
-    (row,) = report.standing_table(standings(folder)).rows
+    (row,) = report.status_table(plan_statuses(folder)).rows
     assert row[2:4] == ("time was up", "3 of 300")
     more = dataclasses.replace(plan, budget=Budget(evaluations=300, minutes=2.0))
     write_whole(folder.plan(PLAN.name), planfile.text(more))
@@ -284,7 +280,7 @@ def test_what_another_decision_is_made_from_is_counted(folder, journal):
     assert (one.state, one.evaluations, one.failures) == (State.EDITED, 3, 0)
     assert (one.outcome, one.best_s) == (None, 9e-6)
     assert "decides anew" in one.reason
-    (row,) = report.standing_table([one]).rows
+    (row,) = report.status_table([one]).rows
     assert row[3] == "3 of 50"
     another = dataclasses.replace(edited, seed=2)
     write_whole(folder.plan(PLAN.name), planfile.text(another))

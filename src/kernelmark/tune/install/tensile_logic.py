@@ -24,7 +24,6 @@ from typing import Any
 import yaml
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 
 _POSITIONS = {
     "MinimumRequiredVersion": 0,
@@ -95,27 +94,27 @@ def parse(text: str, path: str) -> Logic:
         document = yaml.load(text, Loader=_loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
-        raise UsageError(Reason("file-not-yaml", file=path, error=first)) from None
+        raise UsageError(f"{path}: is not YAML: {first}") from None
     if isinstance(document, list) and len(document) < max(_POSITIONS.values()) + 1:
-        raise UsageError(Reason("logic-parts", file=path, parts=len(document)))
+        raise UsageError(f"{path}: a logic file has 12 parts, this one {len(document)}")
     if not isinstance(document, list | dict):
-        raise UsageError(Reason("not-logic", file=path))
+        raise UsageError(f"{path}: is no logic file")
     logic = Logic(document, path, text)
     if not isinstance(logic.get("ProblemType"), dict):
-        raise UsageError(Reason("logic-without-problem-type", file=path))
+        raise UsageError(f"{path}: has no problem type")
     if not isinstance(logic.get("Solutions"), list) or not isinstance(logic.table, list):
-        raise UsageError(Reason("logic-without-solutions", file=path))
+        raise UsageError(f"{path}: has no solutions or no table of sizes")
     for solution in logic.solutions:
         if not isinstance(solution, dict) or not isinstance(solution.get("SolutionIndex"), int):
-            raise UsageError(Reason("solution-without-index", file=path))
+            raise UsageError(f"{path}: a solution has no SolutionIndex")
         if not isinstance(solution.get("SolutionNameMin"), str):
             raise UsageError(
-                Reason("solution-without-name", file=path, index=solution["SolutionIndex"]),
+                f"{path}: solution {solution['SolutionIndex']} has no SolutionNameMin",
                 hint="run TensileMergeLibrary once: it names them",
             )
     for row in logic.table:
         if not _is_row(row) or row[1][0] not in range(len(logic.solutions)):
-            raise UsageError(Reason("logic-row", file=path, row=str(row)[:60]))
+            raise UsageError(f"{path}: {str(row)[:60]} is no [size, [solution, efficiency]]")
     return logic
 
 
@@ -203,10 +202,10 @@ def sanitised(solution: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    made, number = name, 2
-    while made in taken:
-        made, number = f"{name}_{number}", number + 1
-    return made
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
 
 
 def _trimmed(size: Sequence[int]) -> Size:
@@ -215,39 +214,26 @@ def _trimmed(size: Sequence[int]) -> Size:
 
 def _check_alike(base: Logic, extra: Logic) -> None:
     if isinstance(base.document, dict) != isinstance(extra.document, dict):
-        raise UsageError(Reason("logic-form-differs", file=extra.path, base=base.path))
+        raise UsageError(f"{extra.path}: is of another form than {base.path}")
     mine, theirs = base.get("ProblemType"), extra.get("ProblemType")
     for name in {**mine, **theirs}:
         # A parameter missing in files of older Tensile versions is off, like 0, '' or [].
         if (mine.get(name) or 0) != (theirs.get(name) or 0):
             raise UsageError(
-                Reason(
-                    "logic-problem-differs",
-                    file=extra.path,
-                    base=base.path,
-                    name=name,
-                    given=str(theirs.get(name)),
-                    there=str(mine.get(name)),
-                ),
+                f"{extra.path}: its problem type has {name}={theirs.get(name)}, that of "
+                f"{base.path} {mine.get(name)}",
                 hint="only logic of one problem type can be merged",
             )
     if isinstance(base.document, dict):
         default = [logic.document.get("DefaultSolution") for logic in (base, extra)]
         if default[0] != default[1]:
             raise UsageError(
-                Reason("logic-default-differs", file=extra.path, base=base.path),
+                f"{extra.path}: its DefaultSolution is another than that of {base.path}",
                 hint="run TensileMergeLibrary: it knows what the defaults mean",
             )
-    if base.get("LibraryType") != extra.get("LibraryType"):
-        raise UsageError(
-            Reason(
-                "logic-type-differs",
-                file=extra.path,
-                base=base.path,
-                given=str(extra.get("LibraryType")),
-                there=str(base.get("LibraryType")),
-            )
-        )
+    kind, there = extra.get("LibraryType"), base.get("LibraryType")
+    if kind != there:
+        raise UsageError(f"{extra.path}: is of type {kind}, {base.path} of {there}")
 
 
 def _version(logic: Logic) -> str:
@@ -263,9 +249,7 @@ def check_folder(folder: Path, logic: Logic) -> None:
     """Raise UsageError for logic of another library type than its folder, Equality or GridBased."""
     kind = logic.get("LibraryType")
     if folder.name in ("Equality", "GridBased") and folder.name != kind:
-        raise UsageError(
-            Reason("logic-folder", file=logic.path, given=str(kind), folder=str(folder))
-        )
+        raise UsageError(f"{logic.path}: is of type {kind} and does not belong into {folder}")
 
 
 def text_of(logic: Logic, like: str | None) -> str:

@@ -1,12 +1,18 @@
-"""Ownership: which plan, backend and architecture the trials of a folder belong to. One folder
-tunes one backend on one architecture."""
+"""Status: the progress of each plan, and which outcomes are valid for the current plans.
+
+One folder tunes one backend on one architecture."""
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import json
+import math
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import file_unreadable
@@ -15,7 +21,8 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import TunePlan, decision_digest, plan_digest, search_digest
 from kernelmark.tune.records import journal, results
-from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.journal import candidates, out_of_minutes, searched
+from kernelmark.tune.records.results import Outcome
 
 
 def check(folder: TuningFolder, backend: str, arch: str) -> None:
@@ -79,7 +86,7 @@ class CurrentOutcomes:
 
 def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes:
     """Return the current outcomes from journals, without the result files."""
-    found = CurrentOutcomes()
+    current = CurrentOutcomes()
     for plan in plans:
         path = folder.journal(plan.name)
         try:
@@ -87,19 +94,19 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes
         except FileNotFoundError:
             continue
         except OSError as error:
-            found.unreadable[plan.name] = file_unreadable(path, error)
+            current.unreadable[plan.name] = file_unreadable(path, error)
             continue
         except KernelmarkError as error:
-            found.unreadable[plan.name] = error.message
+            current.unreadable[plan.name] = error.message
             continue
         if header is None or last is None:
             continue
         if reason := stale(plan, header, last):
-            found.stale[plan.name] = reason
+            current.stale[plan.name] = reason
         else:
-            found.outcomes[plan.name] = weighed(last.outcome, plan)
-    found.stale.update(found.unreadable)
-    return found
+            current.outcomes[plan.name] = weighed(last.outcome, plan)
+    current.stale.update(current.unreadable)
+    return current
 
 
 def readable(
@@ -174,3 +181,111 @@ def weighed(outcome: Outcome, plan: TunePlan) -> Outcome:
     """Return the outcome with the plan's current calls and share, which a later summary may have
     changed."""
     return dataclasses.replace(outcome, count=plan.count, share=plan.share, blas=plan.blas)
+
+
+class State(StrEnum):
+    """The state of a plan's tuning."""
+
+    NOT_STARTED = "not started"  # no trial yet, also if `kmark tune run` was stopped before
+    RUNNING = "running"  # a process has its journal open
+    STOPPED = "stopped"  # `kmark tune run` continues it
+    EDITED = "edited"  # the plan was edited since, so its results do not apply
+    DONE = "done"
+    TIME_UP = "time was up"  # done, but the search ended by the plan's minutes
+    FAILED = "failed"  # its plan or journal cannot be read, or no candidate succeeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStatus:
+    """The progress of one plan. `evaluations` counts candidates, `failures` those that never
+    succeeded; `best_s` is the shortest time of the search."""
+
+    name: str
+    state: State
+    plan: TunePlan | None = None
+    evaluations: int = 0
+    failures: int = 0
+    best_s: float = math.nan
+    outcome: Outcome | None = None
+    reason: str = ""
+
+
+def plan_statuses(folder: TuningFolder) -> list[PlanStatus]:
+    """Return the progress of all plans of a folder, largest share of the workload first."""
+    retired = _retired(folder)
+    every = [plan_status(folder, name, retired.get(name, "")) for name in folder.names()]
+    return sorted(every, key=lambda status: -status.plan.share if status.plan else 0.0)
+
+
+def plan_status(folder: TuningFolder, name: str, retired: str = "") -> PlanStatus:
+    """Return the progress of a plan; if its file cannot be read, the error is the reason.
+    `retired` is why the last run could not tune it, or ""."""
+    try:
+        plan = planfile.read(folder.plan(name))
+    except KernelmarkError as error:
+        return PlanStatus(name=name, state=State.FAILED, reason=error.message)
+    path = folder.journal(name)
+    if not path.exists():
+        state = State.FAILED if retired else State.NOT_STARTED
+        return PlanStatus(name=name, state=state, plan=plan, reason=retired)
+    try:
+        header, trials, last = journal.load(path)
+    except KernelmarkError as error:
+        return PlanStatus(name=name, state=State.FAILED, plan=plan, reason=error.message)
+    if header is not None and header.backend != plan.backend:
+        reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
+        return PlanStatus(name=name, state=State.FAILED, plan=plan, reason=reason)
+    running = _locked(path)
+    edited = stale(plan, header, last) if header is not None else ""
+    if edited and not running and header is not None and header.plan != search_digest(plan):
+        # None of the journal's candidates belongs to this plan.
+        return PlanStatus(name=name, state=State.EDITED, plan=plan, reason=edited)
+    own = searched(trials)
+    good = [trial for trial in own if trial.ok]
+    if running:
+        state = State.RUNNING
+    elif edited:
+        state = State.EDITED
+    elif last is None and not retired:
+        state = State.STOPPED if trials else State.NOT_STARTED
+    elif last is None or not good:
+        state = State.FAILED
+    elif last.plan != plan_digest(plan):
+        state = State.STOPPED  # or its budget was raised since: it will be continued
+    else:
+        state = State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
+    if state is State.EDITED:
+        reason = edited
+    elif last is not None:
+        reason = last.outcome.reason
+    else:
+        reason = "" if running else retired  # outdated while a process tries again
+    return PlanStatus(
+        name=name,
+        state=state,
+        plan=plan,
+        evaluations=candidates(own),
+        failures=candidates(own) - candidates(good),
+        best_s=min((t.seconds for t in good if t.seconds is not None), default=math.nan),
+        outcome=weighed(last.outcome, plan) if last and not edited else None,
+        reason=reason,
+    )
+
+
+def _locked(path: Path) -> bool:
+    """Return whether a process has the journal open for writing."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _retired(folder: TuningFolder) -> dict[str, str]:
+    """Return the plans that the last run could not tune, with the reasons in its metrics file."""
+    try:
+        document = json.loads(results.metrics_file(folder).read_text(encoding="utf-8"))
+        return {str(name): str(why) for name, why in document["retired"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

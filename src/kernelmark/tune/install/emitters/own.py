@@ -1,0 +1,316 @@
+"""python and cublaslt: kernelmark's own formats, for programs that look winners up themselves.
+
+A Python file has a dict of configs and a function that looks one up. It imports nothing, not even
+kernelmark:
+
+    from tuned import lookup
+    found = lookup("gemm", ("bf16", "bf16", "bf16", "f32"), "nt", 16, 4096, 4096, arch="sm_90")
+    config = triton.Config(**found) if found else my_default
+
+A JSON file has algorithms of cuBLASLt. `algo` has the attributes for
+cublasLtMatmulAlgoConfigSetAttribute, with the names of kernelmark's cublaslt backend. They are
+valid for one version of the library, so a file is for one version.
+
+    {"format": "kernelmark-cublaslt", "version": 1, "cublaslt": "13.1.0", "entries": [
+      {"problem": "gemm m=…", "arch": "sm_90", "algo": {"id": 66, "tile": 20, …}}]}
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmark import backends
+from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.tune.install.emitters.base import (
+    CannotWrite,
+    Entry,
+    FileEmitter,
+    Key,
+    NewEntries,
+    NewEntry,
+    Options,
+)
+from kernelmark.tune.records.results import Choice, Outcome
+
+# Arguments of triton.Config other than the kernel's constants.
+_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_COMPILER = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+_PLAIN = {"alpha": 1.0, "beta": 0.0, "bias": False}
+_TYPES = (str, int, float, bool)
+
+PythonKey = tuple[str, str, tuple[str, ...], str, tuple[int, ...]]
+Value = dict[str, Any]  # the arguments of triton.Config
+
+_HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like: `kmark tune apply
+--as python` keeps every entry that it finds there, but no comment among them.
+
+A key is (arch, op, dtypes, layout, dims): dtypes and dims in the op's order, for gemm a, b, c, acc
+and m, n, k; layout is the letters of A and B (n: stored as written, t: transposed) and every
+option that is not the usual one. A value is what triton.Config takes; kwargs are in capitals for
+kernelmark's Triton kernels, and as the kernel has them for any other.
+"""
+
+'''
+_TAIL = '''
+
+def lookup(op, dtypes, layout, *dims, arch):
+    """The tuned config of exactly this problem, or None."""
+    found = CONFIGS.get((arch, op, tuple(dtypes), layout, dims))
+    return found and {**found, "kwargs": dict(found["kwargs"])}
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFile:
+    """A file's text, None for a new one, and its CONFIGS."""
+
+    path: Path
+    text: str | None
+    configs: Mapping[PythonKey, Value]
+
+
+class PythonDict(FileEmitter[PythonFile]):
+    name = "python"
+    summary = "a Python file with a dict of configs and a lookup, which imports nothing"
+    facts = FormatFacts(versions="kernelmark's own", exactness="exact", checked="executed in tests")
+    backends = ("triton", "fake")
+
+    def takes(self, backend: str) -> bool:
+        """Return whether `backend` is supported; kernels of user files are."""
+        return backend in self.backends or backends.is_file(backend)
+
+    def parse(self, text: str | None, path: Path) -> PythonFile:
+        return PythonFile(path, text, {} if text is None else _parse_configs(text, path))
+
+    def entries(self, document: PythonFile) -> list[Entry]:
+        return [
+            Entry(key=_fields(key), config=_config(value))
+            for key, value in document.configs.items()
+        ]
+
+    def lookup_key(self, outcome: Outcome, options: Options) -> Key:
+        return _fields(_python_key(outcome))
+
+    def entry(self, outcome: Outcome, key: Key) -> NewEntry:
+        value = _value(outcome.tuned)
+        content = (_python_key(outcome), value)
+        return NewEntry(winner=outcome, config=_config(value), content=content)
+
+    def merge(self, document: PythonFile, new: NewEntries, options: Options) -> str:
+        configs = {**document.configs, **dict(entry.content for entry in new.values())}
+        if document.text is None:
+            return f"{_HEAD}{_block(configs)}{_TAIL}"
+        replaced = _replace_configs(document.text, configs, document.path)
+        return document.text if configs == document.configs else replaced
+
+
+def _python_key(outcome: Outcome) -> PythonKey:
+    problem = outcome.problem
+    dtypes, dims = tuple(problem.dtypes.values()), tuple(problem.dims.values())
+    return outcome.arch, problem.op, dtypes, _layout(problem), dims
+
+
+def _layout(problem: Problem) -> str:
+    options = dict(problem.options)
+    letters = "".join(str(options.pop(name)) for name in ("ta", "tb") if name in options)
+    parts = [f"{name}={value}" for name, value in options.items() if _PLAIN.get(name) != value]
+    return " ".join([letters, *parts] if letters else parts)
+
+
+def _fields(key: PythonKey) -> Key:
+    arch, op, dtypes, layout, dims = key
+    shown = {"arch": arch, "op": op, "dtypes": " ".join(dtypes), "layout": layout}
+    return FrozenDict({**shown, "dims": " ".join(map(str, dims))})
+
+
+def _value(tuned: Choice) -> Value:
+    """Return the arguments of triton.Config. Constants of kernelmark's Triton kernels are in upper
+    case; options of the AMD compiler are not, though Triton expects them among the constants."""
+    config, named = tuned.config, _constant if tuned.backend == "triton" else str
+    rest = {named(name): value for name, value in config.items() if name not in _LAUNCH}
+    return {"kwargs": rest, **{name: config[name] for name in _LAUNCH if name in config}}
+
+
+def _constant(name: str) -> str:
+    return name if name in _COMPILER else name.upper()
+
+
+def _config(value: Mapping[str, Any]) -> Config:
+    launch = {name: setting for name, setting in value.items() if name != "kwargs"}
+    return FrozenDict({**value["kwargs"], **launch})
+
+
+def _parse_configs(text: str, path: Path) -> dict[PythonKey, Value]:
+    """Parse CONFIGS of a file without executing it."""
+    hint = "compare a fresh export"
+    try:
+        configs = ast.literal_eval(_assignment(text, path).value)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{path}: CONFIGS cannot be read: {error}", hint=hint) from None
+    if not isinstance(configs, dict) or not all(map(_is_entry, configs.items())):
+        raise UsageError(f"{path}: CONFIGS is not a dict of configs", hint=hint)
+    return configs
+
+
+def _assignment(text: str, path: Path) -> ast.Assign:
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{path}: is not Python: {error}", hint="is it truncated?") from None
+    for node in body:
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [
+            "CONFIGS"
+        ]:
+            return node
+    raise UsageError(f"{path}: has no CONFIGS", hint="name a file that kmark wrote")
+
+
+def _replace_configs(text: str, configs: Mapping[PythonKey, Value], path: Path) -> str:
+    """Return the text with CONFIGS replaced; the rest of the file belongs to the user."""
+    node = _assignment(text, path)
+    lines = text.splitlines(keepends=True)
+    assert node.end_lineno is not None
+    rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
+    if node.col_offset or (rest and not rest.startswith("#")):
+        raise UsageError(
+            f"{path}: CONFIGS shares line {node.end_lineno} with other code",
+            hint="put it on lines of its own",
+        )
+    return "".join([*lines[: node.lineno - 1], _block(configs), *lines[node.end_lineno :]])
+
+
+def _is_entry(item: tuple[Any, Any]) -> bool:
+    key, value = item
+    if not (isinstance(key, tuple) and len(key) == 5 and isinstance(value, dict)):
+        return False
+    texts = [*key[:2], key[3], *key[2]] if isinstance(key[2], tuple) else [None]
+    dims = key[4] if isinstance(key[4], tuple) else [None]
+    kwargs = value.get("kwargs")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(kwargs, dict):
+        return False
+    settings = {**kwargs, **{name: x for name, x in value.items() if name != "kwargs"}}
+    return (
+        all(isinstance(size, int) for size in dims)
+        and all(isinstance(name, str) for name in settings)
+        and all(isinstance(setting, _TYPES) for setting in settings.values())
+    )
+
+
+def _block(configs: Mapping[PythonKey, Value]) -> str:
+    lines = "".join(f"    {key!r}: {dict(value)!r},\n" for key, value in configs.items())
+    return f"CONFIGS = {{\n{lines}}}\n"
+
+
+FORMAT = "kernelmark-cublaslt"
+VERSION = 1
+_KEY = ("problem", "arch")
+
+Json = dict[str, Any]
+
+
+class Cublaslt(FileEmitter[Json]):
+    name = "cublaslt"
+    summary = "cuBLASLt algorithms in a versioned JSON file, by problem and architecture"
+    facts = FormatFacts(
+        versions="kernelmark's own", exactness="exact", checked="read back in tests"
+    )
+    backends = ("cublaslt",)
+
+    def parse(self, text: str | None, path: Path) -> Json:
+        if text is None:
+            return {"entries": []}
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: is not JSON: {error}", hint="is it truncated?") from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise UsageError(f"{path}: is not a {FORMAT} file")
+        if document.get("version") != VERSION:
+            raise UsageError(
+                f"{path}: version {document.get('version')!r} is not known",
+                hint="upgrade kernelmark, or write the file again",
+            )
+        rows = document.get("entries")
+        if not isinstance(rows, list) or not isinstance(document.get("cublaslt"), str):
+            raise UsageError(f"{path}: has no entries or no cublaslt version")
+        for number, row in enumerate(rows, 1):
+            if wrong := _row_error(row):
+                raise UsageError(f"{path}: entry {number} {wrong}")
+        return document
+
+    def entries(self, document: Json) -> list[Entry]:
+        return [
+            Entry(
+                key=FrozenDict({name: row[name] for name in _KEY}),
+                config=FrozenDict({"algo": _algo_text(row["algo"])}),
+                kernel=row["kernel"],
+            )
+            for row in document["entries"]
+        ]
+
+    def lookup_key(self, outcome: Outcome, options: Options) -> Key:
+        return FrozenDict({"problem": outcome.problem.key, "arch": outcome.arch})
+
+    def entry(self, outcome: Outcome, key: Key) -> NewEntry:
+        text = outcome.tuned.config.get("algo")
+        if not isinstance(text, str):
+            raise CannotWrite("its config names no algorithm")
+        try:
+            algo = {name: int(value) for name, value in (word.split("=") for word in text.split())}
+        except ValueError:
+            raise CannotWrite(f"its algorithm {text!r} is not name=number …") from None
+        row = {
+            **key,
+            "algo": algo,
+            "kernel": outcome.tuned.kernel.name,
+            "us": round(outcome.tuned.median_s * 1e6, 4),
+            "reference_us": round(outcome.reference.median_s * 1e6, 4),
+        }
+        config = FrozenDict({"algo": _algo_text(algo)})
+        return NewEntry(winner=outcome, config=config, content=row)
+
+    def merge(self, document: Json, new: NewEntries, options: Options) -> str:
+        versions = {entry.winner.tuned.version for entry in new.values()}
+        versions |= {document["cublaslt"]} if "cublaslt" in document else set()
+        if len(versions) > 1:
+            raise UsageError(
+                f"algorithms of cuBLASLt {' and '.join(sorted(versions))} do not go into one file",
+                hint="write another file, or tune again",
+            )
+        if versions == {""}:
+            raise UsageError("cublaslt: the library's version is not known", hint="tune again")
+        rows: dict[Key, Json] = {}
+        for row in document["entries"]:
+            rows.setdefault(FrozenDict({name: row[name] for name in _KEY}), row)
+        rows |= {key: entry.content for key, entry in new.items()}
+        head = {"format": FORMAT, "version": VERSION, "cublaslt": versions.pop()}
+        # One entry per line, for readable diffs.
+        lines = ",\n".join(f"  {json.dumps(row)}" for row in rows.values())
+        return f'{json.dumps(head)[:-1]}, "entries": [\n{lines}\n]}}\n'
+
+
+def _algo_text(algo: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in algo.items())
+
+
+def _row_error(row: object) -> str:
+    if not isinstance(row, dict):
+        return "is not an object"
+    missing = next((n for n in (*_KEY, "kernel") if not isinstance(row.get(n), str)), "")
+    if missing:
+        return f"has no {missing}"
+    algo = row.get("algo")
+    whole = isinstance(algo, dict) and all(type(value) is int for value in algo.values())
+    return "" if whole else "has no algo of whole numbers"
+
+
+emitters = {each.name: each for each in (PythonDict(), Cublaslt())}

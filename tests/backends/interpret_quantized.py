@@ -20,7 +20,7 @@ from triton.runtime import interpreter
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner
-from kernelmark.backends.triton.plan import WORKSPACE, Call
+from kernelmark.backends.triton.launch import WORKSPACE, Call
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
 from kernelmark.numerics.floats import encode

@@ -20,7 +20,7 @@ import torch
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner
-from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call
+from kernelmark.backends.triton.launch import WORKSPACE, ZEROED, Call
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
 from kernelmark.numerics.generate import Inputs

@@ -12,7 +12,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import aiter
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch import build, gpu, views
+from kernelmark.backends.torch import cpu, gpu
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import Stream, Tensor
@@ -27,7 +27,7 @@ BACKEND = aiter.backend
 
 class CpuViewer:
     def view(self, tensor: Tensor) -> Any:
-        return views.view(tensor)
+        return cpu.view(tensor)
 
     def codes(self, tensor: Tensor) -> Any:
         return torch.from_numpy(array(tensor)).view(*tensor.spec.shape[:-1], -1)
@@ -174,9 +174,9 @@ def test_available_where_it_is_installed(
 ) -> None:
     assert BACKEND.available() is None
     assert BACKEND.version() == "0.1.stand-in"
-    monkeypatch.setattr(build, "platforms", lambda: frozenset({"hip"}))
+    monkeypatch.setattr(gpu, "platforms", lambda: frozenset({"hip"}))
     assert not BACKEND.missing_on("hip")
-    monkeypatch.setattr(build, "platforms", frozenset)  # torch for CPUs
+    monkeypatch.setattr(gpu, "platforms", frozenset)  # torch for CPUs
     assert BACKEND.missing_on("hip").code == "torch-build"
     (tmp_path / "aiter").mkdir()
     (tmp_path / "aiter" / "__init__.py").touch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.backends.iree.configs import attributes_in, config_text, parse_configs
+from kernelmark.backends.iree.compiler import attributes_in, config_text, parse_configs
 
 PIPELINE = "pipeline = #iree_gpu.pipeline<TileAndFuse> workgroup_size = [512, 1, 1]"
 THREADS = "#iree_gpu.derived_thread_config"

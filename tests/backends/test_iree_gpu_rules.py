@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import backends, ops
-from kernelmark.backends.iree import batch, choices, compiler, queue
+from kernelmark.backends.iree import choices, compiler, runtime
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
@@ -71,13 +71,13 @@ def test_no_target_is_refused() -> None:
 def test_a_batch_takes_whole_sets_and_ties_each_output() -> None:
     problem = ops.parse("gemm m=40 n=24 k=56 dtype=bf16 tb=t bias=yes")
     text = choices.source(problem, choices.choose(problem, {}, goal("cuda", "sm_90")))
-    head = next(line for line in text.splitlines() if f"@{batch.BATCH_FUNCTION}(" in line)
+    head = next(line for line in text.splitlines() if f"@{choices.BATCH_FUNCTION}(" in line)
     names = re.findall(r"%(\w+)_(\d+): tensor", head)
     assert names[:5] == [("a", "0"), ("b", "0"), ("bias", "0"), ("d", "0"), ("a", "1")]
-    assert len(names) == 4 * batch.BATCH
+    assert len(names) == 4 * choices.BATCH
     tied = re.findall(r"%d_(\d+): tensor<40x24xbf16> {iree.abi.output = (\d+) : index}", head)
-    assert tied == [(str(i), str(i)) for i in range(batch.BATCH)]
-    assert text.count("func.call @main(") == batch.BATCH
+    assert tied == [(str(i), str(i)) for i in range(choices.BATCH)]
+    assert text.count("func.call @main(") == choices.BATCH
     assert text.count("{") == text.count("}")
 
 
@@ -85,7 +85,7 @@ def test_only_gpus_get_a_batch() -> None:
     problem = ops.parse(GEMM)
     cpu = target(DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64"))
     assert cpu is not None
-    assert batch.BATCH_FUNCTION not in choices.source(problem, choices.choose(problem, {}, cpu))
+    assert choices.BATCH_FUNCTION not in choices.source(problem, choices.choose(problem, {}, cpu))
 
 
 def test_a_pack_is_found_without_a_compiler(
@@ -139,7 +139,7 @@ CUDA_ERROR = (
 
 
 def test_a_missing_driver_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "_loads", lambda library: False)
+    monkeypatch.setattr(runtime, "_loads", lambda library: False)
     several = "x.c:1: UNAVAILABLE; no library: \n  Tried: this\n  Tried: that"
     cuda = "CUDA driver library 'libcuda.so' not available; please ensure installed"
     for driver, text, error in (
@@ -147,14 +147,14 @@ def test_a_missing_driver_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -
         ("hip", several, "no library"),
         ("hip", "odd", "odd"),
     ):
-        reason = queue._explain(driver, text)
+        reason = runtime._explain(driver, text)
         assert reason.code == "device-unusable"
         assert reason.fields == {"device": driver, "cause": f"IREE's runtime: {error}"}
 
 
 def test_a_driver_under_another_name_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "_loads", lambda library: library == "libcuda.so.1")
-    reason = queue._explain("cuda", CUDA_ERROR)
+    monkeypatch.setattr(runtime, "_loads", lambda library: library == "libcuda.so.1")
+    reason = runtime._explain("cuda", CUDA_ERROR)
     assert "libcuda.so.1" in reason
     assert "LD_LIBRARY_PATH" in reason
 
@@ -164,10 +164,10 @@ def test_iree_loads_the_hip_runtime_of_the_device(
 ) -> None:
     """By its file: only the headers' packages have one of the name that IREE looks for."""
     model = rocm_folder / "model.so"  # under HIP's own name it would stay loaded for other tests
-    monkeypatch.setattr(queue, "find_library", lambda table: ctypes.CDLL(str(model)))
-    assert queue.hip_runtime() == model.resolve()
-    monkeypatch.setattr(queue, "find_library", lambda table: None)
-    assert queue.hip_runtime() is None
+    monkeypatch.setattr(runtime, "find_library", lambda table: ctypes.CDLL(str(model)))
+    assert runtime.hip_runtime() == model.resolve()
+    monkeypatch.setattr(runtime, "find_library", lambda table: None)
+    assert runtime.hip_runtime() is None
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_iree_loads_the_hip_runtime_of_the_device(
 def test_replays_hold_whole_batches_unless_launches_are_long(
     launches: int, launch_s: float, even: int
 ) -> None:
-    kernel = object.__new__(queue.QueueKernel)
+    kernel = object.__new__(runtime.QueueKernel)
     kernel._launch_s = launch_s
     found = kernel.even_launches(launches)
     assert found == even
     both = (found, 2 * found)
-    assert all(n % batch.BATCH == 0 for n in both) or all(n < batch.BATCH for n in both)
+    assert all(n % choices.BATCH == 0 for n in both) or all(n < choices.BATCH for n in both)

@@ -7,7 +7,7 @@ import errno
 import numpy as np
 import pytest
 
-from kernelmark.backends._memory import is_out_of_memory
+from kernelmark.backends.base import is_out_of_memory
 from kernelmark.core.errors import CaseError, OutOfMemory
 
 HUGE = 2**62

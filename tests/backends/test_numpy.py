@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.numpy import attention, backend, threads
-from kernelmark.backends.numpy.matmuls import einsum, matmul
+from kernelmark.backends import numpy as numpy_backend
+from kernelmark.backends.numpy import backend, layers
+from kernelmark.backends.numpy.gemms import einsum, matmul
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
@@ -171,7 +172,7 @@ def test_attention_is_right_everywhere(
         layout=layout,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "SLAB_BYTES", slab)
+        patch.setattr(layers, "SLAB_BYTES", slab)
         assert worst_everywhere(problem, device) <= 1
 
 
@@ -213,16 +214,16 @@ def test_it_names_its_blas():
 
 
 def test_the_blas_uses_as_many_threads_as_the_device(device):
-    names = threads._CALLS["openblas"]
+    names = numpy_backend._SET_THREADS["openblas"]
     counts = [
         getattr(library, name.replace("set_num", "get_num"))
-        for library in map(ctypes.CDLL, threads._loaded())
+        for library in map(ctypes.CDLL, numpy_backend._loaded_blas())
         for name in names
         if hasattr(library, name)
     ]
     if not counts:
         pytest.skip("needs NumPy with OpenBLAS (pip's wheels have it), to read its thread count")
-    threads.set_threads(2)
+    numpy_backend.set_threads(2)
     assert {count() for count in counts} == {2}
     with bench(backend, ops.parse("gemm m=8 n=8 k=8 dtype=f32"), device, sets=1):
         assert {count() for count in counts} == {1}

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.torch import backend, build, epilogue, rules
+from kernelmark.backends.torch import backend, calls, cpu, gpu
+from kernelmark.backends.torch.cpu import TorchKernel, view
 from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, _conv, refusal
-from kernelmark.backends.torch.kernels import TorchKernel
-from kernelmark.backends.torch.views import view
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.reason import Reason
@@ -80,19 +79,19 @@ def test_another_type_is_never_used_in_silence(text, code, fields):
 
 def test_an_environment_that_loosens_f32_is_refused():
     loose = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
-    assert "BF16" in (rules.loosened(ops.parse(GEMM), loose) or "")
-    assert rules.loosened(ops.parse(GEMM), {"ONEDNN_DEFAULT_FPMATH_MODE": "strict"}) is None
-    assert rules.loosened(ops.parse("gemm m=8 n=8 k=8 dtype=f64"), loose) is None
+    assert "BF16" in (cpu.loosened(ops.parse(GEMM), loose) or "")
+    assert cpu.loosened(ops.parse(GEMM), {"ONEDNN_DEFAULT_FPMATH_MODE": "strict"}) is None
+    assert cpu.loosened(ops.parse("gemm m=8 n=8 k=8 dtype=f64"), loose) is None
 
 
 def test_f16_conv_on_arm_stays_away_from_onednn():
     problem = ops.parse(F16_CONV)
-    assert rules.onednn(problem, {}, ARM) is False
-    assert rules.onednn(problem, {}, X86) is True
+    assert cpu.onednn(problem, {}, ARM) is False
+    assert cpu.onednn(problem, {}, X86) is True
     with raises_code(Unsupported, "onednn-f16"):
-        rules.onednn(problem, {"onednn": True}, ARM)
+        cpu.onednn(problem, {"onednn": True}, ARM)
     with pytest.raises(Unsupported) as caught:
-        rules.onednn(problem, {"onednn": 1}, X86)
+        cpu.onednn(problem, {"onednn": 1}, X86)
     assert Reason.of(caught.value.message).code == "config-not-yes-or-no"
     space = backend.space(problem, ARM)
     assert space is not None
@@ -152,7 +151,7 @@ def test_the_gpus_that_torch_is_built_for_are_known_without_an_import(
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
         monkeypatch.delitem(sys.modules, name)
-    assert build.platforms() == found
+    assert gpu.platforms() == found
     for kind in ("cuda", "hip"):
         reason = backend.missing_on(kind)
         assert bool(reason) == (found is not None and kind not in found)
@@ -267,7 +266,7 @@ def test_attention_says_which_kernel_torch_chose(device):
 def test_bits_of_every_dtype_are_seen_as_they_are(device):
     import torch
 
-    from kernelmark.backends.torch.views import view
+    from kernelmark.backends.torch.cpu import view
     from kernelmark.core.dtype import TORCH_NAMES
     from kernelmark.core.tensor import TensorSpec
     from kernelmark.devices.base import Tensor
@@ -317,7 +316,7 @@ def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) ->
 
     def prepare(problem, config, device, sets):
         held = [{name: view(one) for name, one in tensors.items()} for tensors in sets]
-        made = [epilogue.calls(problem, one) for one in held]
+        made = [calls.epilogue_calls(problem, one) for one in held]
         assert made[0][0].startswith("aten::_scaled_mm")
         return TorchKernel(made[0][0], [steps for _, steps in made], onednn=True)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.backends.triton import _plan, _planner, backend, gemm
-from kernelmark.backends.triton.plan import ceil_div, check_config, power_of_two
+from kernelmark.backends.triton.launch import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
 from kernelmark.core.reason import Reason

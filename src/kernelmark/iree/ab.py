@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.backends.iree.queue import absent
+from kernelmark.backends.iree.runtime import absent
 from kernelmark.backends.iree.targets import Target
 from kernelmark.backends.iree.tools import DispatchTime, Round
 from kernelmark.core.dtype import DTYPES

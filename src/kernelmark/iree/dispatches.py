@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
-from kernelmark.backends.iree.queue import absent
+from kernelmark.backends.iree.runtime import absent
 from kernelmark.backends.iree.tools import Round
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import write_whole

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.backends.iree.compiler import (
+    DUMP_PREFIX,
     MODULE_LIMIT_S,
     compiler_present,
+    dump_flag,
     explain,
+    load_configs,
     run_dumping,
     run_limited,
     tool,
 )
-from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named

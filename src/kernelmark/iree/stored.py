@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from kernelmark.backends.iree.configs import config_text
+from kernelmark.backends.iree.compiler import config_text
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing

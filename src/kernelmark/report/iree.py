@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelmark.backends.iree.configs import config_parts
+from kernelmark.backends.iree.compiler import config_parts
 from kernelmark.backends.iree.tools import DispatchTime
 from kernelmark.core.units import time_text
 from kernelmark.iree.ab import Outcome, Report, Times

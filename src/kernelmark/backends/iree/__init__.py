@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelmark import ops
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.iree import choices, queue
+from kernelmark.backends.iree import choices, runtime
 from kernelmark.backends.iree.choices import Choice
 from kernelmark.backends.iree.compiler import (
     PACK_PREFIX,
@@ -90,7 +90,7 @@ class Iree(Backend):
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         reason = self.refuses(problem, info)
         if reason is None and info.kind != "cpu":
-            return queue.absent(info.kind)
+            return runtime.absent(info.kind)
         if reason is None and not compiler_present():
             return not_installed(self.name, "iree-base-compiler", _INSTALL)
         return reason
@@ -138,11 +138,11 @@ class Iree(Backend):
             threads = getattr(device, "threads", device.info.units)
             return HostKernel(built.binary, specs, sets, threads, made)
         start = time.perf_counter()
-        opened = queue.open_device(goal.driver, device.info.uuid, device.info.index)
-        program = queue.load(opened, built.binary)
+        opened = runtime.open_device(goal.driver, device.info.uuid, device.info.index)
+        program = runtime.load(opened, built.binary)
         # The driver translates the code that IREE's compiler leaves to it (PTX).
         made = dataclasses.replace(made, compile_s=made.compile_s + time.perf_counter() - start)
-        return queue.QueueKernel(program, specs, sets, made, ready=device.synchronize)
+        return runtime.QueueKernel(program, specs, sets, made, ready=device.synchronize)
 
     def benchmark(
         self,

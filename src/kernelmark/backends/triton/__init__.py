@@ -11,8 +11,7 @@ from typing import cast
 
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.triton.build import kernel_info
-from kernelmark.backends.triton.plan import Plan, check_config
+from kernelmark.backends.triton.launch import Plan, check_config, kernel_info
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kernelmark.backends.triton.plan import Arguments, Call, Plan, ceil_div, power_of_two
+from kernelmark.backends.triton.launch import Arguments, Call, Plan, ceil_div, power_of_two
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmark.backends.triton.plan import ceil_div, has_wide_unit, level, shared_bytes
+from kernelmark.backends.triton.launch import ceil_div, has_wide_unit, level, shared_bytes
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem

@@ -9,7 +9,7 @@ from typing import Any
 from kernelmark.backends._rules import wrong_acc, wrong_dtypes
 from kernelmark.backends.triton._copy import upcast, with_copies
 from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
+from kernelmark.backends.triton.launch import (
     WORKSPACE,
     Arguments,
     Call,

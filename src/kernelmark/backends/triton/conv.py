@@ -7,7 +7,7 @@ from typing import Any
 from kernelmark.backends._rules import wrong_acc
 from kernelmark.backends.triton._copy import Copy, transposed, with_copies
 from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
+from kernelmark.backends.triton.launch import (
     Arguments,
     Call,
     Plan,

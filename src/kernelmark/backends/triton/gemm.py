@@ -30,7 +30,7 @@ from kernelmark.backends.triton._gemm_rules import (
     swap_pays,
     waiting_bytes,
 )
-from kernelmark.backends.triton.plan import (
+from kernelmark.backends.triton.launch import (
     WORKSPACE,
     ZEROED,
     Arguments,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelmark.backends._rules import wrong_dtypes
 from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
+from kernelmark.backends.triton.launch import (
     Arguments,
     Call,
     Plan,

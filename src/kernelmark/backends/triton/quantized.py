@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
+from kernelmark.backends.triton.launch import (
     WORKSPACE,
     Arguments,
     Call,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.backends.triton import _plan, _planner, backend, gemm
-from kernelmark.backends.triton.launch import ceil_div, check_config, power_of_two
+from kernelmark.backends.triton.configs import ceil_div, check_config, dtype_reason, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
 from kernelmark.core.reason import Reason
@@ -270,7 +270,7 @@ def test_supports_or_says_why_not(key: str, arch: str, code: str | None) -> None
 
 def test_what_the_kernel_lacks_is_not_blamed_on_the_architecture() -> None:
     for name in ("f64", "f4e2m1"):
-        reason = gemm.dtype_reason(name, info("gfx950"))
+        reason = dtype_reason(name, info("gfx950"))
         assert reason == Reason("operand-unsupported", backend="triton", dtype=name)
 
 

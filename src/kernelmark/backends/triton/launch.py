@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.base import Kernel
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.private import private_folder, temporary_folder
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import ArgumentSet, Buffer, Stream
 from kernelmark.gpu import objects
 from kernelmark.gpu.driver import Driver, pack
@@ -93,7 +92,7 @@ def target(arch: str) -> Any:
 
     if vendor_of(arch) == "cuda":
         return GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
-    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)  # lanes of a wave
 
 
 def build(
@@ -134,15 +133,14 @@ def _build(
     used = dict(objects.resources(code).get(metadata.name, {}))
     used["shared_bytes"] = metadata.shared
     used["num_warps"] = metadata.num_warps
+    lanes = (metadata if hasattr(metadata, "warp_size") else metadata.target).warp_size
     if getattr(metadata, "num_ctas", 1) != 1:
         raise Unsupported(Reason("clusters-unsupported", kernel=metadata.name))
     return Built(
         code=code,
         name=metadata.name,
         shared_bytes=metadata.shared,
-        threads=metadata.num_warps * metadata.warp_size
-        if hasattr(metadata, "warp_size")
-        else metadata.num_warps * metadata.target.warp_size,
+        threads=metadata.num_warps * lanes,
         scratch_bytes=int(getattr(metadata, "global_scratch_size", 0) or 0),
         resources=used,
         seconds=seconds,
@@ -205,13 +203,6 @@ def _cache_folder() -> Path:
 
 WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and reset to zero by every launch
-# Config names of copies (`turn` pre-transposes, `widen` upcasts) that a problem may not need.
-_ELSEWHERE = {
-    "turn": "operands of this problem are read as they are stored, there is nothing to transpose",
-    "widen": "there is nothing to upcast in this problem: only 8-bit values of many queries are",
-}
-CACHE_MODIFIERS = ("", ".ca", ".cg", ".cv")  # load modifiers that all of Triton's targets support
-_MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
 Value = str | int | float  # the name of a tensor or of a buffer of the plan, or a number
 
 
@@ -249,21 +240,31 @@ class Arguments:
         self._arguments: list[Argument] = []
         self._values: list[Value] = []
 
-    def pointer(self, name: str, dtype: str, value: Value) -> Arguments:
-        self._arguments.append(Argument(name=name, kind=dtype, pointer=True))
+    def _add(self, argument: Argument, value: Value) -> None:
+        self._arguments.append(argument)
         self._values.append(value)
+
+    def tensors(self, **dtypes: str) -> Arguments:
+        """Add pointers to tensors of the problem, by name."""
+        for name, dtype in dtypes.items():
+            self.pointer(name, dtype, name)
         return self
 
-    def integer(self, name: str, value: int) -> Arguments:
-        aligned = value % 16 == 0
-        kind = "i32" if abs(value) < 2**31 else "i64"
-        self._arguments.append(Argument(name=name, kind=kind, pointer=False, aligned=aligned))
-        self._values.append(value)
+    def pointer(self, name: str, dtype: str, tensor: str) -> Arguments:
+        """Add a pointer to a tensor, or to a buffer of the plan."""
+        self._add(Argument(name=name, kind=dtype, pointer=True), tensor)
         return self
 
-    def real(self, name: str, value: float) -> Arguments:
-        self._arguments.append(Argument(name=name, kind="fp32", pointer=False, aligned=False))
-        self._values.append(value)
+    def integers(self, **values: int) -> Arguments:
+        for name, value in values.items():
+            kind = "i32" if abs(value) < 2**31 else "i64"
+            aligned = value % 16 == 0
+            self._add(Argument(name=name, kind=kind, pointer=False, aligned=aligned), value)
+        return self
+
+    def reals(self, **values: float) -> Arguments:
+        for name, value in values.items():
+            self._add(Argument(name=name, kind="fp32", pointer=False, aligned=False), value)
         return self
 
     def call(
@@ -281,81 +282,6 @@ class Arguments:
             options=options,
             grid=grid,
         )
-
-
-def check_config(config: Config, default: Config) -> None:
-    """Raise Unsupported with a reason for values from which no plan can be made; the compiler
-    checks the rest."""
-    refuse_unknown("triton", config, tuple(default), _ELSEWHERE)
-    for name, value in config.items():
-        if name == "cache_modifier":
-            if value not in CACHE_MODIFIERS:
-                known = tuple(map(repr, CACHE_MODIFIERS))
-                raise Unsupported(
-                    Reason(
-                        "config-not-in-space",
-                        backend="triton",
-                        name=name,
-                        known=known,
-                        value=repr(value),
-                    )
-                )
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):
-            where = {"backend": "triton", "name": name, "value": value}
-            raise Unsupported(
-                Reason("config-not-yes-or-no", **where)
-                if isinstance(default[name], bool)
-                else Reason("config-not-whole", **where)
-            )
-        least = 0 if name in _MAY_BE_ZERO else 1
-        if not isinstance(value, bool) and value < least:
-            raise Unsupported(
-                Reason("config-below", backend="triton", name=name, value=value, least=least)
-            )
-
-
-def level(info: DeviceInfo) -> int:
-    """Return NVIDIA's architecture number, such as 90 for sm_90a; 0 for AMD."""
-    if vendor_of(info.arch) != "cuda":
-        return 0
-    return int(info.arch.removeprefix("sm_").rstrip("af"))
-
-
-def has_wide_unit(info: DeviceInfo) -> bool:
-    """Return whether matrix instructions read shared memory, as on Hopper and the large Blackwells.
-    Other GPUs also need registers for operands, so their tiles are smaller."""
-    return 90 <= level(info) < 120
-
-
-def shared_bytes(info: DeviceInfo) -> int:
-    """Return the shared memory limit of a block; if unknown, the largest of any GPU."""
-    return int(info.attributes.get("shared_per_block", "0")) or 232448
-
-
-def too_large_tiles(
-    config: Config, info: DeviceInfo, *, bits: tuple[int, int], depth: int = 0
-) -> str | None:
-    """Return why the tiles of a config do not fit on an SM/CU, or None; `bits` are those of an
-    element of each operand, `depth` replaces a missing block_k."""
-    block_m, block_n = int(config["block_m"]), int(config["block_n"])
-    depth = int(config.get("block_k", depth))
-    row_bits = block_m * bits[0] + block_n * bits[1]
-    staged, most = row_bits * depth // 8 * int(config["num_stages"]), shared_bytes(info)
-    if staged > most:
-        return f"{staged} bytes of staged tiles exceed {most} of shared memory"
-    if block_m * block_n > 256 * 128:
-        return "the accumulator tile does not fit into registers"
-    return None
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def power_of_two(value: int, least: int, most: int) -> int:
-    """Return the smallest power of two that is at least `value`, clamped to the bounds."""
-    return max(least, min(most, 1 << max(0, value - 1).bit_length()))
 
 
 _DEFAULT_SHARED_BYTES = 48 * 1024

@@ -25,7 +25,7 @@ from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.tensor import Tolerance
 from kernelmark.numerics.project import Projection
-from kernelmark.ops._error import FALSE_ALARM, POSITIONS
+from kernelmark.ops._checks import FALSE_ALARM, POSITIONS
 
 Floats = NDArray[np.float64]
 

@@ -99,13 +99,13 @@ class Iree(Backend):
         """Return why such a device, present or not, cannot run the problem; None if it can."""
         reason: str | None = wrong_device(self.name, self.device_kinds, info)
         reason = reason or _ungrouped(problem)
-        reason = reason or unknown_op(self.name, mlir.registry.names(), problem)
+        reason = reason or unknown_op(self.name, mlir.SOURCES, problem)
         if reason is not None:
             return reason
         goal = target(info)
         if goal is None:
             return _no_target(info)
-        reason = mlir.registry.get(problem.op).refuses(problem)
+        reason = mlir.SOURCES[problem.op].refuses(problem)
         # The compiler decides which dtypes a GPU supports: its diagnostic becomes the reason.
         return reason or (None if goal.gpu else _emulated(problem))
 
@@ -122,7 +122,7 @@ class Iree(Backend):
             raise Unsupported(reason)
         goal = _target(device.info)
         choice, built = _build(problem, config, goal)
-        scratch = mlir.registry.get(problem.op).scratch_bytes(problem, choice.form)
+        scratch = mlir.SOURCES[problem.op].scratch_bytes(problem, choice.form)
         if scratch > device.free_bytes():
             raise OutOfMemory(
                 Reason(

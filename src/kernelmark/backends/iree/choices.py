@@ -33,8 +33,7 @@ from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.kernels import mlir
-from kernelmark.kernels.mlir._sizes import dynamic_dims, with_dynamic
-from kernelmark.kernels.mlir.base import FUNCTION, Form, argument_type
+from kernelmark.kernels.mlir.base import FUNCTION, Form, argument_type, dynamic_dims, with_dynamic
 from kernelmark.ops.conv import output_size
 
 # Packing pays off if each packed element is used about this often: on a Neoverse N1, f32 GEMMs gain
@@ -132,7 +131,7 @@ def source(problem: Problem, choice: Choice) -> str:
     """Return the module to compile; for a GPU it also has the batch function."""
     problem = with_dynamic(problem, choice.form.dynamic)
     tensors = ops.registry.get(problem.op).tensors(problem)
-    text = mlir.registry.get(problem.op).text(problem, tensors, choice.form)
+    text = mlir.SOURCES[problem.op].text(problem, tensors, choice.form)
     return with_batch(text, tensors) if choice.form.gpu else text
 
 

@@ -31,8 +31,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream, Tensor
 from kernelmark.gpu.library import find_library, missing_library, path_of
 from kernelmark.gpu.table import HIP
-from kernelmark.kernels.mlir._sizes import argument_shape
-from kernelmark.kernels.mlir.base import FUNCTION
+from kernelmark.kernels.mlir.base import FUNCTION, argument_shape
 
 _ELEMENTS = {
     "f64": "FLOAT_64",

@@ -13,18 +13,13 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import contract
-from kernelmark.kernels.mlir._matmul import refuses as refuses_types
-from kernelmark.kernels.mlir._sizes import Size
-from kernelmark.kernels.mlir.base import Form, Graph, Source, Value, affine_map, element_type
+from kernelmark.kernels.mlir.base import Form, Graph, Size, Source, Value, affine_map, element_type
+from kernelmark.kernels.mlir.gemm import contract
 from kernelmark.ops.attention import scale
 
 
 class Attention(Source):
     """softmax(scale · Q · Kᵀ + mask) · V, where groups of Q's heads share heads of K and V."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
@@ -189,6 +184,3 @@ def _mask(graph: Graph, problem: Problem, shape: tuple[int, ...]) -> Value:
         return g.add(f"arith.xori {hidden.name}, {one.name} : i1", None, "i1")
 
     return graph.each("i, j", [], (graph.empty(shape, "i1"), "i, j"), body)
-
-
-source = Attention()

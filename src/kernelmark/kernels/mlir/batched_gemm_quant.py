@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import mx_matmul
-from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import (
     Form,
     Graph,
@@ -23,6 +21,7 @@ from kernelmark.kernels.mlir.base import (
     is_float,
     tensor_type,
 )
+from kernelmark.kernels.mlir.gemm import mx_matmul
 from kernelmark.numerics import mxfp4
 
 _FLOOR = 1e-10  # avoids a division by zero for a group of zeros, as in the op
@@ -30,9 +29,6 @@ _FLOOR = 1e-10  # avoids a division by zero for a group of zeros, as in the op
 
 class BatchedGemmQuant(Source):
     """D[i] = A[i] · B[i]ᵀ with scales."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
@@ -236,6 +232,3 @@ def _finish(graph: Graph, problem: Problem, summed: Value) -> Value:
     order = "i, b, j" if problem.options["c_order"] == "mbn" else "b, i, j"
     out = graph.empty(graph.output.dims, graph.output.type)
     return graph.each("b, i, j", operands, (out, order), body)
-
-
-source = BatchedGemmQuant()

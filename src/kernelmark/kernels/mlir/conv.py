@@ -9,8 +9,6 @@ from dataclasses import replace
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import contract
-from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import (
     Form,
     Graph,
@@ -20,14 +18,12 @@ from kernelmark.kernels.mlir.base import (
     element_type,
     tensor_type,
 )
+from kernelmark.kernels.mlir.gemm import contract
 from kernelmark.ops.conv import op, output_size
 
 
 class Conv(Source):
     """Several forms of a convolution; `form.im2col` applies to ungrouped ones."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
@@ -229,6 +225,3 @@ def _rounded(graph: Graph, value: Value) -> Value:
     loops = "a, b, c, d"
     out = graph.empty(value.dims, element)
     return graph.each(loops, [(value, loops)], (out, loops), lambda g, s: g.cast(s[0], element))
-
-
-source = Conv()

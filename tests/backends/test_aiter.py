@@ -183,22 +183,3 @@ def test_available_where_it_is_installed(
     sys.modules.pop("aiter", None)
     monkeypatch.syspath_prepend(tmp_path)  # the package of the same name for asynchronous code
     assert BACKEND.available() is not None
-
-
-@pytest.mark.parametrize(
-    ("key", "arch", "runs"),
-    [
-        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t", "gfx942", True),
-        ("gemm m=8 n=8 k=8 dtype=bf16", "gfx942", False),
-        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t alpha=0.5", "gfx942", False),
-        ("gemm m=8 n=8 k=8 dtype=f32 tb=t", "gfx942", False),
-        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=bf16 tb=t bias=yes", "gfx942", False),
-        ("batched_gemm_quant batch=2 m=8 n=8 k=64 scheme=afp4wfp4", "gfx942", False),
-        ("batched_gemm_quant batch=2 m=8 n=8 k=64 scheme=afp4wfp4 a_order=mbk", "gfx950", False),
-        ("attention heads=2 seq=8 dim=8 dtype=f32", "gfx942", False),
-        ("copy n=64 dtype=f32", "gfx942", False),
-        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t", "sm_90", False),
-    ],
-)
-def test_what_it_supports(key: str, arch: str, runs: bool) -> None:
-    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

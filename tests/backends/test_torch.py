@@ -44,39 +44,6 @@ def device():
     opened.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "fields"),
-    [
-        ("gemm m=8 n=8 k=8 dtype=f8e4m3", "dtype-converted", {"dtype": "f8e4m3"}),
-        ("gemm m=8 n=8 k=8 dtype=f8e5m2fnuz", "dtype-converted", {"dtype": "f8e5m2fnuz"}),
-        ("gemm m=8 n=8 k=8 dtype=f16 acc=f16", "dtypes-unsupported", {}),
-        ("gemm m=8 n=8 k=8 dtype=bf16 c=f32", "dtypes-unsupported", {}),
-        (
-            "gemm m=8 n=8 k=8 dtype=bf16 beta=1.0 bias=yes",
-            "rounds-twice",
-            {"dtype": "bf16", "names": ("beta", "bias")},
-        ),
-        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=i8", "dtypes-unsupported", {}),
-        ("attention heads=1 seq=8 dim=8 dtype=f8e4m3", "dtypes-unsupported", {}),
-        ("attention heads=1 seq=8 dim=8 dtype=bf16 kv=f8e4m3", "dtypes-unsupported", {}),
-        (
-            "attention heads=1 seq=8 dim_qk=8 dim_v=4 dtype=bf16",
-            "dtype-converted",
-            {"dtype": "bf16", "unequal": ("dim_qk", "dim_v")},
-        ),
-        ("conv n=1 c=4 h=4 w=4 k=4 r=1 s=1 dtype=i8", "dtypes-unsupported", {}),
-    ],
-)
-def test_another_type_is_never_used_in_silence(text, code, fields):
-    problem = ops.parse(text)
-    reason = Reason.of(backend.supports(problem, X86) or "")
-    assert reason.code == code
-    dtypes = " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
-    known = {"dtypes": dtypes} if code == "dtypes-unsupported" else fields
-    expected = {"backend": "torch", "op": problem.op, **known}
-    assert {name: reason.fields[name] for name in expected} == expected
-
-
 def test_an_environment_that_loosens_f32_is_refused():
     loose = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
     assert "BF16" in (cpu.loosened(ops.parse(GEMM), loose) or "")
@@ -283,25 +250,6 @@ def test_bits_of_every_dtype_are_seen_as_they_are(device):
         device.free(tensor.buffer)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "arch", "runs"),
-    [
-        ("f8e4m3fnuz", "gfx942", True),
-        ("f8e4m3", "gfx942", False),
-        ("f8e4m3", "gfx950", True),
-        ("f8e4m3fnuz", "gfx950", False),
-        ("f8e4m3", "gfx1201", True),
-        ("f8e4m3", "gfx90a", False),
-        ("f8e4m3fnuz", "gfx90a", False),
-        ("f8e4m3", "sm_90", True),
-        ("f8e4m3fnuz", "sm_90", False),
-    ],
-)
-def test_the_kind_of_8_bit_floats_is_the_architectures(dtype: str, arch: str, runs: bool) -> None:
-    problem = ops.parse(f"gemm m=64 n=64 k=64 a={dtype} b={dtype} c=bf16 tb=t")
-    assert (backend.supports(problem, absent(arch)) is None) == runs
-
-
 @needs_torch
 @pytest.mark.parametrize(
     "rest",
@@ -323,25 +271,6 @@ def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) ->
     problem = ops.parse(f"gemm_epilogue m=32 n=48 k=64 tb=t {rest}")
     with bench(SimpleNamespace(prepare=prepare), problem, device) as made:
         BackendContract().check(made)
-
-
-@pytest.mark.parametrize(
-    ("rest", "arch", "runs"),
-    [
-        ("dtype=f16 act=gelu", "sm_90", True),
-        ("dtype=f16 c=f32 act=gelu", "sm_90", False),
-        ("dtype=f16 bias=yes bias_type=f32", "sm_90", False),
-        ("dtype=f8e4m3 bias=yes scale=tensor tb=t", "sm_90", True),
-        ("dtype=f8e4m3 c=f32 bias=yes scale=tensor tb=t", "sm_90", False),
-        ("dtype=f8e4m3 c=f8e4m3 scale=tensor tb=t", "sm_90", False),
-        ("dtype=f8e4m3 scale=mx scale_layout=swizzle_32_4_4", "sm_100", True),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", False),
-        ("dtype=f4e2m1 scale=mx", "gfx950", True),
-    ],
-)
-def test_epilogues_go_by_type_and_architecture(rest: str, arch: str, runs: bool) -> None:
-    problem = ops.parse(f"gemm_epilogue m=32 n=48 k=64 {rest}")
-    assert (backend.supports(problem, absent(arch)) is None) is runs
 
 
 def test_cudnn_is_no_attention_kernel_of_an_amd_gpu() -> None:

@@ -15,7 +15,7 @@ from kernelmark.backends import numpy as numpy_backend
 from kernelmark.backends.numpy import backend, layers
 from kernelmark.backends.numpy.gemms import einsum, matmul
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.testing.backends import bench

@@ -104,7 +104,7 @@ class OwnOp(Op):
             else:
                 kinds[1 if value in DTYPES else 2][name] = value
         problem = Problem(op=self.name, dims=kinds[0], dtypes=kinds[1], options=kinds[2])
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         return self._count(self._definition.flops, "flops", problem, 0)

@@ -120,7 +120,7 @@ class Attention(Op):
         }
         problem = Problem(op=self.name, dims=dims, dtypes=_dtypes(read), options=options)
         _check(read, problem)
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         d = problem.dims

@@ -130,7 +130,9 @@ class Op(ABC):
     def output(self, problem: Problem) -> TensorSpec:
         return self.tensors(problem)[-1]
 
-    def checked(self, problem: Problem, tensors: Iterable[TensorSpec] | None = None) -> Problem:
+    def checked_sizes(
+        self, problem: Problem, tensors: Iterable[TensorSpec] | None = None
+    ) -> Problem:
         """Return `problem`. Raise ProblemError if a tensor is larger than any memory."""
         for spec in self.tensors(problem) if tensors is None else tensors:
             if spec.count >= TENSOR_LIMIT:

@@ -148,7 +148,7 @@ class BatchedGemmQuant(Op):
             reason = Reason("not-multiple", name="k", value=dims["k"], multiple=mxfp4.GROUP)
             read.refuse(reason, f"a group of MXFP4 has {mxfp4.GROUP} elements")
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         return 2 * math.prod(problem.dims[name] for name in ("batch", "m", "n", "k"))

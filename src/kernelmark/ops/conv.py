@@ -111,7 +111,7 @@ class Conv(Op):
             options={"layout": read.choice("layout", ("nchw", "nhwc"))},
         )
         _check(read, problem)
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         d = problem.dims

@@ -39,7 +39,7 @@ class Copy(Op):
         dims = {"n": read.dim("n")}
         x = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         problem = Problem(op=self.name, dims=dims, dtypes={"x": x}, options={})
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         return 0

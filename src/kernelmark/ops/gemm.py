@@ -83,7 +83,7 @@ class Matmul(Op):
         }
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         _check_factors(read, problem)
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         return 2 * math.prod(problem.dims.values())

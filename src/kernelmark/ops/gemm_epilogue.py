@@ -185,7 +185,7 @@ class GemmEpilogue(Matmul):
                 "use scale=mx, or leave scale_layout out",
             )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
-        return self.checked(problem)
+        return self.checked_sizes(problem)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         m, n, k = (problem.dims[name] for name in ("m", "n", "k"))

@@ -95,7 +95,7 @@ class Moe(Op):
         kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}
         problem = Problem(op=self.name, dims=dims, dtypes=types)
-        return self.checked(problem, self._tensors(problem, None))
+        return self.checked_sizes(problem, self._tensors(problem, None))
 
     def flops(self, problem: Problem) -> int:
         d = problem.dims

@@ -309,7 +309,7 @@ def enter(device: Device) -> Viewer:
     """Make torch use the device's stream from now on; return a viewer for its memory."""
     import torch
 
-    if reason := missing(device.info.kind, torch.__version__):
+    if reason := missing_build(device.info.kind, torch.__version__):
         raise Unsupported(reason)
     if not torch.cuda.is_available():
         raise Unsupported(Reason("torch-no-gpu", version=torch.__version__))
@@ -361,7 +361,7 @@ def _settings() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _gemm(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _gemm(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     refuse_unknown("torch", config)
     of_set = epilogue_calls if problem.op == "gemm_epilogue" else gemm_calls
     named = [of_set(problem, views) for views in sets]
@@ -374,7 +374,7 @@ def _run_all(calls: Sequence[Call]) -> None:
         call()
 
 
-def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _attention(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     refuse_unknown("torch", config, ("kernel",))
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
@@ -399,7 +399,7 @@ def _aligned_to_the_last_key(problem: Problem) -> Any:
     return causal_lower_right(problem.dims["seq_q"], problem.dims["seq_kv"])
 
 
-def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _conv(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config, ("benchmark",))
@@ -408,7 +408,7 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     return GpuKernel("aten::conv2d", calls, outputs)
 
 
-def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _moe(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config)

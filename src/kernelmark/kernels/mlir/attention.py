@@ -66,6 +66,7 @@ def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
     """Return the result in the output's layout."""
     d = problem.dims
     whole = (d["batch"], d["heads_q"], d["seq_q"], d["dim_v"])
+    # The reverse of `_heads_first`, through one dim for the same reason.
     flat = graph.reshape(value, [[0, 1], [2]], (math.prod(whole[:3]), whole[3]))
     back = graph.reshape(flat, [[0, 1, 2], [3]], whole)
     return _transpose(graph, back, graph.output.dims) if whole != graph.output.dims else back
@@ -85,12 +86,14 @@ def _steps(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
     raw = contract(graph, q, k, transposed=(False, True), shape=shape, acc=acc)
     scores = _masked(graph, problem, raw)
     out = graph.empty(shape, acc)
+    # A named softmax: IREE tiles its reductions together with the elementwise part.
     soft = graph.add(
         f"linalg.softmax dimension(2) ins({scores.name} : {scores.text}) "
         f"outs({out.name} : {out.text}) -> {out.text}",
         shape,
         acc,
     )
+    # Rounded before the second GEMM, which then runs on the matrix unit of the inputs' type.
     weights = _cast(graph, soft, element_type(_weight_type(problem).name) or acc)
     mixed = contract(
         graph, weights, v, transposed=(False, False), shape=(heads, rows, v.dims[2]), acc=acc
@@ -118,6 +121,7 @@ def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
             return scaled
         hidden = _is_hidden(g, problem, rows=g.index(1), column=g.index(2))
         low = g.constant(-math.inf, acc)
+        # -inf and not a large negative number: a masked key has a weight of exactly 0.
         names = f"{hidden.name}, {low.name}, {scaled.name}"
         return g.add(f"arith.select {names} : {acc}", None, acc)
 

@@ -198,6 +198,7 @@ class Value:
 
 
 def tensor_type(shape: Sequence[int], element: str) -> str:
+    # A dynamic dim is ? in the type and a value in lists of sizes.
     sizes = "".join("?x" if isinstance(size, Size) else f"{size}x" for size in shape)
     return f"tensor<{sizes}{element}>"
 
@@ -315,6 +316,7 @@ class Graph:
         return self.add(text, shape, element)
 
     def filled(self, number: float, shape: tuple[int, ...], element: str) -> Value:
+        # IREE fuses the fill into the op that accumulates: it costs no pass over memory.
         scalar, empty = self.constant(number, element), self.empty(shape, element)
         ins, outs = f"{scalar.name} : {element}", f"{empty.name} : {empty.text}"
         return self.add(f"linalg.fill ins({ins}) outs({outs}) -> {empty.text}", shape, element)
@@ -340,6 +342,7 @@ class Graph:
         """Add an op over `loops`, parallel except for those in `reduced`; `body` gets one scalar
         per operand, the output's last."""
         out_value, out_map = out
+        # All loops are parallel unless reduced: IREE may then tile and distribute any of them.
         maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in ins), out_map])
         names = [name.strip() for name in loops.split(",")]
         kinds = ", ".join('"reduction"' if n in reduced else '"parallel"' for n in names)
@@ -384,6 +387,7 @@ class Graph:
             return value
         if is_float(value.type) and is_float(element) and _BITS[value.type] == _BITS[element]:
             value = self.cast(value, "f32")  # exact; MLIR has no cast between equal widths
+        # MLIR has one op per direction, which requires that the widths differ in it.
         op = _cast_op(value.type, element)
         return self.add(f"arith.{op} {value.name} : {value.type} to {element}", None, element)
 

@@ -84,6 +84,7 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
     scales = graph.each(by_group, [(peaks, by_group)], (empty, by_group), scaled)
 
     def quantised(g: Graph, scalars: list[Value]) -> Value:
+        # The reciprocal first, then a product: the reference rounds both, so kernels have to.
         inverse = g.scalar("div", g.constant(1, "f32"), scalars[1])
         value = g.scalar("mul", g.cast(scalars[0], "f32"), inverse)
         value = g.scalar("minimum", value, g.constant(top, "f32"))
@@ -94,6 +95,7 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
 
     out = graph.empty(a.dims, b.type)
     small = graph.each(loops, [(a, loops), (scales, by_group)], (out, loops), quantised)
+    # Groups are a batch dim: IREE has no contraction that scales within its sum.
     shape = (d["batch"], groups, d["m"], d["n"])
     maps = (loops, "b, j, g, k", "b, g, i, j")
     parts = _contract(graph, small, b, maps, "b, g, i, j, k", shape)
@@ -130,6 +132,7 @@ def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
 
     def scale(g: Graph, scalars: list[Value]) -> Value:
         bits = g.add(f"arith.bitcast {scalars[0].name} : f32 to i32", None, "i32")
+        # Adding to the bits rounds the significand: from 1.75 on it carries into the exponent.
         carried = g.scalar("add", bits, g.constant(int(mxfp4.ROUND_UP), "i32"))
         exponent = g.scalar("shru", carried, g.constant(23, "i32"))
         code = g.scalar(

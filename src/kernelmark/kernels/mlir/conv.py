@@ -93,6 +93,7 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     terms, filters = d["c"] // groups, d["k"] // groups
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
     w = graph.reshape(w, [[0, 1], [2]], (groups, filters, terms))
+    # A stride over single taps only drops pixels: the rest is one GEMM per image and group.
     x = _stepped(graph, x, out[2:], (d["stride_h"], d["stride_w"]))
     x = graph.reshape(x, [[0], [1], [2, 3]], (d["n"], d["c"], spots))
     x = graph.reshape(x, [[0], [1, 2], [3]], (d["n"], groups, terms, spots))
@@ -139,6 +140,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
     def begun(groups: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Value | None:
         return graph.reshape(start, groups, shape) if start else None
 
+    # Reshapes of dense tensors cost nothing: W's taps and channels are one dim in memory.
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
     patches = x if _pointwise(problem) else _patches(graph, problem, x)
     last = len(patches.dims) - 1
@@ -147,6 +149,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
         flat = graph.reshape(patches, [[0, 1, 2], [*range(3, last + 1)]], (rows, terms))
         shape = (rows, d["k"])
         begin = begun([[0, 1, 2], [3]], shape)
+        # Filters are stored krsc, so Bᵀ is read along k as it lies in memory.
         product = contract(
             graph, flat, w, transposed=(False, True), shape=shape, acc=acc, start=begin
         )
@@ -196,6 +199,7 @@ def _padded(graph: Graph, problem: Problem, x: Value) -> Value:
         return x
     pads = [0, pad_h, pad_w, 0] if _nhwc(problem) else [0, 0, pad_h, pad_w]
     shape = tuple(size + 2 * pad for size, pad in zip(x.dims, pads, strict=True))
+    # An explicit pad: named convolutions of linalg have no padding.
     zero = graph.constant(0, x.type)
     indices = ", ".join(f"%at{i}: index" for i in range(4))
     return graph.add(

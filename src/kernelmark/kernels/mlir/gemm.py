@@ -55,6 +55,7 @@ def contract(
     `acc` are upcast first."""
     batched = len(shape) == 3
     lead = "b, " if batched else ""
+    # Without maps linalg.matmul is m×k by k×n; with them it reads transposed operands in place.
     maps = ""
     if any(transposed):
         loops = f"{lead}i, j, k"
@@ -80,6 +81,7 @@ def mx_matmul(
     """Return the GEMM of A and B with a scale per block `g` of `k` elements, summed in f32.
     `operands` are A, B and their scales, each with its indices."""
 
+    # arith.scaling_extf in a contraction is what IREE maps to scaled matrix instructions.
     def body(g: Graph, scalars: list[Value]) -> Value:
         left, right, left_scale, right_scale, total = scalars
         factors = _scaled(g, left, left_scale), _scaled(g, right, right_scale)
@@ -103,6 +105,7 @@ def _finish(graph: Graph, product: Value, problem: Problem) -> Value:
     if alpha == 1 and not added and product.type == out:
         return product
     loops = "b, i, j" if len(graph.output.dims) == 3 else "i, j"
+    # The bias has only the column's index: it is read again for every row, from the cache.
     whole = [(product, loops)]
     whole += [(value, loops if name == "c" else "j") for name, value in added]
 
@@ -169,6 +172,7 @@ def _epilogue(graph: Graph, product: Value, problem: Problem) -> Value:
         if "d_scale" in extra:
             top = dtype(DTYPE_OF[graph.output.type]).max_value
             total = g.scalar("mul", total, extra["d_scale"])
+            # A cast beyond the largest 8-bit float gives NaN or infinity; libraries saturate.
             total = g.scalar("minimum", total, g.constant(top, "f32"))
             total = g.scalar("maximum", total, g.constant(-top, "f32"))
         return g.cast(total, graph.output.type)
@@ -181,7 +185,8 @@ def _activated(g: Graph, x: Value, act: str) -> Value:
     one = g.constant(1, "f32")
     if act == "relu":
         return g.scalar("maximum", x, g.constant(0, "f32"))
-    if act == "gelu":  # the tanh approximation
+    if act == "gelu":
+        # GELU by tanh, as the epilogues of the BLAS libraries compute it, not by erf.
         cube = g.scalar("mul", g.scalar("mul", x, x), x)
         inner = g.scalar("add", x, g.scalar("mul", cube, g.constant(0.044715, "f32")))
         inner = g.scalar("mul", inner, g.constant(math.sqrt(2 / math.pi), "f32"))
@@ -189,6 +194,7 @@ def _activated(g: Graph, x: Value, act: str) -> Value:
         half = g.scalar("mul", x, g.constant(0.5, "f32"))
         return g.scalar("mul", half, g.scalar("add", tanh, one))
     if act == "silu":
+        # x / (1 + exp(-x)): for large -x the exponential is infinite and the quotient 0.
         negative = g.add(f"arith.negf {x.name} : f32", None, "f32")
         power = g.add(f"math.exp {negative.name} : f32", None, "f32")
         return g.scalar("div", x, g.scalar("add", power, one))

@@ -52,6 +52,9 @@ COMPUTES = {
     ("triton", "gfx90a"): (f"{GEMM} dtype=bf16",),
     ("triton", "gfx942"): (f"{GEMM} dtype=f8e5m2fnuz", f"{CONV} dtype=i8"),
     ("triton", "gfx950"): (f"{GEMM} dtype=f8e4m3",),
+    ("iree", "x86_64"): tuple(
+        f"{GEMM} dtype={name}" for name in ("f64", "f32", "f16", "bf16", "i8")
+    ),
 }
 REFUSES = {
     ("cublaslt", "sm_90"): (
@@ -155,6 +158,13 @@ REFUSES = {
         f"{GEMM} dtype=f16 bias=yes",
     ),
     ("numpy", "sm_90"): (f"{GEMM} dtype=f32",),
+    # 8-bit floats would be emulated, bit by bit.
+    ("iree", "x86_64"): (
+        f"{GEMM} dtype=f8e4m3",
+        f"{BATCHED} dtype=f8e5m2fnuz",
+        f"{ATTENTION} dim=8 dtype=f16 kv=f8e4m3",
+    ),
+    ("iree", "fake"): (f"{GEMM} dtype=f32",),
 }
 
 
@@ -163,8 +173,9 @@ def listed(table: dict[tuple[str, str], tuple[str, ...]]) -> list[tuple[str, str
 
 
 def reason_of(backend: str, arch: str, key: str) -> str | None:
-    cpu = DeviceInfo(name="cpu", kind="cpu", model="", arch=arch, index=0)
-    info = absent(arch) if is_known(arch) else cpu
+    kind = "fake" if arch == "fake" else "cpu"
+    here = DeviceInfo(name=kind, kind=kind, model="", arch=arch, index=0)
+    info = absent(arch) if is_known(arch) else here
     return backends.registry.get(backend).supports(ops.parse(key), info)
 
 

@@ -1,7 +1,12 @@
-"""The synthetic cost model of tiles that the fake backend offers for tuning.
+"""A scripted backend that runs the whole pipeline without a library: correct results, wrong ones,
+crashes, hangs and every other way a case can end, chosen by its config.
 
-Mostly smooth, with an optimum that depends on the problem, a rugged part that is fixed per
-configuration, and a few configurations that do not compile, are wrong, fail, crash or hang.
+On the fake device a launch advances the device's clock; on the CPU it really takes its time.
+Results are computed by the op's reference over the whole output, so problems must be small.
+
+A config with tiles has the cost and faults of a synthetic model, for tuning: mostly smooth, with an
+optimum that depends on the problem, a rugged part that is fixed per configuration, and a few
+configurations that do not compile, are wrong, fail, crash or hang.
 """
 
 from __future__ import annotations

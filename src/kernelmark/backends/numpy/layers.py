@@ -221,22 +221,6 @@ def _taps(problem: Problem, axis: str, taps: str, outputs: int) -> list[Slices]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ExpertRows:
-    """Buffers for the rows of one expert, at most all tokens; `parts` has a row for each choice."""
-
-    x: Array
-    both: Array
-    silu: Array
-    hidden: Array
-    out: Array
-    parts: Array
-
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in self.__slots__)
-
-
 def plan_moe(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
     """Plan one step per set: the rows of an expert are known only at launch."""
     m, n, k, top_k = (problem.dims[name] for name in ("m", "n", "k", "top_k"))
@@ -245,42 +229,37 @@ def plan_moe(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) 
     def room(width: int, dtype: np.dtype[np.generic] = kind, rows: int = m) -> Array:
         return workspace((rows, width), dtype, free_bytes // 6)
 
-    space = _ExpertRows(
-        x=room(k),
-        both=room(2 * n),
-        silu=room(n, wide),
-        hidden=room(n),
-        out=room(k),
-        parts=room(k, wide, m * top_k),
-    )
+    # Rows of one expert, at most all tokens; `parts` has a row for each choice.
+    space = {"x": room(k), "both": room(2 * n), "silu": room(n, wide), "hidden": room(n)}
+    space |= {"out": room(k), "parts": room(k, wide, m * top_k)}
     return Plan(
         name="numpy moe by experts",
-        launches=[[partial(_launch_moe, problem, held, space)] for held in arrays],
-        workspace_bytes=space.nbytes,
+        launches=[[partial(_launch_moe, problem, tensors, space)] for tensors in arrays],
+        workspace_bytes=sum(array.nbytes for array in space.values()),
     )
 
 
-def _launch_moe(problem: Problem, held: dict[str, Array], space: _ExpertRows) -> None:
+def _launch_moe(problem: Problem, tensors: dict[str, Array], space: dict[str, Array]) -> None:
     n, top_k = problem.dims["n"], problem.dims["top_k"]
     multiply = MATMULS[types(problem)]
-    ids, weights = held["ids"].ravel(), held["weights"].reshape(-1, 1)
+    ids, weights = tensors["ids"].ravel(), tensors["weights"].reshape(-1, 1)
     order = np.argsort(ids, kind="stable")
     ends = np.searchsorted(ids[order], np.arange(problem.dims["e"] + 1)).tolist()
     for expert, (start, end) in enumerate(itertools.pairwise(ends)):
         rows, count = order[start:end], end - start
         if not count:
             continue
-        x, both, silu = space.x[:count], space.both[:count], space.silu[:count]
-        np.take(held["x"], rows // top_k, axis=0, out=x)
-        multiply(x, held["w1"][expert].T, both)
+        x, both, silu = space["x"][:count], space["both"][:count], space["silu"][:count]
+        np.take(tensors["x"], rows // top_k, axis=0, out=x)
+        multiply(x, tensors["w1"][expert].T, both)
         gate, up = both[:, :n], both[:, n:]
         np.negative(gate, out=silu)
         with np.errstate(over="ignore"):  # exp of a large number: silu is 0
             np.exp(silu, out=silu)
         np.add(silu, np.float32(1), out=silu)
         np.divide(gate, silu, out=silu)
-        np.multiply(silu, up, out=space.hidden[:count], casting="same_kind")
-        multiply(space.hidden[:count], held["w2"][expert].T, space.out[:count])
-        space.parts[rows] = space.out[:count] * weights[rows]
+        np.multiply(silu, up, out=space["hidden"][:count], casting="same_kind")
+        multiply(space["hidden"][:count], tensors["w2"][expert].T, space["out"][:count])
+        space["parts"][rows] = space["out"][:count] * weights[rows]
     shape = (problem.dims["m"], top_k, problem.dims["k"])
-    np.sum(space.parts.reshape(shape), axis=1, out=held["out"], dtype=np.float32)
+    np.sum(space["parts"].reshape(shape), axis=1, out=tensors["out"], dtype=np.float32)

@@ -94,20 +94,11 @@ def _steps(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
         acc,
     )
     # Rounded before the second GEMM, which then runs on the matrix unit of the inputs' type.
-    weights = _cast(graph, soft, element_type(_weight_type(problem).name) or acc)
+    weights = graph.convert(soft, element_type(_weight_type(problem).name) or acc, "b, i, j")
     mixed = contract(
         graph, weights, v, transposed=(False, False), shape=(heads, rows, v.dims[2]), acc=acc
     )
-    return _cast(graph, mixed, graph.output.type)
-
-
-def _cast(graph: Graph, value: Value, element: str) -> Value:
-    if value.type == element:
-        return value
-    out = graph.empty(value.dims, element)
-    return graph.each(
-        "b, i, j", [(value, "b, i, j")], (out, "b, i, j"), lambda g, s: g.cast(s[0], element)
-    )
+    return graph.convert(mixed, graph.output.type, "b, i, j")
 
 
 def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:

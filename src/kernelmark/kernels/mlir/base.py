@@ -362,6 +362,13 @@ class Graph:
         self._lines.append(f"    }} -> {out_value.text}")
         return value
 
+    def convert(self, value: Value, element: str, loops: str) -> Value:
+        """Cast every element of a tensor to another type."""
+        if value.type == element:
+            return value
+        out = self.empty(value.dims, element), loops
+        return self.each(loops, [(value, loops)], out, lambda g, s: g.cast(s[0], element))
+
     @contextmanager
     def _region(self, types: Sequence[str]) -> Iterator[list[Value]]:
         scalars = []

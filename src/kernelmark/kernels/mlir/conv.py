@@ -34,7 +34,7 @@ class Conv(Source):
             summed = _contracted(graph, problem, x)
         else:
             summed = _direct(graph, problem, x)
-        return graph.module(_rounded(graph, summed))
+        return graph.module(graph.convert(summed, graph.output.type, "a, b, c, d"))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
         """Return the bytes of the patches, if they are written to memory."""
@@ -101,7 +101,9 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     loops = "n, g, i, j, k"
     maps = ", ".join(affine_map(loops, m) for m in ("g, i, k", "n, g, k, j", "n, g, i, j"))
     product = graph.named("linalg.contract", [w, x], start, before=f"indexing_maps = [{maps}]")
-    product = _rounded(graph, product)  # before the reshapes, or it becomes a separate kernel
+    product = graph.convert(
+        product, graph.output.type
+    )  # before the reshapes, or it becomes a separate kernel
     product = graph.reshape(product, [[0], [1, 2], [3]], (d["n"], d["k"], spots))
     return graph.reshape(product, [[0], [1], [2, 3]], out)
 
@@ -220,12 +222,3 @@ def _split(graph: Graph, value: Value, dim: int, groups: int) -> Value:
 def _regrouped(dim: int) -> list[list[int]]:
     """Return the reassociation of five dims to four that joins `dim` and the next one."""
     return [[i if i < dim else i + 1] if i != dim else [i, i + 1] for i in range(4)]
-
-
-def _rounded(graph: Graph, value: Value) -> Value:
-    element = graph.output.type
-    if value.type == element:
-        return value
-    loops = "a, b, c, d"
-    out = graph.empty(value.dims, element)
-    return graph.each(loops, [(value, loops)], (out, loops), lambda g, s: g.cast(s[0], element))

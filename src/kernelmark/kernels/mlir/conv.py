@@ -101,9 +101,8 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     loops = "n, g, i, j, k"
     maps = ", ".join(affine_map(loops, m) for m in ("g, i, k", "n, g, k, j", "n, g, i, j"))
     product = graph.named("linalg.contract", [w, x], start, before=f"indexing_maps = [{maps}]")
-    product = graph.convert(
-        product, graph.output.type
-    )  # before the reshapes, or it becomes a separate kernel
+    # Before the reshapes, or it becomes a separate kernel.
+    product = graph.convert(product, graph.output.type, "a, b, c, d")
     product = graph.reshape(product, [[0], [1, 2], [3]], (d["n"], d["k"], spots))
     return graph.reshape(product, [[0], [1], [2, 3]], out)
 

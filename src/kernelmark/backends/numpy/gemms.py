@@ -122,31 +122,33 @@ def plan_gemm(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int)
     if options["beta"] not in (0.0, 1.0):
         scratch = workspace(arrays[0]["d"].shape, arrays[0]["d"].dtype, free_bytes)
     launches: list[list[Step]] = []
-    for held in arrays:
-        a = held["a"].swapaxes(-1, -2) if options["ta"] == "t" else held["a"]
-        b = held["b"].swapaxes(-1, -2) if options["tb"] == "t" else held["b"]
-        d = held["d"]
+    for tensors in arrays:
+        a = tensors["a"].swapaxes(-1, -2) if options["ta"] == "t" else tensors["a"]
+        b = tensors["b"].swapaxes(-1, -2) if options["tb"] == "t" else tensors["b"]
+        d = tensors["d"]
         # partial of the ufunc itself: one Python call less in a small GEMM's time
         first = partial(np.matmul, a, b, d) if multiply is matmul else partial(multiply, a, b, d)
-        launches.append([first, *_gemm_epilogue(problem, held, scratch)])
+        launches.append([first, *_gemm_epilogue(problem, tensors, scratch)])
     called = "matmul" if multiply is matmul else "einsum"
-    held_bytes = 0 if scratch is None else scratch.nbytes
-    return Plan(name=f"numpy.{called}", launches=launches, workspace_bytes=held_bytes)
+    workspace_bytes = 0 if scratch is None else scratch.nbytes
+    return Plan(name=f"numpy.{called}", launches=launches, workspace_bytes=workspace_bytes)
 
 
-def _gemm_epilogue(problem: Problem, held: dict[str, Array], scratch: Array | None) -> list[Step]:
-    d = held["d"]
+def _gemm_epilogue(
+    problem: Problem, tensors: dict[str, Array], scratch: Array | None
+) -> list[Step]:
+    d = tensors["d"]
     steps: list[Step] = []
     alpha, beta = (d.dtype.type(problem.options[name]) for name in ("alpha", "beta"))
     if alpha != 1:
         steps.append(partial(np.multiply, d, alpha, d))
     if scratch is not None:
-        steps.append(partial(np.multiply, held["c"], beta, scratch))
+        steps.append(partial(np.multiply, tensors["c"], beta, scratch))
         steps.append(partial(np.add, d, scratch, d))
     elif beta == 1:
-        steps.append(partial(np.add, d, held["c"], d))
+        steps.append(partial(np.add, d, tensors["c"], d))
     if problem.options["bias"]:
-        steps.append(partial(np.add, d, held["bias"], d))
+        steps.append(partial(np.add, d, tensors["bias"], d))
     return steps
 
 
@@ -162,18 +164,18 @@ def plan_gemm_epilogue(problem: Problem, arrays: list[dict[str, Array]], free_by
     space = {name: workspace((count,), _F32, room) for name, count in sizes.items()}
     return Plan(
         name="numpy.matmul in f32",
-        launches=[[partial(_launch_gemm_epilogue, problem, held, space)] for held in arrays],
+        launches=[[partial(_launch_gemm_epilogue, problem, tensors, space)] for tensors in arrays],
         workspace_bytes=sum(one.nbytes for one in space.values()),
     )
 
 
 def _launch_gemm_epilogue(
-    problem: Problem, held: dict[str, Array], space: dict[str, Array]
+    problem: Problem, tensors: dict[str, Array], space: dict[str, Array]
 ) -> None:
     options, types = problem.options, problem.dtypes
-    a, b = (_upcast(held[name], types[name], space[name]) for name in "ab")
+    a, b = (_upcast(tensors[name], types[name], space[name]) for name in "ab")
     if options["scale"] == "mx":
-        for operand, codes in ((a, held["a_scale"]), (b, held["b_scale"])):
+        for operand, codes in ((a, tensors["a_scale"]), (b, tensors["b_scale"])):
             blocks = operand.reshape(len(operand), -1, mxfp4.GROUP)
             line, block = np.ogrid[: blocks.shape[0], : blocks.shape[1]]
             scales = decode(codes.ravel()[scale_place(problem, line, block)], "f8e8m0")
@@ -181,14 +183,14 @@ def _launch_gemm_epilogue(
     x = space["x"].reshape(problem.dims["m"], problem.dims["n"])
     np.matmul(a.T if options["ta"] == "t" else a, b.T if options["tb"] == "t" else b, out=x)
     if options["scale"] == "tensor":
-        x *= held["a_scale"] * held["b_scale"]
+        x *= tensors["a_scale"] * tensors["b_scale"]
     if options["bias"]:
-        x += decode(held["bias"].view(storage(types["bias_type"])), types["bias_type"])
+        x += decode(tensors["bias"].view(storage(types["bias_type"])), types["bias_type"])
     y = ACTIVATIONS[str(options["act"])].apply(x)
-    if "d_scale" in held:
+    if "d_scale" in tensors:
         top = dtype(types["c"]).max_value
-        y = np.clip(y * held["d_scale"], -top, top)
-    out = held["d"].view(storage(types["c"]))
+        y = np.clip(y * tensors["d_scale"], -top, top)
+    out = tensors["d"].view(storage(types["c"]))
     out[...] = encode(y.astype(np.float64), types["c"])
 
 
@@ -218,5 +220,7 @@ def _values(kind: str) -> NDArray[np.float32]:
 
 def plan_copy(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> Plan:
     """Plan one call per set, on one thread: NumPy has no parallel copy."""
-    launches: list[list[Step]] = [[partial(np.copyto, held["y"], held["x"])] for held in arrays]
+    launches: list[list[Step]] = [
+        [partial(np.copyto, tensors["y"], tensors["x"])] for tensors in arrays
+    ]
     return Plan(name="numpy.copyto", launches=launches)

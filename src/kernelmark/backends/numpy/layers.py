@@ -47,8 +47,8 @@ def plan_attention(problem: Problem, arrays: list[dict[str, Array]], free_bytes:
     space = _workspace(problem, arrays[0]["q"].dtype, free_bytes)
     batches, heads = space.scores.shape[:2]
     launches: list[list[Step]] = []
-    for held in arrays:
-        views = [_by_head(held[name], problem) for name in ("q", "k", "v", "o")]
+    for tensors in arrays:
+        views = [_by_head(tensors[name], problem) for name in ("q", "k", "v", "o")]
         steps: list[Step] = []
         for batch in range(0, dims["batch"], batches):
             for head in range(0, dims["heads_kv"], heads):
@@ -137,16 +137,16 @@ def plan_conv(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int)
     image_steps = _nchw_steps if nchw else _nhwc_steps
     columns: Array | None = None
     launches: list[list[Step]] = []
-    for held in arrays:
-        x, weights, y = held.values()
+    for tensors in arrays:
+        x, weights, y = tensors.values()
         if columns is None and not _is_pointwise(problem):
             columns = _columns(problem, x, y[0], free_bytes)
         steps: list[Step] = []
         for image in range(problem.dims["n"]):
             steps += image_steps(problem, x[image], weights, y[image], columns)
         launches.append(steps)
-    held_bytes = 0 if columns is None else columns.nbytes
-    return Plan(name="numpy conv by columns", launches=launches, workspace_bytes=held_bytes)
+    workspace_bytes = 0 if columns is None else columns.nbytes
+    return Plan(name="numpy conv by columns", launches=launches, workspace_bytes=workspace_bytes)
 
 
 def _is_pointwise(problem: Problem) -> bool:

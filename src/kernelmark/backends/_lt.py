@@ -35,15 +35,13 @@ OPS = ("gemm", "batched_gemm", "gemm_epilogue")
 TYPES: Mapping[str, int] = FrozenDict(
     {"f32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
 )
-EPILOGUES: Mapping[tuple[str, bool], int] = FrozenDict(
-    {
-        ("none", True): 4,
-        ("relu", False): 2,
-        ("relu", True): 6,
-        ("gelu", False): 32,
-        ("gelu", True): 36,
-    }
-)
+EPILOGUES: Mapping[tuple[str, bool], int] = {
+    ("none", True): 4,
+    ("relu", False): 2,
+    ("relu", True): 6,
+    ("gelu", False): 32,
+    ("gelu", True): 36,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

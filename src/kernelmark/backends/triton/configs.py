@@ -90,8 +90,8 @@ def dtype_reason(name: str, info: DeviceInfo) -> Reason | None:
     None."""
     ocp = name in ("f8e4m3", "f8e5m2")
     if not ocp and not name.endswith("fnuz"):
-        known = name in ("f32", "f16", "bf16", "i8")
-        return None if known else Reason("operand-unsupported", backend="triton", dtype=name)
+        everywhere = name in ("f32", "f16", "bf16", "i8")
+        return None if everywhere else Reason("operand-unsupported", backend="triton", dtype=name)
     # NVIDIA multiplies OCP's 8-bit floats from sm_89 (Ada) on.
     native = (ocp and level(info) >= 89) or name in AMD_NARROW_TYPES.get(info.arch, ())
     return None if native else no_narrow_float("triton", name, info.arch)
@@ -105,8 +105,8 @@ def compiler_options(config: Mapping[str, Any]) -> dict[str, Any]:
 def amd_only(info: DeviceInfo, waves: T, shape: T, kpack: T, **more: T) -> dict[str, T]:
     """Return values by the names of the parameters that only AMD's compiler reads: waves per EU,
     shape of the matrix instruction, and kpack, which only gfx942 has."""
-    found = {"waves_per_eu": waves, "matrix_instr_nonkdim": shape, **more}
-    return found | ({"kpack": kpack} if info.arch == "gfx942" else {})
+    values = {"waves_per_eu": waves, "matrix_instr_nonkdim": shape, **more}
+    return values | ({"kpack": kpack} if info.arch == "gfx942" else {})
 
 
 def block_sizes(size: int, least: int = 16, most: int = 256, always: int = 0) -> tuple[int, ...]:

@@ -79,9 +79,9 @@ class Built:
 def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
     """Return the joint info of a plan's kernels, with the resources of the main one."""
     return KernelInfo(
-        name="+".join(one.name for one in built),
-        compile_s=sum(one.seconds for one in built),
-        binary_hash="-".join(one.hash for one in built),
+        name="+".join(kernel.name for kernel in built),
+        compile_s=sum(kernel.seconds for kernel in built),
+        binary_hash="-".join(kernel.hash for kernel in built),
         resources=main.resources,
     )
 
@@ -150,14 +150,14 @@ def _build(
 def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str, Constant]) -> Any:
     from triton.compiler import ASTSource
 
-    given = {argument.name: argument for argument in arguments}
+    by_name = {argument.name: argument for argument in arguments}
     signature, fixed, attributes = {}, {}, {}
     for index, name in enumerate(function.arg_names):
         if name in constants:
             signature[name] = "constexpr"
             fixed[(index,)] = constants[name]
             continue
-        argument = given[name]
+        argument = by_name[name]
         kind = TRITON_TYPES.get(argument.kind, argument.kind)
         signature[name] = f"*{kind}" if argument.pointer else kind
         if argument.aligned:
@@ -312,8 +312,8 @@ class TritonKernel(Kernel):
         self._owned: list[Buffer] = []
         self._modules: list[int] = []
         built = [call.build(device.info.arch) for call in plan.calls]
-        for one in built:
-            check_fits(one, device.info)
+        for kernel in built:
+            check_fits(kernel, device.info)
         try:
             self._addresses = {
                 WORKSPACE: self._own(plan.workspace_bytes),
@@ -325,15 +325,15 @@ class TritonKernel(Kernel):
                 # returns, and the launch stream does not wait for it.
                 zeroed = self._addresses[ZEROED]
                 device.driver.fill(zeroed, 0, plan.zeroed_bytes, device.stream)
-            starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
+            starters = [self._load(*pair) for pair in zip(plan.calls, built, strict=True)]
         except BaseException:
             self.close()
             raise
         self._launches = [[start(arguments) for start in starters] for arguments in sets]
-        told = kernel_info(built, built[plan.main])
+        info = kernel_info(built, built[plan.main])
         workspace_bytes = plan.workspace_bytes + sum(plan.named_bytes.values())
         self.info = dataclasses.replace(
-            told, resources={**told.resources, "workspace_bytes": workspace_bytes}
+            info, resources={**info.resources, "workspace_bytes": workspace_bytes}
         )
 
     def _own(self, nbytes: int) -> int:

@@ -116,16 +116,17 @@ def set_threads(count: int) -> bool:
     A worker's environment sets the count before NumPy is imported; measuring in a process that has
     already imported NumPy needs a call of the library. Two BLAS threads on one core wait for each
     other, which makes a small GEMM ten times as slow."""
-    setters = _thread_setters()
+    setters = _thread_setters(tuple(_loaded_blas()))
     for setter in setters:
         setter(count)
     return bool(setters)
 
 
+# By the libraries that are loaded: SciPy's wheels bring a BLAS of their own, often later.
 @functools.cache
-def _thread_setters() -> tuple[Callable[[int], object], ...]:
+def _thread_setters(paths: tuple[str, ...]) -> tuple[Callable[[int], object], ...]:
     setters: list[Callable[[int], object]] = []
-    for path in _loaded_blas():
+    for path in paths:
         library = ctypes.CDLL(path)
         names = next(names for part, names in _SET_THREADS.items() if part in Path(path).name)
         for name in names:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import backends
-from kernelmark.backends.numpy.threads import set_threads
+from kernelmark.backends.numpy import set_threads
 from kernelmark.core import codec
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo

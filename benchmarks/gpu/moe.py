@@ -25,7 +25,7 @@ import numpy as np
 from _gpu import gpu_info
 
 from kernelmark import backends, ops
-from kernelmark.backends.torch.moe import experts, one_by_one
+from kernelmark.backends.torch.calls import expert_by_expert, run_experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError
@@ -175,7 +175,7 @@ def plain_loop_s(problem: Problem) -> float:
         for number in range(_EAGER + 3):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
-            experts(held, one_by_one)
+            run_experts(held, expert_by_expert)
             end.record()
             end.synchronize()
             if number >= 3:

@@ -4,6 +4,9 @@ Started with TRITON_INTERPRET=1. Reads a JSON list of [problem, config, arch] fr
 JSON line for each: the largest error in units of the op's tolerance, or what was raised. A plan
 with memory that every launch must leave zero is launched again with its programs in other orders,
 and must give the same bits.
+
+The interpreter computes bf16 products wrongly, so the emulation of MXFP4 multiplies in f32 here; it
+loses the carry when it rounds to fp8 (31.4 becomes 16), so our own rounding takes its place.
 """
 
 from __future__ import annotations
@@ -17,16 +20,35 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton.language as tl
+from triton.runtime import interpreter
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner
-from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call
+from kernelmark.backends.triton.launch import WORKSPACE, ZEROED, Call
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
+from kernelmark.numerics.floats import encode
 from kernelmark.numerics.generate import Inputs
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "f8e5m2": torch.float8_e5m2}
-TYPES |= {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32}
+TYPES |= {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "u8": torch.uint8}
+TYPES |= {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e8m0": torch.uint8}
+_CONVERT = interpreter._convert_float
+
+
+def convert(values: np.ndarray, source: Any, target: Any, mode: Any) -> np.ndarray:
+    if source == tl.float32 and target == tl.float8e4nv:
+        return encode(values.view(np.float32).astype(np.float64), "f8e4m3").reshape(values.shape)
+    return _CONVERT(values, source, target, mode)
+
+
+def tensor_of(values: np.ndarray, dtype_name: str) -> torch.Tensor:
+    codes = encode(values, dtype_name)
+    if dtype_name == "f4e2m1":
+        return torch.from_numpy(codes[..., 0::2] | codes[..., 1::2] << 4)  # low half first
+    raw = torch.from_numpy(codes.view(f"i{codes.itemsize}").copy())
+    return raw.view(TYPES[dtype_name])
 
 
 def device_info(arch: str) -> DeviceInfo:
@@ -42,14 +64,15 @@ def launch(call: Call, tensors: dict[str, torch.Tensor], raw: Collection[str]) -
             given[argument.name] = value
             continue
         # An operand that the problem lacks is never read: one element, which would not suffice.
-        absent = torch.full((1,), 77, dtype=TYPES[argument.kind])
+        absent = torch.full((1,), 77.0).to(TYPES[argument.kind])
         found = tensors.get(str(value), absent)
         # A copy takes its source as integers of the same size.
         if value in raw or argument.name == "source":
             found = found.view(TYPES[argument.kind])
         assert found.dtype == TYPES[argument.kind], (argument.name, found.dtype)
         given[argument.name] = found
-    call.function[call.grid](**given, **call.constants)
+    emulated = {"PRODUCT": tl.float32} if "PRODUCT" in call.constants else {}
+    call.function[call.grid](**given, **{**call.constants, **emulated})
 
 
 @contextlib.contextmanager
@@ -81,7 +104,7 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
     for spec in op.tensors(problem):
         if spec.role == "in":
             values = inputs.take(spec.name, np.arange(spec.count)).reshape(spec.shape)
-            tensors[spec.name] = torch.from_numpy(values).to(TYPES[spec.dtype])
+            tensors[spec.name] = tensor_of(values, spec.dtype)
     spec = op.output(problem)
     # Guards on both sides; what is never written stays a NaN, or an answer no case has.
     unset = float("nan") if spec.type.kind == "float" else -(2**31) + 5
@@ -127,6 +150,7 @@ def compare(problem: Problem, inputs: Inputs, got: np.ndarray) -> float:
 
 
 def main() -> None:
+    interpreter._convert_float = convert
     for key, config, arch in json.load(sys.stdin):
         try:
             answer: object = worst_error(ops.parse(key), config, arch)

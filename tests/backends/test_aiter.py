@@ -12,7 +12,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import aiter
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch import build, gpu, views
+from kernelmark.backends.torch import cpu, gpu
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import Stream, Tensor
@@ -27,7 +27,7 @@ BACKEND = aiter.backend
 
 class CpuViewer:
     def view(self, tensor: Tensor) -> Any:
-        return views.view(tensor)
+        return cpu.view(tensor)
 
     def codes(self, tensor: Tensor) -> Any:
         return torch.from_numpy(array(tensor)).view(*tensor.spec.shape[:-1], -1)
@@ -174,31 +174,12 @@ def test_available_where_it_is_installed(
 ) -> None:
     assert BACKEND.available() is None
     assert BACKEND.version() == "0.1.stand-in"
-    monkeypatch.setattr(build, "platforms", lambda: frozenset({"hip"}))
+    monkeypatch.setattr(gpu, "platforms", lambda: frozenset({"hip"}))
     assert not BACKEND.missing_on("hip")
-    monkeypatch.setattr(build, "platforms", frozenset)  # torch for CPUs
+    monkeypatch.setattr(gpu, "platforms", frozenset)  # torch for CPUs
     assert BACKEND.missing_on("hip").code == "torch-build"
     (tmp_path / "aiter").mkdir()
     (tmp_path / "aiter" / "__init__.py").touch()
     sys.modules.pop("aiter", None)
     monkeypatch.syspath_prepend(tmp_path)  # the package of the same name for asynchronous code
     assert BACKEND.available() is not None
-
-
-@pytest.mark.parametrize(
-    ("key", "arch", "runs"),
-    [
-        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t", "gfx942", True),
-        ("gemm m=8 n=8 k=8 dtype=bf16", "gfx942", False),
-        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t alpha=0.5", "gfx942", False),
-        ("gemm m=8 n=8 k=8 dtype=f32 tb=t", "gfx942", False),
-        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=bf16 tb=t bias=yes", "gfx942", False),
-        ("batched_gemm_quant batch=2 m=8 n=8 k=64 scheme=afp4wfp4", "gfx942", False),
-        ("batched_gemm_quant batch=2 m=8 n=8 k=64 scheme=afp4wfp4 a_order=mbk", "gfx950", False),
-        ("attention heads=2 seq=8 dim=8 dtype=f32", "gfx942", False),
-        ("copy n=64 dtype=f32", "gfx942", False),
-        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t", "sm_90", False),
-    ],
-)
-def test_what_it_supports(key: str, arch: str, runs: bool) -> None:
-    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

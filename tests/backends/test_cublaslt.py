@@ -326,24 +326,6 @@ def test_the_space_is_that_of_the_epilogue(library: Library) -> None:
     assert [value_of(call[3], 4) for call in told if call[2] == EPILOGUE] == [36]
 
 
-@pytest.mark.parametrize(
-    ("rest", "arch", "code"),
-    [
-        ("dtype=f16 act=silu", "sm_90", "epilogue-unknown"),
-        ("dtype=f8e4m3 tb=t scale=tensor", "sm_80", "scale-arch"),
-        (f"dtype=f8e4m3 {SWIZZLED}", "sm_90", "scale-arch"),
-        ("dtype=f8e4m3 scale=mx", "sm_100", "scale-layout"),
-        (f"dtype=f4e2m1 {SWIZZLED}", "sm_100", "scale-dtype"),
-        ("dtype=bf16 bias=yes bias_type=f32", "sm_90", "bias-type"),
-    ],
-)
-def test_what_it_cannot_do_is_refused_by_code(rest: str, arch: str, code: str) -> None:
-    problem = ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}")
-    reason = cublaslt.backend.supports(problem, absent(arch))
-    assert isinstance(reason, Reason)
-    assert reason.code == code
-
-
 def test_the_numbers_behind_a_transposed_problem(library: Library) -> None:
     problem = ops.parse("batched_gemm batch=3 m=5 n=7 k=4 dtype=f16 ta=t tb=n")
     matmul = _lt.Matmul(cublaslt._library(), problem)
@@ -490,29 +472,6 @@ def test_failures_name_the_call(library: Library) -> None:
 
 
 # -- what it can and cannot
-
-
-@pytest.mark.parametrize(
-    ("key", "code"),
-    [
-        ("attention heads=2 seq=8 dim=8 dtype=f16", "op-unsupported"),
-        ("gemm m=8 n=8 k=8 dtype=f8e4m3fnuz tb=t", "dtypes-unsupported"),
-        ("gemm m=16 n=16 k=16 dtype=i8 bias=yes", "epilogue-missing"),
-        ("gemm m=16 n=16 k=16 dtype=f8e4m3", "layout-unsupported"),
-        ("gemm m=16 n=16 k=16 dtype=f8e4m3 tb=t", None),
-        ("gemm m=16 n=16 k=16 dtype=bf16 ta=t", None),
-    ],
-)
-def test_supports_or_says_why_not(key: str, code: str | None) -> None:
-    reason = cublaslt.backend.supports(ops.parse(key), CUDA)
-    assert (reason is None) == (code is None)
-    assert code is None or Reason.of(reason or "").code == code
-
-
-def test_it_does_not_run_on_amd() -> None:
-    amd = DeviceInfo(name="hip:0", kind="hip", model="", arch="gfx942", index=0)
-    reason = cublaslt.backend.supports(ops.parse("gemm m=8 n=8 k=8 dtype=f16"), amd)
-    assert Reason.of(reason or "").code == "device-unsupported"
 
 
 def test_version_and_availability(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

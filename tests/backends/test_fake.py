@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends import _fake_model
+from kernelmark.backends import fake
 from kernelmark.backends.fake import MAX_FLOPS, Script, backend
 from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
 from kernelmark.core.timing import Timer
@@ -217,8 +217,8 @@ def test_large_problems_are_refused_with_the_limit():
 
 
 def test_tiles_cost_what_the_model_says():
-    config = dict(_fake_model.DEFAULT)
-    factor = _fake_model.tiled(PROBLEM, config).factor
+    config = dict(fake.DEFAULT)
+    factor = fake.tiled(PROBLEM, config).factor
     assert times(config) == pytest.approx([2 * 10e-6 * factor] * 10, rel=1e-9)
     assert times({**config, "time_us": 50.0})[0] == pytest.approx(2 * 50e-6 * factor, rel=1e-9)
     info = backend.compile(PROBLEM, config, FakeDevice().info)
@@ -227,9 +227,9 @@ def test_tiles_cost_what_the_model_says():
 
 def test_the_space_has_something_to_find_and_every_way_to_fail():
     space = backend.space(PROBLEM, FakeDevice().info)
-    costs = [_fake_model.tiled(PROBLEM, config) for config in space]
+    costs = [fake.tiled(PROBLEM, config) for config in space]
     good = sorted(cost.factor for cost in costs if not cost.fault)
-    default = _fake_model.tiled(PROBLEM, space.default)
+    default = fake.tiled(PROBLEM, space.default)
     assert not default.fault
     assert good[0] < 0.85 * default.factor < default.factor < good[-1]
     faults = {cost.fault for cost in costs}
@@ -241,16 +241,16 @@ def test_the_space_has_something_to_find_and_every_way_to_fail():
 def test_where_the_best_tiles_are_depends_on_the_problem():
     def best(key):
         problem = ops.parse(key)
-        costs = ((_fake_model.tiled(problem, c), c) for c in _fake_model.space())
+        costs = ((fake.tiled(problem, c), c) for c in fake.space())
         return min((cost.factor, tuple(c.values())) for cost, c in costs if not cost.fault)[1]
 
     assert best("gemm m=8 n=8 k=8 dtype=f32") != best("gemm m=4096 n=4096 k=64 dtype=f32")
 
 
 def test_tiles_are_given_whole():
-    with raises_code(Unsupported, "config-tiles", names=tuple(_fake_model.TILES)):
+    with raises_code(Unsupported, "config-tiles", names=tuple(fake.TILES)):
         Script.read({"tile_m": 32})
 
 
 def test_the_default_tiles_are_the_backends_own_choice():
-    assert times(dict(_fake_model.DEFAULT)) == pytest.approx(times({}), rel=1e-9)
+    assert times(dict(fake.DEFAULT)) == pytest.approx(times({}), rel=1e-9)

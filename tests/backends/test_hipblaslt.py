@@ -10,7 +10,6 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import hipblaslt
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.absent import absent
@@ -136,19 +135,6 @@ def test_solutions_are_listed_for_an_epilogue(gpu: GpuDevice, key: str) -> None:
     space = BACKEND.space(ops.parse(key), gpu.info)
     assert space is not None
     assert len(space.parameters["solution"]) == 6
-
-
-@pytest.mark.parametrize(
-    ("rest", "arch", "code"),
-    [
-        ("dtype=f8e4m3 scale=mx", "gfx1201", "scale-arch"),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "gfx950", "scale-layout"),
-    ],
-)
-def test_scales_are_refused_by_code(rest: str, arch: str, code: str) -> None:
-    reason = BACKEND.supports(ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}"), absent(arch))
-    assert isinstance(reason, Reason)
-    assert reason.code == code
 
 
 def test_the_default_is_the_heuristics_first_choice(gpu: GpuDevice) -> None:
@@ -291,28 +277,3 @@ def test_no_handle_is_made_without_a_device(
 def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hipblaslt, "_shared_object", lambda: None)
     assert (BACKEND.available() or "").startswith("libhipblaslt.so not found")
-
-
-@pytest.mark.parametrize(
-    ("key", "arch", "runs"),
-    [
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3fnuz", "gfx942", True),
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx942", False),
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx950", True),
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3fnuz", "gfx950", False),
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx90a", False),
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx1201", True),
-        ("gemm m=16 n=16 k=32 dtype=f16 acc=f16", "gfx942", False),
-        ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=afp4wfp4", "gfx950", True),
-        ("batched_gemm_quant batch=2 m=16 n=16 k=32 scheme=afp4wfp4", "gfx950", False),
-        ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=afp4wfp4", "gfx942", False),
-        ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=a8w8", "gfx950", False),
-        ("gemm_epilogue m=16 n=16 k=32 dtype=f4e2m1 scale=mx", "gfx950", True),
-        ("gemm_epilogue m=16 n=16 k=32 dtype=f4e2m1 scale=mx", "gfx942", False),
-        ("gemm_epilogue m=16 n=16 k=32 dtype=f8e5m2fnuz scale=tensor", "gfx942", True),
-        ("gemm_epilogue m=16 n=16 k=32 dtype=f8e5m2 scale=tensor", "gfx1201", True),
-        ("gemm m=16 n=16 k=32 dtype=f16", "sm_90", False),
-    ],
-)
-def test_types_go_by_architecture(key: str, arch: str, runs: bool) -> None:
-    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

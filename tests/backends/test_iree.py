@@ -149,7 +149,7 @@ def test_forms_for_gpus_agree(key: str, device: Device) -> None:
     """CPUs also compute them, if slowly."""
     problem = ops.parse(key)
     specs = ops.registry.get(problem.op).tensors(problem)
-    text = mlir.registry.get(problem.op).text(problem, specs, Form(gpu=True))
+    text = mlir.SOURCES[problem.op].text(problem, specs, Form(gpu=True))
     goal = target(device.info)
     assert goal is not None
     binary = compiler.build(text, goal.flags, goal.identity).binary

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelmark import backends, devices, ops
-from kernelmark.backends.iree import batch, choices, compiler, pack, queue
+from kernelmark.backends.iree import choices, compiler, pack, runtime
 from kernelmark.backends.iree.targets import target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
@@ -124,15 +124,15 @@ def test_a_batch_of_products_is_one_kernel_in_one_submission() -> None:
     choice = choices.choose(problem, {}, goal)
     flags = (*choice.flags, "--compile-to=stream")
     text = compiler.compile_now(choices.source(problem, choice), flags, "").binary.decode()
-    _, _, many = text.partition(f"util.func public @{batch.BATCH_FUNCTION}(")
+    _, _, many = text.partition(f"util.func public @{choices.BATCH_FUNCTION}(")
     assert many.count("stream.cmd.execute") == 1
-    assert many.count("stream.cmd.dispatch") == batch.BATCH
+    assert many.count("stream.cmd.dispatch") == choices.BATCH
     assert "stream.cmd.copy" not in many
     assert "alloca" not in many
 
 
 @pytest.mark.skipif(
-    queue.absent("cuda") is None, reason="there is a CUDA device: the other tests use it"
+    runtime.absent("cuda") is None, reason="there is a CUDA device: the other tests use it"
 )
 def test_without_a_gpu_everything_has_a_reason() -> None:
     reason = backend.supports(ops.parse(GEMM), H200)
@@ -145,7 +145,7 @@ def test_without_a_gpu_everything_has_a_reason() -> None:
 
 
 @pytest.fixture(scope="module")
-def program() -> queue.Program:
+def program() -> runtime.Program:
     import iree.runtime as rt
 
     problem = ops.parse(GEMM)
@@ -156,8 +156,8 @@ def program() -> queue.Program:
     assert gpu is not None
     text = choices.source(problem, choices.choose(problem, {}, cpu))
     flags = (*cpu.flags, *(flag for flag in gpu.flags if "target" not in flag))
-    built = compiler.compile_now(batch.with_batch(text, specs), flags, cpu.identity)
-    return queue.load(rt.get_driver("local-sync").create_default_device(), built.binary)
+    built = compiler.compile_now(choices.with_batch(text, specs), flags, cpu.identity)
+    return runtime.load(rt.get_driver("local-sync").create_default_device(), built.binary)
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def made() -> Iterator[Bench]:
     device.close()
 
 
-def queued(program: queue.Program, made: Bench, calls: list[str]) -> queue.QueueKernel:
+def queued(program: runtime.Program, made: Bench, calls: list[str]) -> runtime.QueueKernel:
     specs = ops.registry.get("gemm").tensors(made.problem)
-    return queue.QueueKernel(
+    return runtime.QueueKernel(
         program, specs, made.sets, KernelInfo(), ready=lambda: calls.append("ready"), chained=True
     )
 
@@ -180,7 +180,7 @@ def written(made: Bench) -> list[bool]:
     return [made.device.count_poison(made.output(i), 0xFF) == 0 for i in range(3)]
 
 
-def test_a_launch_waits_before_and_is_done_after(program: queue.Program, made: Bench) -> None:
+def test_a_launch_waits_before_and_is_done_after(program: runtime.Program, made: Bench) -> None:
     calls: list[str] = []
     kernel = queued(program, made, calls)
     made.device.poison(made.output(1), 0xFF)
@@ -192,9 +192,9 @@ def test_a_launch_waits_before_and_is_done_after(program: queue.Program, made: B
     kernel.close()
 
 
-@pytest.mark.parametrize("count", [1, 2, batch.BATCH - 1, batch.BATCH, 2 * batch.BATCH + 3])
+@pytest.mark.parametrize("count", [1, 2, choices.BATCH - 1, choices.BATCH, 2 * choices.BATCH + 3])
 def test_a_replay_works_on_the_sets_in_its_order(
-    program: queue.Program, made: Bench, count: int
+    program: runtime.Program, made: Bench, count: int
 ) -> None:
     kernel = queued(program, made, [])
     for index in range(3):
@@ -207,7 +207,7 @@ def test_a_replay_works_on_the_sets_in_its_order(
     kernel.close()
 
 
-def test_a_queue_that_breaks_says_so(program: queue.Program, made: Bench) -> None:
+def test_a_queue_that_breaks_says_so(program: runtime.Program, made: Bench) -> None:
     kernel = queued(program, made, [])
     kernel._timeline.fail("the GPU fell off the bus")
     with pytest.raises(RuntimeError, match=r"^iree: "):
@@ -215,7 +215,7 @@ def test_a_queue_that_breaks_says_so(program: queue.Program, made: Bench) -> Non
     kernel.close()
 
 
-def test_devices_know_the_kernel_by_its_launch(program: queue.Program, made: Bench) -> None:
+def test_devices_know_the_kernel_by_its_launch(program: runtime.Program, made: Bench) -> None:
     kernel = queued(program, made, [])
     assert isinstance(kernel, OwnQueue)
     assert own_queue(kernel.launch) is kernel
@@ -334,7 +334,7 @@ def test_a_case_is_measured_and_checked(told: dict[str, Any], name: str) -> None
     assert case["name"] == "gemm cuda sm_89: main_dispatch_0_matmul_40x24x56_f32"
     assert case["method"] == "loop"
     # Whole batches, or fewer launches than half of one where each takes long, as on a busy machine.
-    assert case["launches"] % batch.BATCH == 0 or 2 * case["launches"] < batch.BATCH
+    assert case["launches"] % choices.BATCH == 0 or 2 * case["launches"] < choices.BATCH
     assert case["clock"] == 1500.0
     assert case["unwritten"] == 0
     assert case["also"] == (["host_s", "hot_s"] if name == "cold" else ["host_s"])

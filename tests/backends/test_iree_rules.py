@@ -1,10 +1,13 @@
-"""What the IREE backend decides before any compiler is asked; IREE need not be installed."""
+"""What the IREE backend decides before anything is compiled or runs; IREE need not be installed."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import re
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import backends, ops
-from kernelmark.backends.iree import compiler
+from kernelmark.backends.iree import choices, compiler, runtime
 from kernelmark.backends.iree.choices import choose
-from kernelmark.backends.iree.compiler import explain
+from kernelmark.backends.iree.compiler import attributes_in, config_text, explain, parse_configs
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import Unsupported
+from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
+from kernelmark.gpu import pack
 from kernelmark_dev.raising import raises_code
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
@@ -53,35 +57,10 @@ def supports(key: str, info: DeviceInfo = CPU) -> str | None:
     return backends.registry.get("iree").supports(ops.parse(key), info)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i8"])
-def test_supports_what_cpus_compute(dtype: str) -> None:
-    assert supports(f"gemm m=8 n=8 k=8 dtype={dtype}") is None
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "gemm m=8 n=8 k=8 dtype=f8e4m3",
-        "batched_gemm batch=2 m=8 n=8 k=8 dtype=f8e5m2fnuz",
-        "attention heads=2 seq=8 dim=8 dtype=f16 kv=f8e4m3",
-    ],
-)
-def test_refuses_what_it_would_emulate(key: str) -> None:
-    reason = supports(key)
-    assert reason is not None
-    assert "f8e" in reason
-
-
 def test_refuses_moe_for_want_of_a_grouped_gemm() -> None:
     reason = Reason.of(supports("moe m=8 n=16 k=16 e=4 top_k=2 dtype=f32") or "")
     assert reason.code == "no-grouped-gemm"
     assert (reason.fields["experts"], reason.fields["top_k"]) == (4, 2)
-
-
-def test_refuses_other_devices_and_ops() -> None:
-    reason = supports("gemm m=8 n=8 k=8 dtype=f32", device("fake", "fake"))
-    assert reason is not None
-    assert "fake" in reason
 
 
 @pytest.mark.parametrize(
@@ -384,3 +363,227 @@ def test_missing_altogether(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = Reason.of(backends.registry.get("iree").available() or "").root
     assert reason.code == "not-installed"
     assert reason.fields["name"] == "iree-base-compiler and iree-base-runtime"
+
+
+iree = backends.registry.get("iree")
+GEMM = "gemm m=40 n=24 k=56 dtype=f32"
+
+
+def goal(kind: str, arch: str) -> Target:
+    found = target(device(kind, arch))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KERNELMARK_PACK", raising=False)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with IREE's runtime alone."""
+    real = compiler.present
+    monkeypatch.setattr(compiler, "present", lambda name: name != "iree.compiler" and real(name))
+    monkeypatch.setattr(
+        "kernelmark.backends.iree.present", lambda name: name == "iree.runtime" and real(name)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "arch", "key"),
+    [
+        ("cuda", "sm_90", "gemm m=8 n=8 k=8 dtype=f8e4m3"),
+        ("cuda", "sm_90", "gemm m=8 n=8 k=8 a=f8e4m3 b=f8e5m2"),
+        ("cuda", "sm_75", "gemm m=8 n=8 k=8 dtype=bf16"),
+        ("hip", "gfx942", "gemm m=8 n=8 k=8 dtype=f8e4m3fnuz"),
+        ("hip", "gfx942", "gemm m=8 n=8 k=8 dtype=f8e4m3"),
+        ("hip", "gfx942", "attention heads=2 seq=8 dim=8 dtype=f8e4m3fnuz"),
+        ("hip", "gfx942", "attention heads=2 seq=8 dim=8 dtype=f16 kv=f8e4m3"),
+        ("hip", "gfx950", "batched_gemm batch=2 m=8 n=8 k=8 dtype=f8e5m2"),
+        ("hip", "gfx950", "batched_gemm_quant batch=2 m=8 n=8 k=32 scheme=afp4wfp4"),
+    ],
+)
+def test_the_compiler_decides_which_types_a_gpu_has(kind: str, arch: str, key: str) -> None:
+    assert iree.refuses(ops.parse(key), device(kind, arch)) is None
+
+
+def test_no_target_is_refused() -> None:
+    assert iree.refuses(ops.parse(GEMM), device("cuda", "sm_52")) is not None
+
+
+def test_a_batch_takes_whole_sets_and_ties_each_output() -> None:
+    problem = ops.parse("gemm m=40 n=24 k=56 dtype=bf16 tb=t bias=yes")
+    text = choices.source(problem, choices.choose(problem, {}, goal("cuda", "sm_90")))
+    head = next(line for line in text.splitlines() if f"@{choices.BATCH_FUNCTION}(" in line)
+    names = re.findall(r"%(\w+)_(\d+): tensor", head)
+    assert names[:5] == [("a", "0"), ("b", "0"), ("bias", "0"), ("d", "0"), ("a", "1")]
+    assert len(names) == 4 * choices.BATCH
+    tied = re.findall(r"%d_(\d+): tensor<40x24xbf16> {iree.abi.output = (\d+) : index}", head)
+    assert tied == [(str(i), str(i)) for i in range(choices.BATCH)]
+    assert text.count("func.call @main(") == choices.BATCH
+    assert text.count("{") == text.count("}")
+
+
+def test_only_gpus_get_a_batch() -> None:
+    problem = ops.parse(GEMM)
+    cpu = target(DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64"))
+    assert cpu is not None
+    assert choices.BATCH_FUNCTION not in choices.source(problem, choices.choose(problem, {}, cpu))
+
+
+def test_a_pack_is_found_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_compiler: None
+) -> None:
+    place, flags = goal("cuda", "sm_90"), ("--one", "--two")
+    pack.add(tmp_path, compiler.pack_key("module", flags), place.pack, b"binary")
+    (tmp_path / place.pack / compiler.PACK_NOTE).write_text("3.13 (abc)\n")
+    monkeypatch.setenv("KERNELMARK_PACK", f"{tmp_path / 'none'}:{tmp_path}")
+    found = compiler.build("module", flags, "", place.pack)
+    assert (found.binary, found.cached) == (b"binary", True)
+    assert compiler.packed_by() == "3.13 (abc)"
+    for source, other in (("another module", flags), ("module", ("--one--two",))):
+        with raises_code(Unsupported, "iree-compiler-missing", bundle="iree-sm_89"):
+            compiler.build(source, other, "", place.pack)
+    with raises_code(Unsupported, "iree-compiler-missing", bundle=""):
+        compiler.build("module", flags, "a machine")
+
+
+def test_a_damaged_module_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_compiler: None
+) -> None:
+    place = goal("cuda", "sm_90")
+    path = pack.add(tmp_path, compiler.pack_key("module", ()), place.pack, b"binary")
+    path.write_bytes(path.read_bytes()[:-1])
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
+    with raises_code(CompileError, "bundle-unusable", damaged=[str(path)]) as caught:
+        compiler.build("module", (), "", place.pack)
+    assert caught.value.message.root.code == "iree-compiler-missing"
+
+
+def test_a_pack_does_not_pass_for_kernels_of_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack.add(tmp_path, "key", goal("cuda", "sm_90").pack, b"binary")
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
+    assert pack.holds(compiler.PACK_PREFIX)
+    assert not pack.holds("sm_")
+
+
+def test_cpus_need_the_compiler(no_compiler: None) -> None:
+    cpu = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
+    reason = Reason.of(iree.supports(ops.parse(GEMM), cpu) or "").root
+    assert (reason.code, reason.fields["name"]) == ("not-installed", "iree-base-compiler")
+
+
+CUDA_ERROR = (
+    "Error creating driver: c/runtime/cuda.c:66: UNAVAILABLE; CUDA driver library 'libcuda.so' "
+    "not available; please ensure installed"
+)
+
+
+def test_a_missing_driver_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_loads", lambda library: False)
+    several = "x.c:1: UNAVAILABLE; no library: \n  Tried: this\n  Tried: that"
+    cuda = "CUDA driver library 'libcuda.so' not available; please ensure installed"
+    for driver, text, error in (
+        ("cuda", CUDA_ERROR, cuda),
+        ("hip", several, "no library"),
+        ("hip", "odd", "odd"),
+    ):
+        reason = runtime._explain(driver, text)
+        assert reason.code == "device-unusable"
+        assert reason.fields == {"device": driver, "cause": f"IREE's runtime: {error}"}
+
+
+def test_a_driver_under_another_name_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_loads", lambda library: library == "libcuda.so.1")
+    reason = runtime._explain("cuda", CUDA_ERROR)
+    assert "libcuda.so.1" in reason
+    assert "LD_LIBRARY_PATH" in reason
+
+
+def test_iree_loads_the_hip_runtime_of_the_device(
+    rocm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its file: only the headers' packages have one of the name that IREE looks for."""
+    model = rocm_folder / "model.so"  # under HIP's own name it would stay loaded for other tests
+    monkeypatch.setattr(runtime, "find_library", lambda table: ctypes.CDLL(str(model)))
+    assert runtime.hip_runtime() == model.resolve()
+    monkeypatch.setattr(runtime, "find_library", lambda table: None)
+    assert runtime.hip_runtime() is None
+
+
+@pytest.mark.parametrize(
+    ("launches", "launch_s", "even"),
+    [(1, 0.0, 16), (7, 2e-3, 7), (8, 2e-3, 16), (7, 1e-4, 16), (16, 1.0, 16), (17, 1e-6, 32)],
+)
+def test_replays_hold_whole_batches_unless_launches_are_long(
+    launches: int, launch_s: float, even: int
+) -> None:
+    kernel = object.__new__(runtime.QueueKernel)
+    kernel._launch_s = launch_s
+    found = kernel.even_launches(launches)
+    assert found == even
+    both = (found, 2 * found)
+    assert all(n % choices.BATCH == 0 for n in both) or all(n < choices.BATCH for n in both)
+
+
+PIPELINE = "pipeline = #iree_gpu.pipeline<TileAndFuse> workgroup_size = [512, 1, 1]"
+THREADS = "#iree_gpu.derived_thread_config"
+CONVOLUTION = (
+    "{mma_kind = #iree_gpu.mma_layout<MFMA_F32_16x16x16_F16>, promote_operands = [0, 1], "
+    "reduction = [0, 0, 0, 0, 2], subgroup = [1, 2, 1, 4, 0], workgroup = [1, 4, 32, 128, 0]}"
+)
+SWIZZLED = (
+    "{mma_kind = #iree_gpu.mma_layout<MFMA_F32_16x16x32_F16>, promote_operands = [0, 1], "
+    "promotion_types = [#iree_gpu.swizzle_operand<copy_config = #iree_gpu.derived_thread_config, "
+    "swizzle = #iree_codegen.xor_shuffle<64, 8>>, #iree_gpu.use_global_load_dma], "
+    "reduction = [0, 0, 2], subgroup = [4, 4, 0], workgroup = [128, 128, 0]}"
+)
+ATTENTION = (
+    f"{{promote_operands = [0, 1, 2], promotion_types = [{THREADS}, {THREADS}, {THREADS}], "
+    "reduction = [0, 0, 0, 0, 128], workgroup = [1, 64, 64, 0, 0]}"
+)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "shown"),
+    [
+        (CONVOLUTION, ("MFMA_F32_16x16x16_F16", "[1, 4, 32, 128, 0]", "[0, 0, 0, 0, 2]")),
+        (SWIZZLED, ("MFMA_F32_16x16x32_F16", "[128, 128, 0]", "[4, 4, 0]")),
+        (ATTENTION, ("[1, 64, 64, 0, 0]", "[0, 0, 0, 0, 128]")),
+    ],
+)
+def test_every_tile_size_of_a_gpu_is_shown(tiles, shown):
+    text = config_text((PIPELINE, tiles))
+    assert all(one in text for one in ("TileAndFuse", "[512, 1, 1]", *shown))
+
+
+DUMP = """
+func.func @k_matmul() attributes {translation_info = #iree_codegen.translation_info<pipeline =
+#iree_gpu.pipeline<TileAndFuse> workgroup_size = [256, 1, 1]>} {
+  %6 = linalg.fill {lowering_config = #iree_cpu.lowering_config<vector_common_parallel = [8]>}
+  %7 = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], lowering_config =
+       #iree_gpu.lowering_config<{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}>}
+}
+func.func @k_copy() {
+}
+"""
+
+
+def test_the_configs_of_kernels():
+    configs = parse_configs(DUMP)
+    assert list(configs) == ["k_matmul", "k_copy"]
+    info, *tiles = configs["k_matmul"]
+    assert info.endswith("workgroup_size = [256, 1, 1]")
+    assert set(tiles) == {
+        "vector_common_parallel = [8]",
+        "{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}",
+    }
+    assert configs["k_copy"] == ()
+    assert config_text(configs["k_copy"]) == ""
+
+
+def test_an_arrow_closes_no_attribute():
+    assert attributes_in("#x.y<a -> b<c>, d> #x.y<>", "#x.y") == ["a -> b<c>, d", ""]

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.numpy import attention, backend, threads
-from kernelmark.backends.numpy.matmuls import einsum, matmul
+from kernelmark.backends import numpy as numpy_backend
+from kernelmark.backends.numpy import backend, layers
+from kernelmark.backends.numpy.gemms import einsum, matmul
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
@@ -55,36 +56,6 @@ def test_i8_products_are_summed_in_i32():
     out = np.empty((2, 2), np.int32)
     einsum(low, low.T, out)
     assert (out == 5000 * 128 * 128).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("gemm m=8 n=8 k=8 dtype=bf16", "bf16"),
-        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=f8e4m3", "f8e4m3"),
-        ("attention heads=1 seq=8 dim=8 dtype=f16 kv=f8e5m2", "f8e5m2"),
-        ("conv n=1 c=4 h=4 w=4 k=4 r=1 s=1 dtype=bf16", "bf16"),
-        ("gemm m=8 n=8 k=8 dtype=f16 acc=f16", "acc=f16"),
-        ("gemm m=8 n=8 k=8 dtype=f16 alpha=0.5", "f16"),
-        ("gemm m=8 n=8 k=8 dtype=f16 bias=yes", "f16"),
-    ],
-)
-def test_another_type_is_never_used_in_silence(text, named, device):
-    reason = backend.supports(ops.parse(text), CPU)
-    assert reason is not None
-    assert named in reason
-    assert reason.startswith("numpy ")
-    with pytest.raises(Unsupported) as refused:
-        backend.prepare(ops.parse(text), {}, device, [])
-    assert refused.value.message == reason
-
-
-def test_other_devices_and_ops_are_refused():
-    gpu = DeviceInfo(name="cuda:0", kind="cuda", model="", arch="sm_90")
-    problem = ops.parse("gemm m=8 n=8 k=8 dtype=f32")
-    assert backend.supports(problem, gpu) == "numpy runs on cpu, not on cuda"
-    strange = Problem(op="sort", dims={"n": 4}, dtypes={"a": "f32"})
-    assert "sort" in (backend.supports(strange, CPU) or "")
 
 
 # Each has inputs of at least 256 KiB in the type a converted copy would have.
@@ -171,7 +142,7 @@ def test_attention_is_right_everywhere(
         layout=layout,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "SLAB_BYTES", slab)
+        patch.setattr(layers, "SLAB_BYTES", slab)
         assert worst_everywhere(problem, device) <= 1
 
 
@@ -213,16 +184,16 @@ def test_it_names_its_blas():
 
 
 def test_the_blas_uses_as_many_threads_as_the_device(device):
-    names = threads._CALLS["openblas"]
+    names = numpy_backend._SET_THREADS["openblas"]
     counts = [
         getattr(library, name.replace("set_num", "get_num"))
-        for library in map(ctypes.CDLL, threads._loaded())
+        for library in map(ctypes.CDLL, numpy_backend._loaded_blas())
         for name in names
         if hasattr(library, name)
     ]
     if not counts:
         pytest.skip("needs NumPy with OpenBLAS (pip's wheels have it), to read its thread count")
-    threads.set_threads(2)
+    numpy_backend.set_threads(2)
     assert {count() for count in counts} == {2}
     with bench(backend, ops.parse("gemm m=8 n=8 k=8 dtype=f32"), device, sets=1):
         assert {count() for count in counts} == {1}
@@ -244,3 +215,10 @@ def test_a_workspace_that_does_not_fit_is_refused(text, device, monkeypatch):
             backend.prepare(problem, {}, device, made.sets)
         fields = refused.value.message.fields
         assert fields["needed"] > fields["free"]
+
+
+def test_what_is_not_supported_is_not_prepared(device):
+    problem = ops.parse("gemm m=8 n=8 k=8 dtype=f16 alpha=0.5")
+    with pytest.raises(Unsupported) as refused:
+        backend.prepare(problem, {}, device, [])
+    assert refused.value.message == backend.supports(problem, CPU)

@@ -11,7 +11,6 @@ from kernelmark import ops
 from kernelmark.backends import rocblas
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.devices._gpu import GpuDevice
-from kernelmark.gpu.absent import absent
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code
 
@@ -212,17 +211,3 @@ def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
 def test_version_is_the_whole_text(rocm: ctypes.CDLL) -> None:
     assert BACKEND.available() is None
     assert BACKEND.version() == "5.2.0.fa4e0000"
-
-
-@pytest.mark.parametrize(
-    ("key", "arch", "runs"),
-    [
-        ("gemm m=16 n=16 k=32 dtype=f8e4m3fnuz", "gfx942", False),
-        ("gemm m=16 n=16 k=32 dtype=f16 acc=f16", "gfx942", True),
-        ("gemm m=16 n=16 k=32 dtype=bf16 bias=yes", "gfx942", False),
-        ("copy n=64 dtype=f32", "gfx942", False),
-        ("gemm m=16 n=16 k=32 dtype=f16", "sm_90", False),
-    ],
-)
-def test_what_it_supports(key: str, arch: str, runs: bool) -> None:
-    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

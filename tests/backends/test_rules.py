@@ -1,15 +1,17 @@
-"""Reasons that several backends give."""
+"""Reasons that several backends give, and which exceptions mean out of memory."""
 
 from __future__ import annotations
 
+import errno
+
+import numpy as np
 import pytest
 
-from kernelmark import backends, ops
-from kernelmark.backends._rules import ON_AMD, get_flag, refuse_unknown, wrong_scales
-from kernelmark.core.errors import Unsupported
-from kernelmark.core.reason import Reason
+from kernelmark import backends
+from kernelmark.backends._rules import ON_AMD, get_flag, refuse_unknown
+from kernelmark.backends.base import is_out_of_memory
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.result import Status
-from kernelmark.gpu.absent import absent
 from kernelmark.runners.execute import explain
 
 
@@ -23,48 +25,10 @@ def test_the_refusal_of_a_name_has_a_code(known: tuple[str, ...]) -> None:
     assert (reason.fields["name"], reason.fields["known"]) == ("zzz", known)
 
 
-def test_an_op_that_a_backend_lacks_has_a_code() -> None:
-    problem = ops.parse("gemm_epilogue m=4 n=4 k=4 dtype=f16 act=relu")
-    for name in ("rocblas", "aiter"):
-        reason = backends.registry.get(name).supports(problem, absent("gfx942"))
-        assert isinstance(reason, Reason)
-        assert (reason.code, reason.fields["op"]) == ("op-unsupported", "gemm_epilogue")
-
-
-def test_the_scale_of_attention_is_not_that_of_a_gemm() -> None:
-    problem = ops.parse("attention heads=2 seq=8 dim=8 dtype=f16")
-    for name, arch in (("hipblaslt", "gfx942"), ("cublaslt", "sm_80")):
-        reason = backends.registry.get(name).supports(problem, absent(arch))
-        assert isinstance(reason, Reason)
-        assert (reason.code, reason.fields["op"]) == ("op-unsupported", "attention")
-
-
 def test_what_runs_on_amd_says_that_it_has_not() -> None:
     for name in backends.registry.names():
         backend = backends.registry.get(name)
         assert (ON_AMD in backend.summary) is ("hip" in backend.device_kinds), name
-
-
-@pytest.mark.parametrize(
-    ("rest", "arch", "code"),
-    [
-        ("dtype=f16", "gfx90a", None),
-        ("dtype=f8e4m3 scale=tensor", "sm_89", None),
-        ("dtype=f8e4m3 scale=tensor", "sm_80", "scale-arch"),
-        ("dtype=f8e4m3 scale=tensor", "gfx1201", None),
-        ("dtype=f4e2m1 scale=mx", "gfx950", None),
-        ("dtype=f8e4m3 scale=mx", "gfx1201", "scale-arch"),
-        ("dtype=f8e4m3 scale=mx", "sm_100", "scale-layout"),
-        ("dtype=f8e4m3 scale=mx scale_layout=swizzle_32_4_4", "sm_100", None),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", "scale-dtype"),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_90", "scale-arch"),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "gfx950", "scale-layout"),
-    ],
-)
-def test_scales_go_by_architecture(rest: str, arch: str, code: str | None) -> None:
-    problem = ops.parse(f"gemm_epilogue m=4 n=4 k=32 {rest}")
-    reason = wrong_scales("mine", problem, absent(arch))
-    assert (reason and reason.code) == code
 
 
 def test_a_name_that_is_known_is_not_refused() -> None:
@@ -84,3 +48,55 @@ def test_a_flag_is_a_bool_and_nothing_that_python_takes_for_one(value: str | flo
 def test_a_flag_has_a_default(default: bool) -> None:
     assert get_flag("mine", {}, "fast", default=default) is default
     assert get_flag("mine", {"fast": not default}, "fast", default=default) is not default
+
+
+HUGE = 2**62
+
+
+def raised(work) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        work()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (OutOfMemory("no"), True),
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, ""), True),
+        (OSError(errno.ENOSPC, ""), False),
+        (CaseError("out of memory"), False),
+        (RuntimeError("out of memory"), False),
+    ],
+)
+def test_types_and_codes_decide(error, memory):
+    assert is_out_of_memory(error) is memory
+
+
+def test_a_real_failure_of_numpy():
+    assert is_out_of_memory(raised(lambda: np.empty(HUGE, np.uint8)))
+
+
+def test_real_failures_of_torch():
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
+    assert is_out_of_memory(raised(lambda: torch.empty(HUGE, dtype=torch.uint8)))
+    assert not is_out_of_memory(raised(lambda: torch.ones(2) @ torch.ones(3)))
+
+
+@pytest.mark.parametrize(("code", "memory"), [(2, True), (700, False)])
+def test_the_code_of_an_accelerator_decides(code, memory):
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
+    error = torch.AcceleratorError("CUDA error")
+    error.error_code = code
+    assert is_out_of_memory(error) is memory
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", "std::bad_alloc"]
+)
+def test_torch_has_only_a_text_for_some(text):
+    torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
+    assert is_out_of_memory(RuntimeError(text))
+    assert not is_out_of_memory(ValueError(text))
+    assert is_out_of_memory(torch.cuda.OutOfMemoryError("CUDA out of memory"))

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.torch import backend, build, epilogue, rules
+from kernelmark.backends.torch import backend, calls, cpu, gpu
+from kernelmark.backends.torch.cpu import TorchKernel, view
 from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, _conv, refusal
-from kernelmark.backends.torch.kernels import TorchKernel
-from kernelmark.backends.torch.views import view
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.reason import Reason
@@ -45,54 +44,21 @@ def device():
     opened.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "fields"),
-    [
-        ("gemm m=8 n=8 k=8 dtype=f8e4m3", "dtype-converted", {"dtype": "f8e4m3"}),
-        ("gemm m=8 n=8 k=8 dtype=f8e5m2fnuz", "dtype-converted", {"dtype": "f8e5m2fnuz"}),
-        ("gemm m=8 n=8 k=8 dtype=f16 acc=f16", "dtypes-unsupported", {}),
-        ("gemm m=8 n=8 k=8 dtype=bf16 c=f32", "dtypes-unsupported", {}),
-        (
-            "gemm m=8 n=8 k=8 dtype=bf16 beta=1.0 bias=yes",
-            "rounds-twice",
-            {"dtype": "bf16", "names": ("beta", "bias")},
-        ),
-        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=i8", "dtypes-unsupported", {}),
-        ("attention heads=1 seq=8 dim=8 dtype=f8e4m3", "dtypes-unsupported", {}),
-        ("attention heads=1 seq=8 dim=8 dtype=bf16 kv=f8e4m3", "dtypes-unsupported", {}),
-        (
-            "attention heads=1 seq=8 dim_qk=8 dim_v=4 dtype=bf16",
-            "dtype-converted",
-            {"dtype": "bf16", "unequal": ("dim_qk", "dim_v")},
-        ),
-        ("conv n=1 c=4 h=4 w=4 k=4 r=1 s=1 dtype=i8", "dtypes-unsupported", {}),
-    ],
-)
-def test_another_type_is_never_used_in_silence(text, code, fields):
-    problem = ops.parse(text)
-    reason = Reason.of(backend.supports(problem, X86) or "")
-    assert reason.code == code
-    dtypes = " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
-    known = {"dtypes": dtypes} if code == "dtypes-unsupported" else fields
-    expected = {"backend": "torch", "op": problem.op, **known}
-    assert {name: reason.fields[name] for name in expected} == expected
-
-
 def test_an_environment_that_loosens_f32_is_refused():
     loose = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
-    assert "BF16" in (rules.loosened(ops.parse(GEMM), loose) or "")
-    assert rules.loosened(ops.parse(GEMM), {"ONEDNN_DEFAULT_FPMATH_MODE": "strict"}) is None
-    assert rules.loosened(ops.parse("gemm m=8 n=8 k=8 dtype=f64"), loose) is None
+    assert "BF16" in (cpu.loosened(ops.parse(GEMM), loose) or "")
+    assert cpu.loosened(ops.parse(GEMM), {"ONEDNN_DEFAULT_FPMATH_MODE": "strict"}) is None
+    assert cpu.loosened(ops.parse("gemm m=8 n=8 k=8 dtype=f64"), loose) is None
 
 
 def test_f16_conv_on_arm_stays_away_from_onednn():
     problem = ops.parse(F16_CONV)
-    assert rules.onednn(problem, {}, ARM) is False
-    assert rules.onednn(problem, {}, X86) is True
+    assert cpu.onednn(problem, {}, ARM) is False
+    assert cpu.onednn(problem, {}, X86) is True
     with raises_code(Unsupported, "onednn-f16"):
-        rules.onednn(problem, {"onednn": True}, ARM)
+        cpu.onednn(problem, {"onednn": True}, ARM)
     with pytest.raises(Unsupported) as caught:
-        rules.onednn(problem, {"onednn": 1}, X86)
+        cpu.onednn(problem, {"onednn": 1}, X86)
     assert Reason.of(caught.value.message).code == "config-not-yes-or-no"
     space = backend.space(problem, ARM)
     assert space is not None
@@ -152,7 +118,7 @@ def test_the_gpus_that_torch_is_built_for_are_known_without_an_import(
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
         monkeypatch.delitem(sys.modules, name)
-    assert build.platforms() == found
+    assert gpu.platforms() == found
     for kind in ("cuda", "hip"):
         reason = backend.missing_on(kind)
         assert bool(reason) == (found is not None and kind not in found)
@@ -267,7 +233,7 @@ def test_attention_says_which_kernel_torch_chose(device):
 def test_bits_of_every_dtype_are_seen_as_they_are(device):
     import torch
 
-    from kernelmark.backends.torch.views import view
+    from kernelmark.backends.torch.cpu import view
     from kernelmark.core.dtype import TORCH_NAMES
     from kernelmark.core.tensor import TensorSpec
     from kernelmark.devices.base import Tensor
@@ -284,25 +250,6 @@ def test_bits_of_every_dtype_are_seen_as_they_are(device):
         device.free(tensor.buffer)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "arch", "runs"),
-    [
-        ("f8e4m3fnuz", "gfx942", True),
-        ("f8e4m3", "gfx942", False),
-        ("f8e4m3", "gfx950", True),
-        ("f8e4m3fnuz", "gfx950", False),
-        ("f8e4m3", "gfx1201", True),
-        ("f8e4m3", "gfx90a", False),
-        ("f8e4m3fnuz", "gfx90a", False),
-        ("f8e4m3", "sm_90", True),
-        ("f8e4m3fnuz", "sm_90", False),
-    ],
-)
-def test_the_kind_of_8_bit_floats_is_the_architectures(dtype: str, arch: str, runs: bool) -> None:
-    problem = ops.parse(f"gemm m=64 n=64 k=64 a={dtype} b={dtype} c=bf16 tb=t")
-    assert (backend.supports(problem, absent(arch)) is None) == runs
-
-
 @needs_torch
 @pytest.mark.parametrize(
     "rest",
@@ -317,32 +264,13 @@ def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) ->
 
     def prepare(problem, config, device, sets):
         held = [{name: view(one) for name, one in tensors.items()} for tensors in sets]
-        made = [epilogue.calls(problem, one) for one in held]
+        made = [calls.epilogue_calls(problem, one) for one in held]
         assert made[0][0].startswith("aten::_scaled_mm")
         return TorchKernel(made[0][0], [steps for _, steps in made], onednn=True)
 
     problem = ops.parse(f"gemm_epilogue m=32 n=48 k=64 tb=t {rest}")
     with bench(SimpleNamespace(prepare=prepare), problem, device) as made:
         BackendContract().check(made)
-
-
-@pytest.mark.parametrize(
-    ("rest", "arch", "runs"),
-    [
-        ("dtype=f16 act=gelu", "sm_90", True),
-        ("dtype=f16 c=f32 act=gelu", "sm_90", False),
-        ("dtype=f16 bias=yes bias_type=f32", "sm_90", False),
-        ("dtype=f8e4m3 bias=yes scale=tensor tb=t", "sm_90", True),
-        ("dtype=f8e4m3 c=f32 bias=yes scale=tensor tb=t", "sm_90", False),
-        ("dtype=f8e4m3 c=f8e4m3 scale=tensor tb=t", "sm_90", False),
-        ("dtype=f8e4m3 scale=mx scale_layout=swizzle_32_4_4", "sm_100", True),
-        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", False),
-        ("dtype=f4e2m1 scale=mx", "gfx950", True),
-    ],
-)
-def test_epilogues_go_by_type_and_architecture(rest: str, arch: str, runs: bool) -> None:
-    problem = ops.parse(f"gemm_epilogue m=32 n=48 k=64 {rest}")
-    assert (backend.supports(problem, absent(arch)) is None) is runs
 
 
 def test_cudnn_is_no_attention_kernel_of_an_amd_gpu() -> None:

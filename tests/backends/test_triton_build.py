@@ -9,7 +9,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner, backend
-from kernelmark.backends.triton import build as building
+from kernelmark.backends.triton import launch as building
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
 from kernelmark.core.result import Config

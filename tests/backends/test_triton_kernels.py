@@ -147,6 +147,29 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("moe m=40 n=24 k=40 e=1 top_k=1 dtype=f16", {}, "sm_90"),
 ]
 
+QUANT_TILE = {"block_m": 16, "block_n": 32, "group_m": 2, "split_k": 1}
+DEEP = {**QUANT_TILE, "block_k": 64}
+# Outputs are f16: the interpreter cuts bf16 off instead of rounding.
+QUANTISED: list[tuple[str, dict[str, Any]]] = [
+    ("batch=2 m=17 n=40 k=70 c=f16 scheme=a8w8", DEEP),
+    ("batch=2 m=17 n=40 k=128 c=f16 scheme=a8w8 bias=yes c_order=mbn a_order=mbk", DEEP),
+    ("batch=3 m=5 n=33 k=200 c=f16 scheme=a8w8 bias=yes c_order=mbn", {**DEEP, "split_k": 3}),
+    ("batch=2 m=17 n=40 k=256 c=f16 scheme=a8w8_group", QUANT_TILE),
+    ("batch=2 m=17 n=40 k=70 group=32 c=f16 scheme=a8w8_group bias=yes", QUANT_TILE),
+    (
+        "batch=2 m=9 n=40 k=200 group=64 c=f16 scheme=a8w8_group a_order=mbk",
+        {**QUANT_TILE, "split_k": 2},
+    ),
+    ("batch=2 m=17 n=40 k=256 b=i8 c=f16 scheme=a8w8_group c_order=mbn", QUANT_TILE),
+    ("batch=2 m=17 n=40 k=128 c=f16 scheme=a16wfp4", DEEP),
+    ("batch=2 m=17 n=40 k=160 c=f16 scheme=a16wfp4 c_order=mbn a_order=mbk", DEEP),
+    ("batch=2 m=5 n=33 k=224 c=f16 scheme=a16wfp4 c_order=mbn", {**DEEP, "split_k": 2}),
+    ("batch=2 m=17 n=40 k=128 c=f16 scheme=afp4wfp4", DEEP),
+    ("batch=2 m=17 n=40 k=96 c=f16 scheme=afp4wfp4 a_order=mbk", DEEP),
+    ("batch=3 m=5 n=33 k=416 c=f16 scheme=afp4wfp4 c_order=mbn", {**DEEP, "split_k": 4}),
+]
+CASES += [(f"batched_gemm_quant {text}", config, "sm_90") for text, config in QUANTISED]
+
 
 @pytest.fixture(scope="module")
 def answers() -> dict[int, object]:
@@ -181,7 +204,7 @@ def test_every_kind_of_copy_is_among_them() -> None:
     made = set()
     for key, config, arch in CASES:
         problem = ops.parse(key)
-        if problem.op == "moe":
+        if problem.op in ("moe", "batched_gemm_quant"):
             continue
         kind = "cuda" if arch.startswith("sm") else "hip"
         gpu = DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)

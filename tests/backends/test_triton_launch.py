@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.triton.build import Argument, Built
-from kernelmark.backends.triton.launch import TritonKernel, check_fits
-from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan
+from kernelmark.backends.triton.launch import (
+    WORKSPACE,
+    ZEROED,
+    Argument,
+    Built,
+    Call,
+    Plan,
+    TritonKernel,
+    check_fits,
+)
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.devices.base import Tensor

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.backends.triton import _plan, _planner, backend, gemm
-from kernelmark.backends.triton.plan import ceil_div, check_config, power_of_two
+from kernelmark.backends.triton.configs import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import ProblemError, Unsupported
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue
 from kernelmark.tune.install.emitters.aiter import to_bucket
@@ -237,47 +237,6 @@ def test_only_few_rows_try_a_cache_modifier() -> None:
         assert space.parameters["cache_modifier"] == choices
     with pytest.raises(Unsupported):
         _plan(ops.parse("gemm m=16 n=64 k=64 dtype=f16"), {"cache_modifier": "x"}, info("gfx942"))
-
-
-@pytest.mark.parametrize(
-    ("key", "arch", "code"),
-    [
-        ("gemm m=64 n=64 k=64 dtype=f64", "sm_90", "acc-unsupported"),
-        ("gemm m=64 n=64 k=64 dtype=f16 acc=f16", "sm_90", "acc-unsupported"),
-        ("gemm m=64 n=64 k=64 dtype=f8e4m3", "sm_80", "narrow-float-unsupported"),
-        ("gemm m=64 n=64 k=64 dtype=f8e4m3", "gfx942", "narrow-float-unsupported"),
-        ("gemm m=64 n=64 k=64 dtype=f8e4m3", "gfx950", None),
-        ("gemm m=64 n=64 k=64 dtype=f8e5m2fnuz", "gfx942", None),
-        ("gemm m=64 n=64 k=64 dtype=f8e5m2fnuz", "gfx950", "narrow-float-unsupported"),
-        ("gemm m=64 n=64 k=64 dtype=bf16", "gfx90a", None),
-        ("attention heads=2 seq=64 dim=64 dtype=f32", "sm_90", "dtypes-unsupported"),
-        ("attention heads=2 seq=64 dim=512 dtype=f16", "sm_90", "not-possible"),
-        ("attention heads=2 seq=64 dim=64 q=bf16 kv=f8e4m3", "sm_90", "operands-mixed"),
-        ("attention heads=2 seq=64 dim=64 dtype=f8e4m3", "gfx942", "narrow-float-unsupported"),
-        ("conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=f64", "sm_90", "acc-unsupported"),
-        ("conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=i8", "gfx942", None),
-    ],
-)
-def test_supports_or_says_why_not(key: str, arch: str, code: str | None) -> None:
-    try:
-        problem = ops.parse(key)
-    except ProblemError as error:
-        pytest.fail(f"the op itself refuses {key}: {error.message}")
-    reason = backend.supports(problem, info(arch))
-    assert (reason is None) == (code is None)
-    assert code is None or Reason.of(reason or "").code == code
-
-
-def test_what_the_kernel_lacks_is_not_blamed_on_the_architecture() -> None:
-    for name in ("f64", "f4e2m1"):
-        reason = gemm.dtype_reason(name, info("gfx950"))
-        assert reason == Reason("operand-unsupported", backend="triton", dtype=name)
-
-
-def test_a_cpu_is_no_place_for_it() -> None:
-    cpu = DeviceInfo(name="cpu", kind="cpu", model="", arch="x86_64", index=0)
-    reason = backend.supports(ops.parse("gemm m=64 n=64 k=64 dtype=f16"), cpu)
-    assert Reason.of(reason or "").code == "device-unsupported"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import backends, devices, ops
-from kernelmark.backends.torch import build as torch_build
+from kernelmark.backends.torch import gpu as torch_build
 from kernelmark.cli import listing
 from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES

@@ -305,7 +305,7 @@ _EXCEPTIONS = {"error", "exc", "caught"}
 # Text of others: compilers, libraries, parsers.
 _FOREIGN = {
     "backends/torch/gpu.py": 1,  # torch has one exception type for everything
-    "backends/_memory.py": 1,  # the same
+    "backends/base.py": 1,  # the same
     "runners/execute.py": 1,  # a compiler's log below its sentence
     "runners/worker.py": 1,  # the same
     "backends/iree/runtime.py": 1,  # the same

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark.backends._file import FileBackend
-from kernelmark.backends.triton.build import Argument, build
+from kernelmark.backends.triton.launch import Argument, build
 from kernelmark.devices import registry as devices
 from kernelmark.ops import parse
 from kernelmark.testing.backends import bench

@@ -16,7 +16,7 @@ from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import clang, pack, rtc
 from kernelmark.gpu.objects import resources
 from kernelmark.kernels import rtc as kernels
-from kernelmark.ops._types import PRODUCTS
+from kernelmark.ops._inputs import PRODUCTS
 from kernelmark_dev.raising import raises_code
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1.0f; }\n'

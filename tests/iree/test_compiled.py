@@ -19,8 +19,7 @@ from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.result import Status
 from kernelmark.iree.ab import Plan, compare_variants
 from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_workload, workload_of
-from kernelmark.iree.modules import Variant, parse_variant
-from kernelmark.iree.reference import float64_text
+from kernelmark.iree.modules import Variant, float64_text, parse_variant
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 from kernelmark_dev.raising import raises_code

@@ -10,11 +10,11 @@ import pytest
 from kernelmark.backends.iree.tools import parse_round
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.iree import modules
-from kernelmark.iree.execute import make_inputs
 from kernelmark.iree.modules import (
     Signature,
     TensorType,
     Variant,
+    make_inputs,
     parse_type,
     parse_variant,
     resolve_target,

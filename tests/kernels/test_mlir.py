@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
-from kernelmark.kernels.mlir import registry
-from kernelmark.kernels.mlir._sizes import Size, dynamic_dims, with_dynamic
-from kernelmark.kernels.mlir.base import Form, Graph, element_type
+from kernelmark.kernels.mlir import SOURCES
+from kernelmark.kernels.mlir.base import Form, Graph, Size, dynamic_dims, element_type, with_dynamic
 
 TYPES = ("f64", "f32", "f16", "bf16", "i8", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 FORMS = st.sampled_from([Form(), Form(gpu=True), Form(im2col=True)])
@@ -29,7 +28,7 @@ def written(key_or_problem: str | Problem, form: Form | None = None) -> str:
     problem = ops.parse(key_or_problem) if isinstance(key_or_problem, str) else key_or_problem
     problem = with_dynamic(problem, form.dynamic) if form else problem
     tensors = ops.registry.get(problem.op).tensors(problem)
-    return registry.get(problem.op).text(problem, tensors, form or Form())
+    return SOURCES[problem.op].text(problem, tensors, form or Form())
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
     text = written(problem, form)
     verify(text, context)
     assert text.count("iree.abi.output") == 1
-    assert registry.get(problem.op).refuses(problem) is None
+    assert SOURCES[problem.op].refuses(problem) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -235,7 +234,7 @@ def test_arithmetic_of_sizes() -> None:
 
 def test_each_is_of_an_op() -> None:
     ours = {"gemm", "batched_gemm", "batched_gemm_quant", "attention", "conv", "copy"}
-    assert ours <= {*registry.names()} <= {*ops.registry.names()}
+    assert ours <= {*SOURCES} <= {*ops.registry.names()}
 
 
 def test_arguments_are_the_tensors_in_order() -> None:
@@ -318,14 +317,14 @@ def test_pointwise_conv_copies_nothing() -> None:
 )
 def test_scratch(key: str, form: Form, want: int) -> None:
     problem = ops.parse(key)
-    assert registry.get(problem.op).scratch_bytes(problem, form) == want
+    assert SOURCES[problem.op].scratch_bytes(problem, form) == want
 
 
 def test_swizzled_scales_are_refused() -> None:
     problem = ops.parse("gemm_epilogue m=8 n=8 k=32 dtype=f8e4m3 scale=mx scale_layout=linear")
-    assert registry.get(problem.op).refuses(problem) is None
+    assert SOURCES[problem.op].refuses(problem) is None
     swizzled = replace(problem, options={**problem.options, "scale_layout": "swizzle_32_4_4"})
-    assert registry.get(problem.op).refuses(swizzled)
+    assert SOURCES[problem.op].refuses(swizzled)
 
 
 def test_a_type_without_tensors_is_refused() -> None:
@@ -334,7 +333,7 @@ def test_a_type_without_tensors_is_refused() -> None:
         dims={"m": 1, "n": 1, "k": 1},
         dtypes={"a": "tf32", "b": "tf32", "c": "f32", "acc": "f32"},
     )
-    reason = registry.get("gemm").refuses(loose)
+    reason = SOURCES["gemm"].refuses(loose)
     assert reason is not None
     assert "tf32" in reason
     with pytest.raises(ProblemError):

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from kernelmark.backends.numpy.threads import set_threads
+from kernelmark.backends.numpy import set_threads
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Cache, Timing

@@ -15,7 +15,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.measure.project import ProjectionCheck, check_projection
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.project import project
-from kernelmark.ops._types import PRODUCTS
+from kernelmark.ops._inputs import PRODUCTS
 from kernelmark.testing.ops import inputs_of
 
 

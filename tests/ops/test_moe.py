@@ -10,7 +10,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs, offset
-from kernelmark.ops._types import weight_bound
+from kernelmark.ops._inputs import weight_bound
 from kernelmark.ops.moe import routing
 
 moe = ops.registry.get("moe")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._error import POSITIONS
-from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
+from kernelmark.ops._checks import POSITIONS, axis, contract, grid, rng_for, sides
 
 LARGE = [
     "gemm m=8192 n=8192 k=8192 dtype=bf16",

@@ -13,7 +13,7 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._error import accumulation, trend
+from kernelmark.ops._checks import accumulation, trend
 
 
 class Checked:

@@ -393,7 +393,7 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
             from kernelmark.backends.torch.gpu import Viewer
 
             return Viewer(device.info.index).view(tensor)
-        from kernelmark.backends.torch.views import view as cpu_view
+        from kernelmark.backends.torch.cpu import view as cpu_view
 
         return cpu_view(tensor)
     if form == "cupy":

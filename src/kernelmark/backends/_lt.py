@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from kernelmark import ops
 from kernelmark.backends._rules import unknown_op, wrong_acc, wrong_dtypes
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
@@ -29,6 +31,17 @@ _VECTORS = {"bias": "bias", "d_scale": "d_scale", **_SCALES}
 # read from the address.
 _ANY_ADDRESS = 1 << 12
 OPS = ("gemm", "batched_gemm", "gemm_epilogue")
+# hipBLASLt has the numbers of cuBLASLt, and more.
+TYPES: Mapping[str, int] = FrozenDict(
+    {"f32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
+)
+EPILOGUES: Mapping[tuple[str, bool], int] = {
+    ("none", True): 4,
+    ("relu", False): 2,
+    ("relu", True): 6,
+    ("gelu", False): 32,
+    ("gelu", True): 36,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +79,23 @@ class LtLibrary:
         return int(self.shared[f"{self.table.prefix}{name}"](*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
-        code, call = self.code(name, *arguments), f"{self.table.prefix}{name}"
-        if code == self.table.not_supported:
-            raise Unsupported(Reason("library-refused", call=call, status=code))
-        if code == self.table.alloc_failed:
-            raise OutOfMemory(Reason("library-out-of-memory", call=call))
-        if code:
-            raise CaseError(Reason("library-failed", call=call, status=code))
+        table, status = self.table, self.code(name, *arguments)
+        check_status(table.prefix + name, status, (table.not_supported,), table.alloc_failed)
+
+
+def check_status(call: str, status: int, not_supported: Sequence[int], out_of_memory: int) -> None:
+    """Raise the error that a library's function returned, if any."""
+    if status in not_supported:
+        raise Unsupported(Reason("library-refused", call=call, status=status))
+    if status == out_of_memory:
+        raise OutOfMemory(Reason("library-out-of-memory", call=call))
+    if status:
+        raise CaseError(Reason("library-failed", call=call, status=status))
+
+
+def reference_to(value: Any) -> tuple[Any, ctypes.c_size_t]:
+    """Return the two arguments by which the library reads or writes an attribute."""
+    return ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
 
 
 def scalar(kind: str, value: float) -> Any:
@@ -95,7 +118,7 @@ class Matmul:
         # batched_gemm_quant always stores B as n×k.
         self._ta = problem.options.get("ta", "n") == "t"
         self._tb = problem.options.get("tb", "t") == "t"
-        self._made: list[tuple[str, ctypes.c_void_p]] = []
+        self._created: list[tuple[str, ctypes.c_void_p]] = []
         try:
             self._describe(library.table.compute[self.scale_type])
         except BaseException:
@@ -117,7 +140,7 @@ class Matmul:
     def _create(self, kind: str, *arguments: object) -> ctypes.c_void_p:
         handle = _P()
         self.library.call(f"{kind}Create", ctypes.byref(handle), *arguments)
-        self._made.append((kind, handle))
+        self._created.append((kind, handle))
         return handle
 
     @property
@@ -129,36 +152,20 @@ class Matmul:
 
     def _layout(self, dtype_name: str, rows: int, columns: int) -> ctypes.c_void_p:
         """Return a column-major layout of one of our dense operands."""
-        kind = self.library.table.types[dtype_name]
-        layout = self._create(
-            "MatrixLayout",
-            kind,
-            ctypes.c_uint64(rows),
-            ctypes.c_uint64(columns),
-            ctypes.c_int64(rows),
-        )
+        sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
+        layout = self._create("MatrixLayout", self.library.table.types[dtype_name], *sizes)
         if "batch" in self.problem.dims:
             count = ctypes.c_int32(self.problem.dims["batch"])
             stride = ctypes.c_int64(rows * columns)
             attributes = self.library.table.layout
             for name, value in (("batch_count", count), ("batch_stride", stride)):
-                self.library.call(
-                    "MatrixLayoutSetAttribute",
-                    layout,
-                    attributes[name],
-                    ctypes.byref(value),
-                    ctypes.c_size_t(ctypes.sizeof(value)),
-                )
+                attribute = (layout, attributes[name], *reference_to(value))
+                self.library.call("MatrixLayoutSetAttribute", *attribute)
         return layout
 
     def _set_desc(self, name: str, value: Any) -> None:
-        self.library.call(
-            "MatmulDescSetAttribute",
-            self.desc,
-            self.library.table.desc[name],
-            ctypes.byref(value),
-            ctypes.c_size_t(ctypes.sizeof(value)),
-        )
+        attribute = (self.desc, self.library.table.desc[name], *reference_to(value))
+        self.library.call("MatmulDescSetAttribute", *attribute)
 
     def expect(self, vectors: Collection[str]) -> None:
         """Set the epilogue, and placeholder addresses for those of `vectors` that the descriptor
@@ -189,46 +196,33 @@ class Matmul:
         structures."""
         table = self.library.table
         preference = self._create("MatmulPreference")
-        limit = ctypes.c_uint64(WORKSPACE_BYTES)
-        self.library.call(
-            "MatmulPreferenceSetAttribute",
-            preference,
-            table.workspace_attribute,
-            ctypes.byref(limit),
-            ctypes.c_size_t(8),
-        )
+        limit = reference_to(ctypes.c_uint64(WORKSPACE_BYTES))
+        attribute = (preference, table.workspace_attribute, *limit)
+        self.library.call("MatmulPreferenceSetAttribute", *attribute)
         results = ctypes.create_string_buffer(table.heuristic_bytes * most)
-        found = ctypes.c_int()
-        layouts = (self.a, self.b, self.c, self.d)
-        self.library.call(
-            "MatmulAlgoGetHeuristic",
-            self.library.handle,
-            self.desc,
-            *layouts,
-            preference,
-            most,
-            results,
-            ctypes.byref(found),
-        )
+        count = ctypes.c_int()
+        described = (self.desc, self.a, self.b, self.c, self.d, preference)
+        returned = (most, results, ctypes.byref(count))
+        self.library.call("MatmulAlgoGetHeuristic", self.library.handle, *described, *returned)
         size, raw = table.heuristic_bytes, results.raw
-        return [raw[i * size : (i + 1) * size] for i in range(found.value)]
+        return [raw[i * size : (i + 1) * size] for i in range(count.value)]
 
     def first_choice(self) -> bytes:
         """Return the algorithm that the heuristic prefers."""
         table = self.library.table
-        found = self.heuristics(1)
+        results = self.heuristics(1)
         call = f"{table.prefix}MatmulAlgoGetHeuristic"
-        if not found:
+        if not results:
             raise Unsupported(Reason("library-no-algorithm", call=call))
-        state = int.from_bytes(found[0][table.state_offset :][:4], "little")
-        if state:
-            raise CaseError(Reason("library-failed", call=call, status=state))
-        return found[0][: table.algo_bytes]
+        status = int.from_bytes(results[0][table.state_offset :][:4], "little")
+        if status:
+            raise CaseError(Reason("library-failed", call=call, status=status))
+        return results[0][: table.algo_bytes]
 
     def close(self) -> None:
-        for kind, handle in reversed(self._made):
+        for kind, handle in reversed(self._created):
             self.library.code(f"{kind}Destroy", handle)
-        self._made.clear()
+        self._created.clear()
 
 
 class LtKernel(Kernel):
@@ -292,6 +286,16 @@ class LtKernel(Kernel):
             self._device.free(self._workspace)
 
 
+def list_algorithms(library: LtLibrary, problem: Problem, most: int) -> list[bytes]:
+    """Return the algorithms that the heuristic offers for a problem, best first."""
+    matmul = Matmul(library, problem)
+    try:
+        matmul.expect([spec.name for spec in ops.registry.get(problem.op).tensors(problem)])
+        return [result[: library.table.algo_bytes] for result in matmul.heuristics(most)]
+    finally:
+        matmul.close()
+
+
 def prepare(
     library: LtLibrary,
     problem: Problem,
@@ -313,16 +317,16 @@ def prepare(
 def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
     """Return one `Matmul` for all sets, or one per set if it contains addresses of the set's
     tensors."""
-    own = [one for one in sets if one.keys() & _VECTORS.keys()]
-    made: list[Matmul] = []
+    own = [arguments for arguments in sets if arguments.keys() & _VECTORS.keys()]
+    matmuls: list[Matmul] = []
     try:
         for arguments in own or [{}]:
-            made.append(Matmul(library, problem))
-            made[-1].bind(arguments)
+            matmuls.append(Matmul(library, problem))
+            matmuls[-1].bind(arguments)
     except BaseException:
-        _close_all(made)
+        _close_all(matmuls)
         raise
-    return made
+    return matmuls
 
 
 def _close_all(matmuls: Sequence[Matmul]) -> None:

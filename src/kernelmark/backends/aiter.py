@@ -153,7 +153,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     return None
 
 
-def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[Any, Any]:
+def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return a launch on the tensors of an argument set, and the output that its result must be
     copied to; None if the launch writes to the output."""
     module, name = function_of(problem, config)
@@ -164,13 +164,13 @@ def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[
         reason = Reason("library-lacks", library="aiter", name=f"{module}.{name}", error=str(error))
         raise Unsupported(reason) from None
     if problem.op == "attention":
-        return _attention(function, problem, held)
-    bias = held.get("bias")
+        return _attention(function, problem, tensors)
+    bias = tensors.get("bias")
     if kernel == "ck":
-        return _ck_call(function, problem, config, held)
+        return _ck_call(function, problem, config, tensors)
     if problem.op == "batched_gemm_quant":
-        return partial(function, *_quantised(problem, held)), None
-    a, b, d = held["a"], held["b"], held["d"]
+        return partial(function, *_quantised(problem, tensors)), None
+    a, b, d = tensors["a"], tensors["b"], tensors["d"]
     if kernel == "auto":
         return partial(function, a, b, bias=bias, otype=d.dtype), d
     if kernel == "asm":
@@ -180,11 +180,11 @@ def call_of(problem: Problem, config: Config, held: Mapping[str, Any]) -> tuple[
 
 
 def _ck_call(
-    function: Callable[..., Any], problem: Problem, config: Config, held: Mapping[str, Any]
+    function: Callable[..., Any], problem: Problem, config: Config, tensors: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    d, bias, operands = held["d"], held.get("bias"), [held["a"], held["b"]]
+    d, bias, operands = tensors["d"], tensors.get("bias"), [tensors["a"], tensors["b"]]
     if problem.op == "batched_gemm_quant":
-        operands += [held["a_scale"].unsqueeze(2), held["b_scale"].unsqueeze(1)]
+        operands += [tensors["a_scale"].unsqueeze(2), tensors["b_scale"].unsqueeze(1)]
         bias = None if bias is None else bias.unsqueeze(1)
     if _is_one_a8w8(problem):  # a function without a batch
         operands, d = [tensor[0] for tensor in operands], d[0]
@@ -198,15 +198,15 @@ def _ck_call(
     return partial(function, *operands, d, bias, split), None
 
 
-def _quantised(problem: Problem, held: Mapping[str, Any]) -> Sequence[Any]:
+def _quantised(problem: Problem, tensors: Mapping[str, Any]) -> Sequence[Any]:
     """Return the positional arguments of a scheme's Triton function."""
-    scheme, d = problem.options["scheme"], held["d"]
-    bias = held["bias"].unsqueeze(1) if "bias" in held else None
+    scheme, d = problem.options["scheme"], tensors["d"]
+    bias = tensors["bias"].unsqueeze(1) if "bias" in tensors else None
     swapped_in = problem.options["a_order"] == "mbk"
     swapped_out = problem.options["c_order"] == "mbn"
-    a, b, b_scale = held["a"], held["b"], held["b_scale"]
+    a, b, b_scale = tensors["a"], tensors["b"], tensors["b_scale"]
     if scheme == "a8w8":
-        scales = held["a_scale"].unsqueeze(2), b_scale.unsqueeze(1)
+        scales = tensors["a_scale"].unsqueeze(2), b_scale.unsqueeze(1)
         return a, b, *scales, bias, d.dtype, None, d
     if scheme == "a8w8_group":
         group = problem.dims["group"]
@@ -214,15 +214,15 @@ def _quantised(problem: Problem, held: Mapping[str, Any]) -> Sequence[Any]:
     if scheme == "a16wfp4":
         x = a.transpose(0, 1) if swapped_in else a
         return x, b, b_scale, d.dtype, d, None, swapped_out
-    return a, b, held["a_scale"], b_scale, d.dtype, d
+    return a, b, tensors["a_scale"], b_scale, d.dtype, d
 
 
 def _attention(
-    function: Callable[..., Any], problem: Problem, held: Mapping[str, Any]
+    function: Callable[..., Any], problem: Problem, tensors: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     # aiter's layout is batch, seq, heads, dim; its causal mask ends at the last key, like ours.
     swapped = problem.options["layout"] == "bhsd"
-    q, k, v, o = (held[x].transpose(1, 2) if swapped else held[x] for x in "qkvo")
+    q, k, v, o = (tensors[x].transpose(1, 2) if swapped else tensors[x] for x in "qkvo")
     causal = bool(problem.options["causal"])
     return partial(function, q, k, v, softmax_scale=scale(problem), causal=causal), o
 

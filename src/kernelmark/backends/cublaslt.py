@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelmark import ops
 from kernelmark.backends import _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
@@ -28,16 +27,7 @@ MOST_ALGORITHMS = 256
 # them with CUDA 12.9 and 13.8.
 TABLE = _lt.LtTable(
     prefix="cublasLt",
-    types={
-        "f32": 0,
-        "f64": 1,
-        "f16": 2,
-        "i8": 3,
-        "i32": 10,
-        "bf16": 14,
-        "f8e4m3": 28,
-        "f8e5m2": 29,
-    },
+    types=_lt.TYPES,
     compute={"f16": 64, "f32": 68, "f64": 70, "i32": 72},
     transpose=(0, 1),
     desc={
@@ -54,13 +44,7 @@ TABLE = _lt.LtTable(
     },
     layout={"batch_count": 5, "batch_stride": 6},
     workspace_attribute=1,
-    epilogues={
-        ("none", True): 4,
-        ("relu", False): 2,
-        ("relu", True): 6,
-        ("gelu", False): 32,
-        ("gelu", True): 36,
-    },
+    epilogues=_lt.EPILOGUES,
     scale_e8m0=2,
     algo_bytes=64,
     heuristic_bytes=96,
@@ -108,38 +92,37 @@ def _shared_object() -> ctypes.CDLL | None:
 
 @functools.cache
 def _library() -> _lt.LtLibrary:
-    found = _shared_object()
-    if found is None:
+    shared_object = _shared_object()
+    if shared_object is None:
         raise UsageError(Reason("library-missing", library="libcublasLt"))
-    return _lt.LtLibrary(TABLE, found)
+    return _lt.LtLibrary(TABLE, shared_object)
 
 
 def describe(algorithm: bytes) -> str:
     """Format an algorithm as text that `parse` reads: id=66 tile=20 …"""
     buffer = ctypes.create_string_buffer(algorithm, TABLE.algo_bytes)
-    words = []
+    parts = []
     for name, number, kind in _ATTRIBUTES:
         value, written = kind(), ctypes.c_size_t()
         code = _library().code(
             "MatmulAlgoConfigGetAttribute",
             buffer,
             number,
-            ctypes.byref(value),
-            ctypes.c_size_t(ctypes.sizeof(value)),
+            *_lt.reference_to(value),
             ctypes.byref(written),
         )
         if code == 0:
-            words.append(f"{name}={value.value}")
-    return " ".join(words)
+            parts.append(f"{name}={value.value}")
+    return " ".join(parts)
 
 
 def parse(text: str, matmul: _lt.Matmul) -> bytes:
     """Return the algorithm described by text from `describe`, for this problem's types."""
     try:
-        given = {name: int(value) for name, value in (w.split("=") for w in text.split())}
+        attributes = {name: int(value) for name, value in (w.split("=") for w in text.split())}
     except ValueError:
         raise UsageError(Reason("algorithm-form", algorithm=text), hint="id=… tile=… …") from None
-    if "id" not in given:
+    if "id" not in attributes:
         raise UsageError(Reason("algorithm-without-id", algorithm=text), hint="begin with id=…")
     types, problem = TABLE.types, matmul.problem
     algorithm = ctypes.create_string_buffer(TABLE.algo_bytes)
@@ -152,19 +135,13 @@ def parse(text: str, matmul: _lt.Matmul) -> bytes:
         types[problem.dtypes["a"]],
         types[matmul.c_type],
         types[problem.dtypes["c"]],
-        given["id"],
+        attributes["id"],
         algorithm,
     )
     for name, number, kind in _ATTRIBUTES[1:]:
-        if name in given:
-            value = kind(given[name])
-            _library().call(
-                "MatmulAlgoConfigSetAttribute",
-                algorithm,
-                number,
-                ctypes.byref(value),
-                ctypes.c_size_t(ctypes.sizeof(value)),
-            )
+        if name in attributes:
+            attribute = (algorithm, number, *_lt.reference_to(kind(attributes[name])))
+            _library().call("MatmulAlgoConfigSetAttribute", *attribute)
     return algorithm.raw
 
 
@@ -184,7 +161,11 @@ class CublasLt(Backend):
         return None
 
     def version(self) -> str:
-        number = int(_version_number())
+        library = _shared_object()
+        if library is None:
+            return "0.0.0"
+        library.cublasLtGetVersion.restype = ctypes.c_size_t
+        number = int(library.cublasLtGetVersion())
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
@@ -203,36 +184,23 @@ class CublasLt(Backend):
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        matmul = _lt.Matmul(_library(), problem)
-        try:
-            matmul.expect([one.name for one in ops.registry.get(problem.op).tensors(problem)])
-            found = matmul.heuristics(MOST_ALGORITHMS)
-        finally:
-            matmul.close()
-        texts = tuple(dict.fromkeys(describe(one[: TABLE.algo_bytes]) for one in found))
+        algorithms = _lt.list_algorithms(_library(), problem, MOST_ALGORITHMS)
+        texts = tuple(dict.fromkeys(map(describe, algorithms)))
         return Space(parameters={"algo": texts}, default={"algo": texts[0]}) if texts else None
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
+        _rules.refuse_unknown(self.name, config, ("algo",))
+
         def choose(matmul: _lt.Matmul) -> tuple[bytes, KernelInfo]:
-            algorithm = self._algorithm(matmul, config)
+            algorithm = (
+                parse(str(config["algo"]), matmul) if "algo" in config else matmul.first_choice()
+            )
             resources = {"workspace_bytes": _lt.WORKSPACE_BYTES}
             return algorithm, KernelInfo(name=describe(algorithm), resources=resources)
 
         return _lt.prepare(_library(), problem, device, sets, choose)
-
-    def _algorithm(self, matmul: _lt.Matmul, config: Config) -> bytes:
-        _rules.refuse_unknown(self.name, config, ("algo",))
-        return parse(str(config["algo"]), matmul) if "algo" in config else matmul.first_choice()
-
-
-def _version_number() -> int:
-    library = _shared_object()
-    if library is None:
-        return 0
-    library.cublasLtGetVersion.restype = ctypes.c_size_t
-    return int(library.cublasLtGetVersion())
 
 
 backend = CublasLt()

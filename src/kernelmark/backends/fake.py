@@ -1,14 +1,18 @@
 """A scripted backend that runs the whole pipeline without a library: correct results, wrong ones,
 crashes, hangs and every other way a case can end, chosen by its config.
 
-On the fake device a launch advances the device's clock; on the CPU it really takes its time. A
-config with tiles has the cost and faults of a synthetic model, for tuning. Results are computed by
-the op's reference over the whole output, so problems must be small.
+On the fake device a launch advances the device's clock; on the CPU it really takes its time.
+Results are computed by the op's reference over the whole output, so problems must be small.
+
+A config with tiles has the cost and faults of a synthetic model, for tuning: mostly smooth, with an
+optimum that depends on the problem, a rugged part that is fixed per configuration, and a few
+configurations that do not compile, are wrong, fail, crash or hang.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 import resource
@@ -24,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark import ops
-from kernelmark.backends import _fake_model
 from kernelmark.backends._rules import refuse_unknown, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
@@ -34,12 +37,113 @@ from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, KernelInfo, config_key
+from kernelmark.core.result import Config, ConfigValue, KernelInfo, config_key
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.numerics.floats import Bits, decode, encode, storage
 from kernelmark.numerics.generate import Inputs
+
+TILES: Mapping[str, tuple[ConfigValue, ...]] = FrozenDict(
+    {
+        "tile_m": (16, 32, 64, 128, 256),
+        "tile_n": (16, 32, 64, 128, 256),
+        "depth": (16, 32, 64),
+        "warps": (1, 2, 4, 8),
+        "stages": (1, 2, 3, 4),
+        "swizzle": (1, 2, 4),
+    }
+)
+DEFAULT: Config = FrozenDict(
+    {"tile_m": 32, "tile_n": 32, "depth": 16, "warps": 4, "stages": 1, "swizzle": 1}
+)
+SHARED_BYTES = 96 * 1024  # of the fake device
+_REGISTERS = 160  # accumulators per thread
+_RUGGED = 0.06
+# One configuration in this many has the fault.
+_FAULTS = {"wrong": 41, "raise": 83, "crash": 127}
+_HANGS = 61  # one in this many of those with the largest swizzle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiled:
+    """The modelled cost of a config: `factor` is the time relative to the default's, which is also
+    that of an empty config; `fault` is "" or a behaviour of the script."""
+
+    factor: float
+    fault: str
+    resources: Mapping[str, int]
+
+
+def space() -> Space:
+    """Return the space, which is the same for every problem; its optimum is not."""
+    return Space(parameters=TILES, default=DEFAULT, forbids=_forbids)
+
+
+def _forbids(config: Config) -> str | None:
+    if int(config["warps"]) * 64 > int(config["tile_m"]) * int(config["tile_n"]):
+        return "more threads than elements of the tile"
+    return None
+
+
+def tiled(problem: Problem, config: Config) -> Tiled:
+    """Return the cost of a config that has every tile parameter, on a problem of any op."""
+    size = {name: int(config[name]) for name in TILES}
+    area = size["tile_m"] * size["tile_n"]
+    staged = (size["tile_m"] + size["tile_n"]) * size["depth"] * 2 * size["stages"]
+    held = area // (size["warps"] * 32)
+    spilled = 4 * max(0, held - _REGISTERS)
+    draws = _draws(problem, config)
+    fault = next((name for name, one_in in _FAULTS.items() if draws[name] % one_in == 0), "")
+    if size["swizzle"] == 4 and draws["hang"] % _HANGS == 0:
+        fault = "hang"
+    if staged > SHARED_BYTES:
+        fault = "compile_error"
+    factor = _smooth(problem, size) * (1 + 4 * spilled / 1024) * _rugged(draws)
+    own = {name: int(DEFAULT[name]) for name in TILES}
+    return Tiled(
+        factor=factor / (_smooth(problem, own) * _rugged(_draws(problem, DEFAULT))),
+        fault=fault if config_key(config) != config_key(DEFAULT) else "",
+        resources={
+            "registers": min(255, 24 + held),
+            "stack_bytes": spilled,
+            "shared_bytes": staged,
+        },
+    )
+
+
+def _rugged(draws: Mapping[str, int]) -> float:
+    return 1 + _RUGGED * (draws["rugged"] % 1000 / 1000 - 0.5)
+
+
+def _smooth(problem: Problem, size: Mapping[str, int]) -> float:
+    """Return the smooth part: about 1 for the default and 0.6 at the optimum; distances are
+    log2."""
+    sizes = sorted(problem.dims.values(), reverse=True)[:3]
+    rows, columns, deep = (math.log2(max(1, value)) for value in (*sizes, 1, 1, 1)[:3])
+    best = {
+        "tile_m": min(8.0, 4.5 + rows / 5),
+        "tile_n": min(8.0, 4.0 + columns / 4),
+        "depth": min(6.0, 4.0 + deep / 6),
+        "warps": 2.0,
+        "stages": math.log2(3),
+        "swizzle": 1.0,
+    }
+    weight = {"tile_m": 0.9, "tile_n": 0.7, "depth": 0.5, "warps": 0.6, "stages": 1.0}
+    away = sum(
+        weight.get(name, 0.2) * (math.log2(size[name]) - middle) ** 2
+        for name, middle in best.items()
+    )
+    return 0.6 * (1 + away / 9)
+
+
+def _draws(problem: Problem, config: Config) -> dict[str, int]:
+    """Return pseudo-random numbers determined by problem and config."""
+    text = f"{problem.key} {config_key({name: config[name] for name in TILES})}"
+    data = hashlib.sha256(text.encode()).digest()
+    names = ("rugged", "wrong", "raise", "crash", "hang")
+    return {n: int.from_bytes(data[4 * i : 4 * i + 4], "big") for i, n in enumerate(names)}
+
 
 Behaviour = Literal[
     "ok",
@@ -107,11 +211,9 @@ class Script:
                     if whole
                     else Reason("config-not-number", **where)
                 )
-        tiles = [name for name in _fake_model.TILES if config.get(name)]
-        if tiles and len(tiles) < len(_fake_model.TILES):
-            raise Unsupported(
-                Reason("config-tiles", backend="fake", names=tuple(_fake_model.TILES))
-            )
+        tiles = [name for name in TILES if config.get(name)]
+        if tiles and len(tiles) < len(TILES):
+            raise Unsupported(Reason("config-tiles", backend="fake", names=tuple(TILES)))
         values: dict[str, Any] = dict(config)
         return cls(**values)
 
@@ -120,8 +222,8 @@ class Script:
         used."""
         if not self.tile_m:
             return self, {}
-        tiles = {name: getattr(self, name) for name in _fake_model.TILES}
-        cost = _fake_model.tiled(problem, tiles)
+        tiles = {name: getattr(self, name) for name in TILES}
+        cost = tiled(problem, tiles)
         behaviour = cost.fault if cost.fault and self.behaviour == "ok" else self.behaviour
         changed = {"time_us": self.time_us * cost.factor, "behaviour": behaviour}
         return dataclasses.replace(self, **changed), cost.resources  # type: ignore[arg-type]
@@ -224,7 +326,7 @@ class FakeBackend(Backend):
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         """Return the synthetic tiles; the default takes as long as `{}`."""
-        return _fake_model.space()
+        return space()
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         """Take `compile_s` once per problem and config, like a compiler with a disk cache."""

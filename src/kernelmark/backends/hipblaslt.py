@@ -15,7 +15,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelmark import ops
 from kernelmark.backends import _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
@@ -41,19 +40,7 @@ _REVISION_BYTES = 128
 # tests/backends/test_rocm_headers.py compares them with ROCm 6.4, 7.1 and 7.2.
 TABLE = _lt.LtTable(
     prefix="hipblasLt",
-    types={
-        "f32": 0,
-        "f64": 1,
-        "f16": 2,
-        "i8": 3,
-        "i32": 10,
-        "bf16": 14,
-        "f8e4m3": 28,
-        "f8e5m2": 29,
-        "f4e2m1": 33,
-        "f8e4m3fnuz": 1000,
-        "f8e5m2fnuz": 1001,
-    },
+    types={**_lt.TYPES, "f4e2m1": 33, "f8e4m3fnuz": 1000, "f8e5m2fnuz": 1001},
     compute={"f32": 2, "f64": 7, "i32": 9},
     transpose=(111, 112),
     desc={
@@ -70,15 +57,7 @@ TABLE = _lt.LtTable(
     },
     layout={"batch_count": 0, "batch_stride": 1},
     workspace_attribute=1,
-    epilogues={
-        ("none", True): 4,
-        ("relu", False): 2,
-        ("relu", True): 6,
-        ("gelu", False): 32,
-        ("gelu", True): 36,
-        ("silu", False): 65536,
-        ("silu", True): 65540,
-    },
+    epilogues={**_lt.EPILOGUES, ("silu", False): 65536, ("silu", True): 65540},
     scale_e8m0=2,
     algo_bytes=24,
     heuristic_bytes=56,
@@ -117,14 +96,14 @@ def _shared_object() -> ctypes.CDLL | None:
 @functools.cache
 def library(index: int) -> _lt.LtLibrary:
     """Return the library with a handle on the device `index`."""
-    found = _shared_object()
-    if found is None:
+    shared_object = _shared_object()
+    if shared_object is None:
         raise UsageError(_not_found())
     # hipblasLtCreate ends the process if there is no device.
     if reason := drivers.unavailable("hip"):
         raise UsageError(Reason("backend-unavailable", backend="hipblaslt", cause=reason))
     drivers.driver("hip").use(index)
-    return _lt.LtLibrary(TABLE, found)
+    return _lt.LtLibrary(TABLE, shared_object)
 
 
 def _not_found() -> Reason:
@@ -159,20 +138,15 @@ def solutions(index: int, problem: Problem) -> tuple[Solution, ...]:
 
     Call this once per problem: the library checks each of its solutions against the problem."""
     lt = library(index)
-    matmul = _lt.Matmul(lt, problem)
-    try:
-        matmul.expect([one.name for one in ops.registry.get(problem.op).tensors(problem)])
-        found = [one[: TABLE.algo_bytes] for one in matmul.heuristics(EVERY_SOLUTION)]
-    finally:
-        matmul.close()
     return tuple(
-        Solution(name=name_of(lt, one), index=index_of(one), algorithm=one) for one in found
+        Solution(name=name_of(lt, algorithm), index=index_of(algorithm), algorithm=algorithm)
+        for algorithm in _lt.list_algorithms(lt, problem, EVERY_SOLUTION)
     )
 
 
-def named_space(found: Sequence[Solution]) -> Space | None:
+def named_space(listed: Sequence[Solution]) -> Space | None:
     """Return the space of the solutions that have a name; the first one is the default."""
-    names = tuple(dict.fromkeys(one.name for one in found if one.name))
+    names = tuple(dict.fromkeys(solution.name for solution in listed if solution.name))
     if not names:
         return None
     return Space(parameters={"solution": names}, default={"solution": names[0]})
@@ -187,19 +161,19 @@ def check_present(info: DeviceInfo) -> None:
         raise Unsupported(Reason("device-arch", device=info.name, arch=here, wanted=info.arch))
 
 
-def chosen(found: Sequence[Solution], config: Config) -> Solution:
+def chosen(listed: Sequence[Solution], config: Config) -> Solution:
     """Return the solution of a config; refuse a name that the library does not have, and an index
     that now belongs to another name."""
     name, index = config.get("solution"), config.get("solution_index")
-    now = next((one.name for one in found if one.index == index), "")
+    now = next((solution.name for solution in listed if solution.index == index), "")
     if name is None:
         raise Unsupported(Reason("solution-unnamed", index=index, now=now))
     if index is not None and now != name:
         raise Unsupported(Reason("solution-moved", index=index, name=name, now=now, absent=not now))
-    same = (one for one in found if one.name == name and index in (None, one.index))
-    if (one := next(same, None)) is None:
-        raise Unsupported(Reason("solution-unknown", name=name, count=len(found)))
-    return one
+    for solution in listed:
+        if solution.name == name and index in (None, solution.index):
+            return solution
+    raise Unsupported(Reason("solution-unknown", name=name, count=len(listed)))
 
 
 class HipblasLt(Backend):
@@ -229,13 +203,11 @@ class HipblasLt(Backend):
         return f"{number.value}-{revision.value.decode()}"
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        if reason := _rules.wrong_device(self.name, self.device_kinds, info):
-            return reason
-        if reason := _rules.wrong_narrow_type(self.name, problem, info):
-            return reason
+        reason = _rules.wrong_device(self.name, self.device_kinds, info)
+        reason = reason or _rules.wrong_narrow_type(self.name, problem, info)
         if problem.op == "batched_gemm_quant":
-            return _scaled(problem)
-        reason = _rules.wrong_scales(self.name, problem, info)
+            return reason or _wrong_scheme(problem)
+        reason = reason or _rules.wrong_scales(self.name, problem, info)
         return reason or _lt.supports(problem, TABLE, self.name)
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -261,7 +233,7 @@ class HipblasLt(Backend):
         return _lt.prepare(lt, problem, device, sets, choose)
 
 
-def _scaled(problem: Problem) -> str | None:
+def _wrong_scheme(problem: Problem) -> str | None:
     """Return why hipBLASLt cannot compute a scaled GEMM, or None: it supports MXFP4 without a
     batch."""
     if problem.options["scheme"] != "afp4wfp4":

@@ -30,7 +30,7 @@ from kernelmark.backends import _lt, _rules, hipblaslt
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CaseError, KernelmarkError, OutOfMemory, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, KernelmarkError, Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
@@ -72,13 +72,8 @@ def _call(name: str, *arguments: object) -> None:
     library = _shared_object()
     if library is None:
         raise UsageError(_not_found())
-    code = int(library[f"rocblas_{name}"](*arguments))
-    if code in NOT_SUPPORTED:
-        raise Unsupported(Reason("library-refused", call=f"rocblas_{name}", status=code))
-    if code == MEMORY_ERROR:
-        raise OutOfMemory(Reason("library-out-of-memory", call=f"rocblas_{name}"))
-    if code:
-        raise CaseError(Reason("library-failed", call=f"rocblas_{name}", status=code))
+    status = int(library[f"rocblas_{name}"](*arguments))
+    _lt.check_status(f"rocblas_{name}", status, NOT_SUPPORTED, MEMORY_ERROR)
 
 
 def _not_found() -> Reason:
@@ -131,15 +126,15 @@ class Gemm:
 
     def arguments(self, handle: Handle, addresses: Sequence[int]) -> tuple[object, ...]:
         """Return the arguments up to the compute type; `addresses` are those of A, B, C and D."""
-        found: list[object] = [handle.value, *self._start, ctypes.byref(self._alpha)]
-        for place, (address, operand) in enumerate(zip(addresses, self._operands, strict=True)):
-            kind, leading, count = operand
-            if place == 2:
-                found.append(ctypes.byref(self._beta))
-            found += [_P(address), kind, leading]
-            if self.batch:
-                found.append(ctypes.c_int64(count))
-        return (*found, *([self.batch] if self.batch else []), self._compute)
+        operands = [
+            (_P(address), kind, leading, *([ctypes.c_int64(count)] if self.batch else []))
+            for address, (kind, leading, count) in zip(addresses, self._operands, strict=True)
+        ]
+        a, b, c, d = operands
+        factors = ctypes.byref(self._alpha), ctypes.byref(self._beta)
+        count = [self.batch] if self.batch else []
+        start = (handle.value, *self._start)
+        return (*start, factors[0], *a, *b, factors[1], *c, *d, *count, self._compute)
 
 
 def runs_gemv(problem: Problem, arch: str) -> bool:
@@ -153,10 +148,10 @@ def _listed(handle: Handle, index: int, problem: Problem) -> list[int]:
     size, nowhere = ctypes.c_int(), (_SOME_ADDRESS,) * 4
     arguments = (*gemm.arguments(handle, nowhere), BY_INDEX, 0)
     _call(f"{gemm.name}_get_solutions", *arguments, None, ctypes.byref(size))
-    found = (ctypes.c_int * max(1, size.value))()
-    _call(f"{gemm.name}_get_solutions", *arguments, found, ctypes.byref(size))
-    # 0 pads the list if fewer were found.
-    numbers = [one for one in dict.fromkeys(found[: size.value]) if one > 0 or one < -_RESERVED]
+    listed = (ctypes.c_int * max(1, size.value))()
+    _call(f"{gemm.name}_get_solutions", *arguments, listed, ctypes.byref(size))
+    # 0 pads the list if there are fewer.
+    numbers = [x for x in dict.fromkeys(listed[: size.value]) if x > 0 or x < -_RESERVED]
     if runs_gemv(problem, drivers.driver("hip").arch(index)):
         return [number for number in numbers if number > 0]
     return numbers
@@ -341,9 +336,8 @@ class Rocblas(Backend):
         return text.value.decode()
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        if reason := _rules.wrong_device(self.name, self.device_kinds, info):
-            return reason
-        if reason := _rules.unknown_op(self.name, ("gemm", "batched_gemm"), problem):
+        reason = _rules.wrong_device(self.name, self.device_kinds, info)
+        if reason := reason or _rules.unknown_op(self.name, ("gemm", "batched_gemm"), problem):
             return reason
         if any(kind not in TYPES for kind in problem.dtypes.values()):
             return _rules.wrong_dtypes(self.name, problem)

@@ -110,7 +110,7 @@ def ab(
     )
     report = compare_variants(plan, folder=keep, on_step=None if quiet else say)
     if not no_store:
-        from kernelmark.iree.stored import result_set
+        from kernelmark.iree.ab import result_set
         from kernelmark.stores import open_store
 
         with open_store(store) as opened:

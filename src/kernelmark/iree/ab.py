@@ -9,51 +9,51 @@ in the second, so that a drift of the machine affects all variants alike.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.backends.iree.queue import absent
-from kernelmark.backends.iree.targets import Target
+from kernelmark.backends.iree.compiler import config_text
+from kernelmark.backends.iree.runtime import absent
 from kernelmark.backends.iree.tools import DispatchTime, Round
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Block, Status
-from kernelmark.iree.execute import (
-    Input,
-    benchmark_module,
-    check_least,
-    check_module,
-    check_timeout,
-    make_inputs,
-    run_module,
-)
+from kernelmark.core.result import Block, KernelInfo, ResultSet, Status
+from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.modules import (
     Built,
+    ModuleCall,
     Signature,
     TensorType,
     Variant,
     build_variant,
+    check_least,
+    check_module,
+    check_timeout,
+    float64_text,
+    make_inputs,
     plain_variant,
     read_signature,
     resolve_target,
     same_but_specs,
     specs_applied,
 )
-from kernelmark.iree.reference import float64_text
 from kernelmark.numerics.divergence import Divergence, measure_divergence
+from kernelmark.runners.capture import environment
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stats.paired import Paired, paired_verdict
+from kernelmark.workloads.importers.base import Found, Given, build_run, problem_of
 
 Outputs = tuple[NDArray[np.float64], ...]
 OnStep = Callable[[str], None]
@@ -180,9 +180,16 @@ class _Comparison:
         if not not_run and self._built:
             binary = next(iter(self._built.values())).binary
             self._function, self._signature = read_signature(binary, self._plan.function)
-            inputs = make_inputs(self._signature, self._plan.inputs, self._plan.seed)
-            no_reference = self._check(inputs)
-            self._time(inputs)
+            call = ModuleCall(
+                function=self._function,
+                inputs=make_inputs(self._signature, self._plan.inputs, self._plan.seed),
+                target=self._target,
+                folder=self._folder,
+                timeout_s=self._plan.timeout_s,
+                threads=self._plan.threads,
+            )
+            no_reference = self._check(call)
+            self._time(call)
         return Report(
             plan=self._plan,
             target=self._target.name,
@@ -225,29 +232,14 @@ class _Comparison:
             return Reason("compile-only")
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
-    def _outputs(self, binary: Path, inputs: Sequence[Input], target: Target) -> Outputs:
-        outputs = self._signature.outputs
-        if binary.stem == _REFERENCE:
-            outputs = tuple(_wide(kind) for kind in outputs)
-        return run_module(
-            binary,
-            self._function,
-            inputs,
-            outputs,
-            target=target,
-            folder=self._folder,
-            timeout_s=self._plan.timeout_s,
-            threads=self._plan.threads,
-        )
-
-    def _check(self, inputs: Sequence[Input]) -> str:
+    def _check(self, call: ModuleCall) -> str:
         """Compare all outputs. Return why there is no reference, or ""."""
-        reference, why = self._reference(inputs)
+        reference, why = self._reference(call)
         first: tuple[str, Outputs] | None = None
         for name, built in list(self._built.items()):
             self._on_step(f"check {name}")
             try:
-                outputs = self._outputs(built.binary, inputs, self._target)
+                outputs = call.outputs(built.binary, self._signature.outputs)
             except CaseError as error:
                 self._fail(name, Status.RUNTIME_ERROR, error)
                 continue
@@ -262,7 +254,7 @@ class _Comparison:
             first = (name, outputs) if first is None else first
         return why
 
-    def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
+    def _reference(self, call: ModuleCall) -> tuple[Outputs | None, str]:
         """Return the outputs in float64 on the CPU, or why there are none."""
         if not self._plan.reference:
             return None, Reason("reference-not-asked")
@@ -270,12 +262,15 @@ class _Comparison:
         source = self._folder / f"{_REFERENCE}.mlir"
         variant = Variant(name=_REFERENCE, flags=("--iree-input-demote-f64-to-f32=false",))
         cpu = resolve_target("cpu")
-        wide = [Input(type=_wide(one.type), values=one.values, text=one.text) for one in inputs]
+        wide = tuple(dataclasses.replace(x, type=_wide(x.type)) for x in call.inputs)
         try:
             text = float64_text(self._plan.module.read_text(encoding="utf-8"))
             source.write_text(text, encoding="utf-8")
             built = build_variant(source, variant, cpu, self._folder)
-            return self._outputs(built.binary, wide, cpu), ""
+            types = [_wide(kind) for kind in self._signature.outputs]
+            return dataclasses.replace(call, inputs=wide, target=cpu).outputs(
+                built.binary, types
+            ), ""
         except CaseError as error:
             return None, error.message
 
@@ -292,7 +287,7 @@ class _Comparison:
             )
         )
 
-    def _time(self, inputs: Sequence[Input]) -> None:
+    def _time(self, call: ModuleCall) -> None:
         rounds: dict[str, list[Round]] = {name: [] for name in self._built}
         order, draw = list(rounds), random.Random(self._plan.seed)
         begun = time.monotonic()
@@ -306,7 +301,7 @@ class _Comparison:
             for name in [one for one in order if one in self._built]:
                 self._on_step(f"round {number + 1} of {self._plan.rounds}: {name}")
                 try:
-                    rounds[name].append(self._round(name, rounds[name], inputs))
+                    rounds[name].append(self._round(name, rounds[name], call))
                 except CaseError as error:
                     self._fail(name, Status.RUNTIME_ERROR, error)
         base = next(iter(self._built), "")
@@ -317,17 +312,9 @@ class _Comparison:
             if name != base and not wrong:
                 self._known[name] |= _verdicts(rounds[base], rounds[name])
 
-    def _round(self, name: str, before: Sequence[Round], inputs: Sequence[Input]) -> Round:
-        return benchmark_module(
-            self._built[name].binary,
-            self._function,
-            inputs,
-            target=self._target,
-            folder=self._folder,
-            timeout_s=self._plan.timeout_s,
-            threads=self._plan.threads,
-            expected_s=statistics.median(before[-1].samples_s) if before else 0.0,
-        )
+    def _round(self, name: str, before: Sequence[Round], call: ModuleCall) -> Round:
+        expected_s = statistics.median(before[-1].samples_s) if before else 0.0
+        return call.times(self._built[name].binary, expected_s)
 
 
 def _judge(known: dict[str, object], found: Sequence[Divergence], *, against: str) -> None:
@@ -397,3 +384,64 @@ def _verdicts(base: Sequence[Round], head: Sequence[Round]) -> dict[str, Paired]
         sums = [[one.kernel_s for one in side] for side in (base, head)]
         found["kernels_verdict"] = paired_verdict(*sums)
     return found
+
+
+def result_set(report: Report, label: str = "") -> ResultSet:
+    """Return the run: per variant one end-to-end result and one of its kernels. A variant that was
+    only compiled has one skipped result, with its resources."""
+    device = "cpu" if report.driver == "local-task" else report.driver
+    if report.driver in ("cuda", "hip") and not report.not_run:
+        device = f"{device}:0"
+    here = [] if report.not_run or device == "vulkan" else [device]
+    rows = [row for one in report.outcomes for row in _result_rows(report, one)]
+    made = build_run(
+        report.plan.module,
+        Given(label=label, device=device, arch=report.target, started=time.time()),
+        rows,
+        method="iree-benchmark-module",
+        environment=environment(here, ["iree"]),
+    )
+    kernels = {one.variant.name: _kernel_info(one) for one in report.outcomes}
+    results = tuple(
+        dataclasses.replace(one, kernel=kernels[str(one.case.config["variant"])])
+        for one in made.results
+    )
+    return dataclasses.replace(made, results=results)
+
+
+def _result_rows(report: Report, one: Outcome) -> Iterator[Found]:
+    """Yield a row per round, or one row without a time if the variant was not timed."""
+    status, error = one.status, Reason.of(one.error)
+    if report.not_run and status is Status.OK:
+        status, error = Status.SKIPPED, Reason("compiled-not-run", cause=report.not_run)
+    for part, times in (("end_to_end", one.end_to_end), ("kernels", one.kernels)):
+        if times is None and part == "kernels":
+            continue
+        words = {"module": report.plan.module.stem, "digest": f"x{report.module_sha256[:8]}"}
+        words |= {"function": report.function or "none", "part": part}
+        for samples in [block.samples_s for block in times.blocks] if times else [()]:
+            yield Found(
+                problem=problem_of("iree_module", words),
+                backend="iree",
+                config={"variant": one.variant.name},
+                timing=Timing(cache=Cache.HOT, timer=Timer.LOOP, threads=report.plan.threads),
+                samples_s=samples,
+                status=status,
+                error=error,
+            )
+
+
+def _kernel_info(one: Outcome) -> KernelInfo:
+    if one.built is None:
+        return KernelInfo()
+    used: dict[str, int] = {}
+    for dispatch in one.built.dispatches:
+        for name, amount in dispatch.resources.items():
+            used[name] = max(used.get(name, 0), amount)
+    return KernelInfo(
+        name="+".join(dispatch.name for dispatch in one.built.dispatches),
+        compile_s=one.built.compile_s,
+        binary_hash=one.built.sha256,
+        resources=used,
+        configs={dispatch.name: config_text(dispatch.config) for dispatch in one.built.dispatches},
+    )

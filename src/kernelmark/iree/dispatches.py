@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
-from kernelmark.backends.iree.queue import absent
+from kernelmark.backends.iree.runtime import absent
 from kernelmark.backends.iree.tools import Round
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.iree.execute import (
-    benchmark_module,
+from kernelmark.iree.modules import (
+    ModuleCall,
+    Variant,
+    build_variant,
     check_least,
     check_module,
     check_timeout,
     make_inputs,
+    read_signature,
+    resolve_target,
 )
-from kernelmark.iree.modules import Variant, build_variant, read_signature, resolve_target
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write
 
@@ -86,22 +89,19 @@ def rank_dispatches(
         on_step("compile")
         built = build_variant(module, Variant(name="model", flags=tuple(flags)), goal, folder)
         name, signature = read_signature(built.binary, function)
-        arguments = make_inputs(signature, inputs)
+        call = ModuleCall(
+            function=name,
+            inputs=make_inputs(signature, inputs),
+            target=goal,
+            folder=folder,
+            timeout_s=timeout_s,
+            threads=threads,
+        )
         timed: list[Round] = []
         for number in range(rounds):
             on_step(f"round {number + 1} of {rounds}")
-            timed.append(
-                benchmark_module(
-                    built.binary,
-                    name,
-                    arguments,
-                    target=goal,
-                    folder=folder,
-                    timeout_s=timeout_s,
-                    threads=threads,
-                    expected_s=statistics.median(timed[-1].samples_s) if timed else 0.0,
-                )
-            )
+            expected_s = statistics.median(timed[-1].samples_s) if timed else 0.0
+            timed.append(call.times(built.binary, expected_s))
     if not timed[0].dispatches:
         raise UsageError(Reason("dispatches-untimed", target=goal.name))
     computed = dict(what for text in built.sources.values() for what in computed_by(text))

@@ -1,4 +1,9 @@
-"""Compilation of a module in several variants, and the dispatches that the compiler created."""
+"""Compilation of a module in several variants, its runs, and its conversion to float64.
+
+iree-run-module returns the outputs and iree-benchmark-module the times. Both run in a child
+process, so that a crashing kernel ends its variant only, and each round of timings has its own
+allocations. In float64, no rounding is left between inputs and outputs.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,32 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kernelmark.backends.iree.compiler import (
+    DUMP_PREFIX,
     MODULE_LIMIT_S,
     compiler_present,
+    dump_flag,
     explain,
+    load_configs,
     run_dumping,
     run_limited,
     tool,
 )
-from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
-from kernelmark.core.errors import CompileError, UsageError, located
+from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
+from kernelmark.core.dtype import DTYPES, dtype
+from kernelmark.core.errors import CaseError, CompileError, UsageError, located
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
-from kernelmark.kernels.mlir.base import DTYPE_OF
+from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
+from kernelmark.numerics.floats import decode, encode, storage
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _OBJECTS = (".o", ".so", ".bc", ".hsaco", ".co", ".cubin", ".ptx", ".spv")
@@ -283,3 +297,266 @@ def same_but_specs(one: Variant, others: Sequence[Built]) -> Built | None:
         ),
         None,
     )
+
+
+_FORM = "SHAPExTYPE, SHAPExTYPE=VALUES or @FILE.npy"
+_SHAPED = re.compile(r"((?:\d+x)*)([a-z]\w*)(?:=(.*))?\Z", re.DOTALL)
+# Integers without a kernelmark dtype; IREE stores a boolean in a byte.
+_INTEGERS = {"i1": np.uint8, "i16": np.int16, "i64": np.int64, "si8": np.int8, "ui8": np.uint8}
+_MLIR_NAME = {ours: name for name, ours in DTYPE_OF.items()}
+# Least duration of a repetition, and of the warm-up.
+_REPETITION_S = 0.05
+# A longer call is timed once per round, without repetitions and warm-up.
+_LONG_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An argument: its values, exact in float64, and the type they are stored in. A scalar has only
+    its `text`."""
+
+    type: TensorType
+    values: NDArray[np.float64] | None = None
+    text: str = ""
+
+
+def check_module(module: Path) -> None:
+    """Raise UsageError if there is no such file."""
+    if not module.is_file():
+        raise UsageError(Reason("file-missing", file=str(module)))
+
+
+def check_least(option: str, value: float, least: int) -> None:
+    """Raise UsageError for a value below `least`, or NaN."""
+    if not value >= least:
+        wanted = f"a number of at least {least}"
+        raise UsageError(Reason("argument-type", name=option, given=f"{value:g}", wanted=wanted))
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Raise UsageError for a limit that is not above 0."""
+    if not timeout_s > 0:
+        raise UsageError(Reason("limit-not-positive"))
+
+
+def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
+    """Return the function's arguments. Where only a type is given, values are random: floats
+    uniform in [-1, 1], integers 0 or 1, which are also valid as indices."""
+    if given and len(given) != len(signature.inputs):
+        raise UsageError(
+            Reason(
+                "input-count",
+                given=len(given),
+                wanted=len(signature.inputs),
+                types=tuple(map(str, signature.inputs)),
+            ),
+            hint="give one --input for each argument, or none",
+        )
+    random = np.random.default_rng(seed)
+    words = given or [""] * len(signature.inputs)
+    made = []
+    for number, (word, kind) in enumerate(zip(words, signature.inputs, strict=True), 1):
+        with located(f"--input {number}"):
+            made.append(_input(word, kind, random))
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCall:
+    """A call of a module's function, each time in a new process of one of IREE's tools."""
+
+    function: str
+    inputs: tuple[Input, ...]
+    target: Target
+    folder: Path
+    timeout_s: float
+    threads: int = 0
+
+    def outputs(self, binary: Path, types: Sequence[TensorType]) -> tuple[NDArray[np.float64], ...]:
+        """Return the outputs of one call, exact in float64. Raise CaseError if the run fails."""
+        files = [self.folder / f"{binary.stem}.out{at}.bin" for at in range(len(types))]
+        self._run("iree-run-module", binary, [f"--output=@{file}" for file in files])
+        return tuple(
+            _load(file.read_bytes(), kind) for file, kind in zip(files, types, strict=True)
+        )
+
+    def times(self, binary: Path, expected_s: float = 0.0) -> Round:
+        """Time one process of iree-benchmark-module; `expected_s` is the known time of a call, or
+        0."""
+        long = expected_s > _LONG_S
+        options = [
+            "--benchmark_format=json",
+            "--dispatch_statistics=true",
+            f"--benchmark_repetitions={1 if long else 3}",
+            "--benchmark_min_time=" + ("1x" if long else f"{_REPETITION_S}s"),
+            f"--benchmark_min_warmup_time={0 if long else _REPETITION_S}",
+        ]
+        return parse_round(self._run("iree-benchmark-module", binary, options))
+
+    def _run(self, tool: str, binary: Path, options: Sequence[str]) -> str:
+        start = command(tool, binary, self.function, self.target, self.threads)
+        return run_tool([*start, *_arguments(self.inputs, self.folder), *options], self.timeout_s)
+
+
+def _arguments(inputs: Sequence[Input], folder: Path) -> list[str]:
+    """Return `--input` arguments; values are passed in files, which support every dtype."""
+    words = []
+    for at, one in enumerate(inputs):
+        if one.values is None or one.type.shape is None:
+            words.append(f"--input={one.text}")
+            continue
+        file = folder / f"input{at}.{one.type.dtype}.bin"
+        if not file.exists():
+            file.write_bytes(_bits(one.values, one.type.dtype))
+        shape = "".join(f"{size}x" for size in one.values.shape)
+        words.append(f"--input={shape}{_MLIR_NAME.get(one.type.dtype, one.type.dtype)}=@{file}")
+    return words
+
+
+def _bits(values: NDArray[np.float64], name: str) -> bytes:
+    if name in _INTEGERS:
+        return values.astype(_INTEGERS[name]).tobytes()
+    return np.ascontiguousarray(encode(values, name)).tobytes()
+
+
+def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
+    """Return stored elements as float64; a dynamic dim gets the remaining size."""
+    name = kind.dtype
+    if name in _INTEGERS:
+        flat = np.frombuffer(data, _INTEGERS[name]).astype(np.float64)
+    elif name in DTYPES:
+        flat = decode(np.frombuffer(data, storage(name)), name)
+    else:
+        raise CaseError(Reason("tensor-dtype", dtype=name))
+    shape = kind.shape or ()
+    return flat.reshape(shape if shape.count(-1) < 2 else (-1,))
+
+
+def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
+    if kind.shape is None:
+        if not word:
+            raise UsageError(Reason("scalar-without-value", dtype=kind.dtype))
+        try:
+            (float if _is_float(kind.dtype) else int)(word)
+        except ValueError:
+            raise UsageError(Reason("input-type", given=word, type=kind.dtype)) from None
+        return Input(type=kind, text=word)
+    if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
+        raise UsageError(Reason("tensor-dtype", dtype=kind.dtype))
+    if word.startswith("@"):
+        return Input(type=kind, values=_from_file(Path(word[1:]), kind))
+    shape, content = kind.shape, ""
+    if word:
+        match = _SHAPED.match(word)
+        if match is None:
+            raise UsageError(Reason("not-of-form", given=word, form=_FORM))
+        asked = parse_type(f"tensor<{match[1]}{match[2]}>")
+        shape, content = asked.shape or (), match[3] or ""
+        fits = len(shape) == len(kind.shape) and all(
+            declared in (-1, size) for size, declared in zip(shape, kind.shape, strict=True)
+        )
+        if asked.dtype != kind.dtype or not fits:
+            raise UsageError(
+                Reason("input-type", given=word, type=str(kind)),
+                hint="give the shape and dtype that the function declares",
+            )
+    if -1 in shape:
+        raise UsageError(
+            Reason("input-dynamic", type=str(kind)),
+            hint="give its shape: --input 4x128xf32 for each argument",
+        )
+    if content:
+        try:
+            values = _given_values(content, TensorType(shape=shape, dtype=kind.dtype))
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                Reason("input-unreadable", given=word, error=str(error)),
+                hint="give one number for all elements, or as many as the shape has",
+            ) from None
+    elif not _is_float(kind.dtype):
+        values = random.integers(0, 2, shape).astype(np.float64)
+    else:
+        # Rounded to the dtype, so that the float64 reference has the same values.
+        values = decode(encode(random.uniform(-1, 1, shape), kind.dtype), kind.dtype)
+    return Input(type=kind, values=values)
+
+
+def _is_float(name: str) -> bool:
+    return name in DTYPES and dtype(name).kind == "float"
+
+
+def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
+    """Return the elements in `@FILE`, which are stored as raw bytes, or numbers: one for all, or
+    one each."""
+    if content.startswith("@"):
+        return _load(Path(content[1:]).expanduser().read_bytes(), kind)
+    numbers = np.array([float(x) for x in re.split(r"[\s,\[\]]+", content) if x])
+    shape = kind.shape or ()
+    return np.broadcast_to(numbers, shape) if numbers.size == 1 else numbers.reshape(shape)
+
+
+def _from_file(path: Path, kind: TensorType) -> NDArray[np.float64]:
+    try:
+        with path.expanduser().open("rb") as file:  # np.load would also open zip files
+            values = np.lib.format.read_array(file, allow_pickle=False).astype(np.float64)
+    except (OSError, ValueError) as error:
+        raise UsageError(Reason("input-unreadable", given=str(path), error=str(error))) from None
+    shape = kind.shape or ()
+    if len(shape) != values.ndim or any(
+        declared not in (-1, size) for size, declared in zip(values.shape, shape, strict=True)
+    ):
+        raise UsageError(Reason("input-shape", file=str(path), shape=values.shape, wanted=shape))
+    return values if kind.dtype in _INTEGERS else decode(encode(values, kind.dtype), kind.dtype)
+
+
+_SHORT = "|".join(sorted((name for name in DTYPE_OF if is_float(name) and name != "f64"), key=len))
+# A type is separate or follows the dims of a shaped type: `f16`, `4x?xf16`, not `%f16`.
+_TYPE = re.compile(rf"(?:(?<![\w%@!#.$\"-])|(?<=[\d?]x))(?:{_SHORT})\b")
+_CASTS = ("arith.extf", "arith.truncf")
+
+
+def float64_text(text: str) -> str:
+    """Return the module with all floats as f64. Raise CompileError if MLIR cannot parse it."""
+    from iree.compiler import ir
+
+    with ir.Context(), ir.Location.unknown():
+        try:
+            module = ir.Module.parse(text)
+        except ir.MLIRError as error:
+            raise CompileError(Reason("module-not-mlir", error=str(error))) from None
+        casts: list[Any] = []
+
+        def visit(op: Any) -> Any:
+            op = op.operation
+            if op.name in _CASTS:
+                casts.append(op)
+            elif "value" in op.attributes:
+                op.attributes["value"] = _wide_constant(op.attributes["value"])
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+        for op in casts:  # a cast between equal types is invalid
+            op.results[0].replace_all_uses_with(op.operands[0])
+        for op in reversed(casts):
+            op.erase()
+        # Types are inconsistent until the text is changed: only the generic form can be printed.
+        generic = module.operation.get_asm(print_generic_op_form=True, assume_verified=True)
+    return _TYPE.sub("f64", generic)
+
+
+def _wide_constant(attribute: Any) -> Any:
+    """Return a constant's value as an f64 attribute."""
+    import numpy as np
+    from iree.compiler import ir
+
+    wide = ir.F64Type.get()
+    if isinstance(attribute, ir.FloatAttr):
+        return ir.FloatAttr.get(wide, attribute.value)
+    if isinstance(attribute, ir.DenseFPElementsAttr):
+        kind = ir.RankedTensorType.get(ir.ShapedType(attribute.type).shape, wide)
+        if attribute.is_splat:
+            value = ir.FloatAttr(attribute.get_splat_value()).value
+            return ir.DenseElementsAttr.get_splat(kind, ir.FloatAttr.get(wide, value))
+        values = np.array([float(value) for value in attribute]).reshape(kind.shape)
+        return ir.DenseElementsAttr.get(values)
+    return attribute

@@ -7,7 +7,7 @@ at most FALSE_ALARM, however the errors depend on each other (Hoeffding), and ne
 · ‖expected‖ + absolute · √cols.
 
 The bound can be tightened, as it depends on ‖e‖, and `per_magnitude` is a bound that one sum in 10⁹
-exceeds. In its model (ops/_error.py) the root mean square of the errors is a fifteenth of it for
+exceeds. In its model (ops/_checks.py) the root mean square of the errors is a fifteenth of it for
 roundings, which have the tail exp(-21·e/τ), and a sixth for the digits that a matrix unit
 truncates. Columns are independent sums, so over many of them ‖e‖ stays well below ‖τ‖/3. Without
 that factor of 1/3, a kernel could leave out a tenth of an 8-bit GEMM with 8192 terms.
@@ -25,7 +25,7 @@ from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.tensor import Tolerance
 from kernelmark.numerics.project import Projection
-from kernelmark.ops._error import FALSE_ALARM, POSITIONS
+from kernelmark.ops._checks import FALSE_ALARM, POSITIONS
 
 Floats = NDArray[np.float64]
 

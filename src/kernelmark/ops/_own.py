@@ -31,9 +31,8 @@ from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnD
 from kernelmark.core.units import plain_number
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._given import Given, checked_sizes
-from kernelmark.ops._types import input_spec
-from kernelmark.ops.base import Op, Parameter, Reference
+from kernelmark.ops._inputs import input_spec
+from kernelmark.ops.base import Op, Parameter, Parameters, Reference
 
 OUTPUT = "out"
 # Outputs up to this size are checked as a whole, larger ones at this many positions.
@@ -89,7 +88,7 @@ class OwnOp(Op):
         return found
 
     def problem(self, /, **given: Parameter) -> Problem:
-        read = Given(self.name, given, self.parameters)
+        read = Parameters(self, given)
         kinds: tuple[dict[str, Any], ...] = ({}, {}, {})
         for name, parameter in self._signature.parameters.items():
             value = given.get(name, parameter.default)
@@ -105,7 +104,7 @@ class OwnOp(Op):
             else:
                 kinds[1 if value in DTYPES else 2][name] = value
         problem = Problem(op=self.name, dims=kinds[0], dtypes=kinds[1], options=kinds[2])
-        return checked_sizes(problem, self.tensors(problem))
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         return self._count(self._definition.flops, "flops", problem, 0)

@@ -10,20 +10,28 @@ import math
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelmark.core.dtype import dtype
+from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops import _softmax
-from kernelmark.ops._error import POSITIONS, trend
-from kernelmark.ops._given import Given, checked_sizes
-from kernelmark.ops._sampled import GATHER, axis, grid, rng_for
-from kernelmark.ops._types import F8_FNUZ, F8_OCP, input_spec
-from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
+from kernelmark.ops._checks import (
+    GATHER,
+    POSITIONS,
+    SIGMAS,
+    Floats,
+    Ints,
+    accumulation,
+    axis,
+    grid,
+    rng_for,
+    trend,
+)
+from kernelmark.ops._inputs import F8_FNUZ, F8_OCP, input_spec
+from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
+_CHUNK = 2**20
 Kind = Literal["prefill", "decode", "extend", "cross"]
 
 _F8 = (*F8_OCP, *F8_FNUZ)
@@ -70,6 +78,7 @@ class Attention(Op):
     name = "attention"
     summary = "scaled dot-product attention, forward (MHA, GQA, MQA; prefill, decode, extend)"
     parameters = _PARAMETERS
+    costs_are_least = True
     examples = (
         "attention batch=2 heads=3 seq=40 dim=16 dtype=f32",
         "attention batch=2 heads_q=4 heads_kv=2 seq_q=24 seq_kv=40 dim=16 dtype=f32 causal=yes",
@@ -92,7 +101,7 @@ class Attention(Op):
     )
 
     def problem(self, /, **given: Parameter) -> Problem:
-        read = Given(self.name, given, self.parameters)
+        read = Parameters(self, given)
         heads_q = read.dim("heads_q", short="heads")
         dim_qk = read.dim("dim_qk", short="dim")
         dims = {
@@ -107,21 +116,15 @@ class Attention(Op):
         options: dict[str, Option] = {
             "causal": read.flag("causal"),
             "scale": "auto" if given.get("scale", "auto") == "auto" else read.number("scale", 0),
-            "layout": read.word("layout", _LAYOUTS),
+            "layout": read.choice("layout", _LAYOUTS),
         }
         problem = Problem(op=self.name, dims=dims, dtypes=_dtypes(read), options=options)
         _check(read, problem)
-        return checked_sizes(problem, self.tensors(problem))
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         d = problem.dims
         return 2 * d["batch"] * d["heads_q"] * pairs(problem) * (d["dim_qk"] + d["dim_v"])
-
-    def least_flops(self, problem: Problem) -> int:
-        return self.flops(problem)
-
-    def least_bytes(self, problem: Problem) -> int:
-        return self.bytes(problem)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         d, types = problem.dims, problem.dtypes
@@ -140,7 +143,7 @@ class Attention(Op):
             ),
         )
 
-    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+    def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
         d = problem.dims
         query, column = np.divmod(where, d["dim_v"])
         outer, inner = np.divmod(query, self.output(problem).shape[2])
@@ -153,17 +156,17 @@ class Attention(Op):
             b, h = divmod(int(one), d["heads_q"])
             rows, row_index = np.unique(row[chosen], return_inverse=True)
             cols, col_index = np.unique(column[chosen], return_inverse=True)
-            found = _softmax.head(problem, inputs, b, h, rows, cols)
+            found = _head(problem, inputs, b, h, rows, cols)
             value[chosen] = found.value[row_index, col_index]
             magnitude[chosen] = found.magnitude[row_index, col_index]
         return Reference(value=value, magnitude=magnitude)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """Return the tolerance; `_softmax.error` defines the magnitude."""
+        """Return the tolerance; `_error` defines the magnitude."""
         types = problem.dtypes
         out, acc = dtype(types["o"]), dtype(types["acc"])
-        rounded = _softmax.weight_type(problem).unit_roundoff
-        keys, narrow = problem.dims["seq_kv"], _softmax.narrow_type(problem)
+        rounded = _weight_type(problem).unit_roundoff
+        keys, narrow = problem.dims["seq_kv"], _narrow_type(problem)
         # second GEMM, divisor, division
         sums = trend(keys, narrow, acc) + trend(keys, acc, acc) + 2 * acc.unit_roundoff
         return Tolerance(
@@ -171,14 +174,14 @@ class Attention(Op):
             per_value=out.unit_roundoff + rounded + sums,
             absolute=out.smallest_step / 2,
             why=(
-                f"weights rounded to {_softmax.weight_type(problem)} before the second GEMM "
+                f"weights rounded to {_weight_type(problem)} before the second GEMM "
                 f"({rounded:.2g}, independent for each key, plus a share common to all), "
                 f"sums over {problem.dims['dim_qk']} and {problem.dims['seq_kv']} terms in "
                 f"{acc}, then one rounding to {out}: {out.unit_roundoff:.2g} of the value"
             ),
         )
 
-    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+    def positions(self, problem: Problem, seed: int) -> Ints:
         d, rng = problem.dims, rng_for(seed)
         pairs_ = max(1, min(_HEADS, GATHER // (d["seq_kv"] * (d["dim_qk"] + _LINES))))
         batch = axis(d["batch"], 2 if pairs_ >= 4 else 1, rng)
@@ -191,11 +194,6 @@ class Attention(Op):
         if problem.options["layout"] == "bshd":
             return grid(self.output(problem).shape, (batch, rows, head, cols))
         return grid(self.output(problem).shape, (batch, head, rows, cols))
-
-
-def scale(problem: Problem) -> float:
-    """Return the factor of the scores as a number."""
-    return _softmax.scale(problem)
 
 
 def pairs(problem: Problem) -> int:
@@ -216,7 +214,7 @@ def kind(problem: Problem) -> Kind:
     return "extend" if queries < keys else "cross"
 
 
-def _dtypes(read: Given) -> dict[str, str]:
+def _dtypes(read: Parameters) -> dict[str, str]:
     base = read.base_dtype(("q", "kv"), tuple(_OUT))
     q = read.dtype("q", base, tuple(_OUT))
     partners = (q, *_F8) if q in ("f16", "bf16") else (q,)
@@ -226,7 +224,7 @@ def _dtypes(read: Given) -> dict[str, str]:
     return {"q": q, "kv": kv, "o": o, "acc": read.dtype("acc", acc, (acc,), f"with q={q}")}
 
 
-def _check(read: Given, problem: Problem) -> None:
+def _check(read: Parameters, problem: Problem) -> None:
     d = problem.dims
     if d["heads_q"] % d["heads_kv"]:
         read.refuse(
@@ -254,6 +252,123 @@ def _check(read: Given, problem: Problem) -> None:
             Reason("dim-too-large", name="scale", given=f"scale={factor}"),
             f"scale·√dim_qk must be at most 64 (here {factor * math.sqrt(d['dim_qk']):.3g})",
         )
+
+
+# -- the reference: one head at some queries and columns, with the error of kernels
+
+
+def scale(problem: Problem) -> float:
+    """Return the factor of the scores as a number."""
+    value = problem.options["scale"]
+    return 1 / math.sqrt(problem.dims["dim_qk"]) if value == "auto" else float(value)
+
+
+def _weight_type(problem: Problem) -> DType:
+    """Return the dtype in which softmax weights are multiplied: the wider one of Q's and V's."""
+    return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
+
+
+def _narrow_type(problem: Problem) -> DType:
+    """Return the narrower dtype of Q and K, V, which determines the possible matrix unit."""
+    return min((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.bits)
+
+
+def _head(
+    problem: Problem, inputs: Inputs, batch: int, head_q: int, rows: Ints, cols: Ints
+) -> Reference:
+    """Return the output of one query head at `rows` × `cols`, and its error scale."""
+    d = problem.dims
+    head_kv = head_q // (d["heads_q"] // d["heads_kv"])
+    hidden = d["seq_kv"] - d["seq_q"] + 1
+    keys = int(rows[-1]) + hidden if problem.options["causal"] else d["seq_kv"]
+    dim = np.arange(d["dim_qk"])
+    at = _Locator(problem)
+    width = d["dim_qk"]
+    q = inputs.take("q", at("heads_q", "seq_q", "dim_qk", batch, head_q, rows, dim))
+    scores = np.empty((len(rows), keys))
+    step = max(1, _CHUNK // d["dim_qk"])
+    for start in range(0, keys, step):
+        some = np.arange(start, min(start + step, keys))
+        starts = at("heads_kv", "seq_kv", "dim_qk", batch, head_kv, some, dim[:1]).ravel()
+        if len(starts) == 1 or starts[1] - starts[0] == width:
+            k = inputs.run("k", int(starts[0]), len(some) * width).reshape(-1, width)
+        else:
+            k = inputs.runs("k", starts, width)
+        scores[:, some[0] : some[-1] + 1] = q @ k.T
+    scores *= scale(problem)
+    if problem.options["causal"]:
+        scores[np.arange(keys)[None, :] >= (rows + hidden)[:, None]] = -np.inf
+    every = np.arange(keys)
+    v = inputs.take("v", at("heads_kv", "seq_kv", "dim_v", batch, head_kv, every, cols))
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    value = (weights @ v) / weights.sum(axis=1, keepdims=True)
+    scores[np.isinf(scores)] = 0.0
+    return Reference(value=value, magnitude=_error(problem, q, scores, weights, v, value))
+
+
+def _error(
+    problem: Problem, q: Floats, scores: Floats, weights: Floats, v: Floats, value: Floats
+) -> Floats:
+    """Return the largest error of a correct kernel, in units of the weights' unit roundoff u.
+
+    With weights w_j = exp(s_j - max), l = Σw_j and p_j = w_j / l, to first order:
+
+    - flash kernels round w_j to the input dtype: an error of at most u·w_j, or half the smallest
+      step where w_j is tiny, independent for each key (σ at most u/√3):
+      SIGMAS·u/√3·√(Σ max(w_j, smallest normal number)²·v_j²) / l;
+    - an error ε_j of score s_j moves the output by p_j·ε_j·(v_j - value). Independent for each
+      key: the sum over dim_qk terms (`accumulation` of Σ|q·k|·scale, with |k| ≤ 1, and `trend`),
+      and Q·scale rounded to the input dtype (u/√3·‖q‖₂·scale, k having variance 1/3). Common to
+      all keys: the rounding of scale, of s_j and of s_j - max (4·u_acc·max|s|) and that of exp
+      (4·u_acc);
+    - the second GEMM sums terms p_j·v_j, and flash kernels rescale the sum as often.
+
+    The rest (the divisor l, a rounding common to all weights, the output) is a fraction of the
+    value and is part of the tolerance.
+    """
+    types = problem.dtypes
+    acc, rounded = dtype(types["acc"]), _weight_type(problem)
+    narrow = _narrow_type(problem)
+    u = rounded.unit_roundoff
+    total = weights.sum(axis=1, keepdims=True)
+    probability = weights / total
+    size = probability @ np.abs(v)
+    floor = 2.0**rounded.min_exponent
+    coarse = np.where(weights > 0, np.maximum(weights, floor), 0.0) / total
+    from_weights = SIGMAS / math.sqrt(3) * np.sqrt(coarse**2 @ v**2)
+
+    squares = probability**2
+    apart = squares @ v**2 - 2 * value * (squares @ v) + value**2 * squares.sum(1, keepdims=True)
+    largest = np.abs(scores).max(axis=1, keepdims=True)
+    summed = accumulation(q.shape[1], narrow, acc) * np.abs(q).sum(1, keepdims=True)
+    scaled = u / 3 * np.sqrt((q**2).sum(1, keepdims=True))
+    straight = trend(q.shape[1], narrow, acc) * largest
+    one_score = (scale(problem) * (summed + scaled) + straight) / u
+    from_scores = SIGMAS * one_score * np.sqrt(np.maximum(apart, 0.0))
+
+    common = 4 * acc.unit_roundoff / u * (1 + largest) * (size + np.abs(value))
+    seen = (weights > 0).sum(axis=1)
+    factors = [accumulation(int(keys), narrow, acc) for keys in seen]
+    second = 2 / u * np.array(factors)[:, None] * size
+    return np.asarray(from_weights + from_scores + common + second)
+
+
+class _Locator:
+    """Computes flat positions of rows × columns of one head, in the problem's layout."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._dims = problem.dims
+        self._bshd = problem.options["layout"] == "bshd"
+
+    def __call__(
+        self, heads: str, seq: str, dim: str, batch: int, head: int, rows: Ints, cols: Ints
+    ) -> Ints:
+        head_count, length, width = self._dims[heads], self._dims[seq], self._dims[dim]
+        if self._bshd:
+            line = (batch * length + rows) * head_count + head
+        else:
+            line = (batch * head_count + head) * length + rows
+        return np.asarray(line[:, None] * width + cols[None, :])
 
 
 op = Attention()

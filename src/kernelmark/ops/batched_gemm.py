@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmark.ops._matmul import Matmul
+from kernelmark.ops.gemm import Matmul
 
 
 class BatchedGemm(Matmul):

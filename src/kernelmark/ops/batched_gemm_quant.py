@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
@@ -17,15 +16,26 @@ from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics import mxfp4
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._error import product_tolerance
-from kernelmark.ops._given import Given, checked_sizes
-from kernelmark.ops._mx import SPREAD, Element, operand_spec, scale_spec, scaled, summed_like
-from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
-from kernelmark.ops._types import input_spec
-from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from kernelmark.ops._checks import (
+    Floats,
+    Ints,
+    axis,
+    contract,
+    grid,
+    product_tolerance,
+    rng_for,
+    sides,
+)
+from kernelmark.ops._inputs import (
+    SPREAD,
+    Element,
+    input_spec,
+    operand_spec,
+    scale_spec,
+    scaled,
+    summed_like,
+)
+from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _HELP = {
     "batch": "independent GEMMs",
@@ -97,6 +107,7 @@ class BatchedGemmQuant(Op):
     name = "batched_gemm_quant"
     summary = "batched GEMMs of int8, fp8 or MXFP4 operands with their scales"
     parameters = _HELP
+    costs_are_least = True
     examples = (
         "batched_gemm_quant batch=2 m=5 n=7 k=33 scheme=a8w8",
         "batched_gemm_quant batch=2 m=5 n=7 k=300 scheme=a8w8_group",
@@ -106,8 +117,8 @@ class BatchedGemmQuant(Op):
     tensor_help = _TENSORS
 
     def problem(self, /, **given: Parameter) -> Problem:
-        read = Given(self.name, given, self.parameters)
-        name = read.word("scheme", tuple(SCHEMES))
+        read = Parameters(self, given)
+        name = read.choice("scheme", tuple(SCHEMES))
         scheme = SCHEMES[name]
         dims = {dim: read.dim(dim) for dim in ("batch", "m", "n", "k")}
         if name == "a8w8_group":
@@ -126,8 +137,8 @@ class BatchedGemmQuant(Op):
         }
         options: dict[str, Option] = {
             "scheme": name,
-            "a_order": read.word("a_order", ("bmk", "mbk")),
-            "c_order": read.word("c_order", ("bmn", "mbn")),
+            "a_order": read.choice("a_order", ("bmk", "mbk")),
+            "c_order": read.choice("c_order", ("bmn", "mbn")),
             "bias": read.flag("bias"),
         }
         if options["bias"] and not scheme.bias:
@@ -137,16 +148,10 @@ class BatchedGemmQuant(Op):
             reason = Reason("not-multiple", name="k", value=dims["k"], multiple=mxfp4.GROUP)
             read.refuse(reason, f"a group of MXFP4 has {mxfp4.GROUP} elements")
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
-        return checked_sizes(problem, self.tensors(problem))
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         return 2 * math.prod(problem.dims[name] for name in ("batch", "m", "n", "k"))
-
-    def least_flops(self, problem: Problem) -> int:
-        return self.flops(problem)
-
-    def least_bytes(self, problem: Problem) -> int:
-        return self.bytes(problem)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
@@ -308,7 +313,7 @@ def group_rounded(values: Floats, group: int, to: str) -> Floats:
     return np.asarray(whole[..., : values.shape[-1]], np.float64)
 
 
-def _group(read: Given) -> int:
+def _group(read: Parameters) -> int:
     group = read.dim("group", 128, least=_GROUPS[0])
     if group & (group - 1) or group > _GROUPS[1]:
         wanted = f"a power of two from {_GROUPS[0]} to {_GROUPS[1]}"

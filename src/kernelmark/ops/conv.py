@@ -15,12 +15,19 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._contraction import stays_finite
-from kernelmark.ops._error import product_tolerance
-from kernelmark.ops._given import Given, checked_sizes
-from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
-from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec
-from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
+from kernelmark.ops._checks import (
+    Floats,
+    Ints,
+    axis,
+    contract,
+    grid,
+    product_tolerance,
+    rng_for,
+    sides,
+    stays_finite,
+)
+from kernelmark.ops._inputs import F8_FNUZ, F8_OCP, PRODUCTS, input_spec
+from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _INPUTS = ("f64", "f32", "f16", "bf16", "i8", *F8_OCP, *F8_FNUZ)
 _GROUPS = 4  # groups to check in a grouped convolution
@@ -85,7 +92,7 @@ class Conv(Op):
     )
 
     def problem(self, /, **given: Parameter) -> Problem:
-        read = Given(self.name, given, self.parameters)
+        read = Parameters(self, given)
         dims = {name: read.dim(name) for name in ("n", "c", "h", "w", "k", "r", "s")}
         for short, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
             for name in (f"{short}_h", f"{short}_w"):
@@ -101,10 +108,10 @@ class Conv(Op):
             op=self.name,
             dims=dims,
             dtypes={"x": x, "y": y, "acc": acc},
-            options={"layout": read.word("layout", ("nchw", "nhwc"))},
+            options={"layout": read.choice("layout", ("nchw", "nhwc"))},
         )
         _check(read, problem)
-        return checked_sizes(problem, self.tensors(problem))
+        return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:
         d = problem.dims
@@ -141,7 +148,7 @@ class Conv(Op):
             TensorSpec(name="y", shape=shapes[2], dtype=types["y"], role="out"),
         )
 
-    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+    def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
         d, nhwc = problem.dims, problem.options["layout"] == "nhwc"
         p, q = output_size(problem)
         if nhwc:
@@ -152,11 +159,11 @@ class Conv(Op):
             pixel = image * (p * q) + spot
         taps = _Taps(problem)
 
-        def left(g: int, pixels: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+        def left(g: int, pixels: Ints, t: Ints) -> Floats:
             where_x, inside = taps.of_input(g, pixels, t)
             return np.where(inside, inputs.take("x", where_x), 0.0)
 
-        def right(g: int, k: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+        def right(g: int, k: Ints, t: Ints) -> Floats:
             return inputs.take("w", k * _terms(problem) + t)
 
         group = filters // (d["k"] // d["groups"])
@@ -196,7 +203,7 @@ class Conv(Op):
             unit="pixel",
         )
 
-    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+    def positions(self, problem: Problem, seed: int) -> Ints:
         d, rng = problem.dims, rng_for(seed)
         p, q = output_size(problem)
         groups = axis(d["groups"], _GROUPS, rng)
@@ -283,7 +290,7 @@ def _inside(first: int, stride: int, size: int, count: int) -> range:
     return range(max(0, -(first // stride)), min(count, -((first - size) // stride)))
 
 
-def _check(read: Given, problem: Problem) -> None:
+def _check(read: Parameters, problem: Problem) -> None:
     d = problem.dims
     for name in ("c", "k"):
         if d[name] % d["groups"]:
@@ -314,9 +321,7 @@ class _Taps:
         self._nhwc = problem.options["layout"] == "nhwc"
         self._size = output_size(problem)
 
-    def of_input(
-        self, group: int, pixel: NDArray[np.int64], t: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def of_input(self, group: int, pixel: Ints, t: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return flat positions in X (clipped to its range) and whether each is inside."""
         d = self._d
         depth = d["c"] // d["groups"]

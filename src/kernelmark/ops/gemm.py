@@ -1,8 +1,222 @@
-"""gemm: one GEMM."""
+"""Base class of gemm and batched_gemm: D = alpha·op(A)·op(B) + beta·C + bias."""
 
 from __future__ import annotations
 
-from kernelmark.ops._matmul import Matmul
+import dataclasses
+import math
+
+import numpy as np
+
+from kernelmark.core.contraction import Contraction
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Option, Problem
+from kernelmark.core.reason import Reason
+from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._checks import (
+    SIGMAS,
+    Floats,
+    Ints,
+    axis,
+    contract,
+    grid,
+    matmul_contraction,
+    product_tolerance,
+    rng_for,
+    sides,
+)
+from kernelmark.ops._inputs import F8_FNUZ, F8_OCP, PRODUCTS, Element, input_spec, is_int
+from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
+
+_BATCHES = 4  # matrices to check in a batched GEMM
+_HELP = {
+    "m": "rows of D",
+    "n": "columns of D",
+    "k": "length of each sum",
+    "a": "dtype of A",
+    "b": "dtype of B (differs from A only among 8-bit floats of one family)",
+    "c": "dtype of C, bias and D",
+    "acc": "dtype that products are summed in",
+    "ta": "n: A is stored m×k; t: k×m",
+    "tb": "n: B is stored k×n; t: n×k",
+    "alpha": "factor of A·B, not 0",
+    "beta": "factor of C; C is an input only if it is not 0",
+    "bias": "yes: add a row of n elements to every row of D",
+    "dtype": "shorthand: A and B, and C and acc that follow from it",
+}
+
+
+class Matmul(Op):
+    """A GEMM, or a strided batch of GEMMs.
+
+    `flops` counts 2·m·n·k per GEMM, as other tools do; alpha, beta and bias, at most 4·m·n more,
+    are not counted. An 8-bit float output saturates, as in the libraries.
+    """
+
+    batch_dims: tuple[str, ...] = ()
+    # Two levels of Strassen's algorithm save 23 %, which is within the margin of `impossible`.
+    costs_are_least = True
+
+    def __init__(self) -> None:
+        self.parameters = dict.fromkeys(self.batch_dims, "independent GEMMs") | _HELP
+        batch = "".join(f"{name}×" for name in self.batch_dims)
+        self.tensor_help = (
+            TensorHelp("a", f"{batch}m×k", "a", "ta=n"),
+            TensorHelp("a", f"{batch}k×m", "a", "ta=t"),
+            TensorHelp("b", f"{batch}k×n", "b", "tb=n"),
+            TensorHelp("b", f"{batch}n×k", "b", "tb=t"),
+            TensorHelp("c", f"{batch}m×n", "c", "beta≠0"),
+            TensorHelp("bias", "n", "c", "bias=yes"),
+            TensorHelp("d", f"{batch}m×n", "c", role="out"),
+        )
+
+    def problem(self, /, **given: Parameter) -> Problem:
+        read = Parameters(self, given)
+        dims = {name: read.dim(name) for name in (*self.batch_dims, "m", "n", "k")}
+        dtypes = _dtypes(read)
+        options: dict[str, Option] = {
+            "ta": read.choice("ta", ("n", "t")),
+            "tb": read.choice("tb", ("n", "t")),
+            "alpha": read.number("alpha", 1.0),
+            "beta": read.number("beta", 0.0),
+            "bias": read.flag("bias"),
+        }
+        problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
+        _check_factors(read, problem)
+        return self.checked_sizes(problem)
+
+    def flops(self, problem: Problem) -> int:
+        return 2 * math.prod(problem.dims.values())
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+        batch = tuple(problem.dims[name] for name in self.batch_dims)
+        types, options = problem.dtypes, problem.options
+        a = (k, m) if options["ta"] == "t" else (m, k)
+        b = (n, k) if options["tb"] == "t" else (k, n)
+        specs = [
+            input_spec("a", (*batch, *a), types["a"]),
+            input_spec("b", (*batch, *b), types["b"]),
+        ]
+        if options["beta"] != 0:
+            specs.append(input_spec("c", (*batch, m, n), types["c"]))
+        if options["bias"]:
+            specs.append(input_spec("bias", (n,), types["c"]))
+        specs.append(TensorSpec(name="d", shape=(*batch, m, n), dtype=types["c"], role="out"))
+        return tuple(specs)
+
+    def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
+        line, col = np.divmod(where, problem.dims["n"])
+        batch, row = np.divmod(line, problem.dims["m"])
+        value, magnitude = contract(
+            (batch, row, col), problem.dims["k"], *elements(problem, inputs)
+        )
+        value *= float(problem.options["alpha"])
+        magnitude *= abs(float(problem.options["alpha"]))
+        extra = []
+        if problem.options["beta"] != 0:
+            extra.append(float(problem.options["beta"]) * inputs.take("c", where))
+        if problem.options["bias"]:
+            extra.append(inputs.take("bias", col))
+        for term in extra:
+            value += term
+            magnitude += np.abs(term)
+        return Reference(value=saturated(value, problem.dtypes["c"]), magnitude=magnitude)
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        options = problem.options
+        # alpha·, + beta·C (two operations), + bias
+        epilogue = (options["alpha"] != 1) + 2 * (options["beta"] != 0) + bool(options["bias"])
+        found = product_tolerance(
+            terms=problem.dims["k"],
+            inputs=problem.dtypes["a"],
+            acc=problem.dtypes["acc"],
+            out=problem.dtypes["c"],
+            epilogue=int(epilogue),
+        )
+        if not options["bias"]:
+            return found
+        # Libraries without a fused bias for a shape (cuBLASLt, for odd n) add it to the result
+        # already rounded to c. That result is at most |value| + |bias|, and |bias| ≤ 1.
+        again = dtype(problem.dtypes["c"]).unit_roundoff
+        return dataclasses.replace(
+            found,
+            per_value=found.per_value + again,
+            absolute=found.absolute + again,
+            why=f"{found.why}; the bias may be added after a rounding of its own",
+        )
+
+    def contraction(self, problem: Problem) -> Contraction | None:
+        batch = math.prod(problem.dims[name] for name in self.batch_dims)
+        return matmul_contraction(problem, batch)
+
+    def positions(self, problem: Problem, seed: int) -> Ints:
+        m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+        rng = rng_for(seed)
+        batches = math.prod(problem.dims[name] for name in self.batch_dims)
+        batch = axis(batches, _BATCHES, rng)
+        rows, cols = sides(m, n, k, len(batch))
+        return grid((batches, m, n), (batch, axis(m, rows, rng), axis(n, cols, rng)))
+
+
+def elements(problem: Problem, inputs: Inputs) -> tuple[Element, Element]:
+    """Return op(A) and op(B) as the functions that `contract` takes."""
+    m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+    ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
+
+    # `contract` passes consecutive t: where these are contiguous in memory, read whole runs.
+    def left(g: int, i: Ints, t: Ints) -> Floats:
+        if ta:
+            return inputs.take("a", g * m * k + t * m + i)
+        return inputs.runs("a", (g * m + i.ravel()) * k + t.ravel()[0], t.size)
+
+    def right(g: int, j: Ints, t: Ints) -> Floats:
+        if not tb:
+            return inputs.take("b", g * k * n + t * n + j)
+        return inputs.runs("b", (g * n + j.ravel()) * k + t.ravel()[0], t.size).T
+
+    return left, right
+
+
+def _dtypes(read: Parameters) -> dict[str, str]:
+    base = read.base_dtype(("a", "b"), tuple(PRODUCTS))
+    a = read.dtype("a", base, tuple(PRODUCTS))
+    rule = PRODUCTS[a]
+    b = read.dtype("b", base, rule.partners, f"with a={a}")
+    acc = read.dtype("acc", rule.acc[0], rule.acc, f"with {a} inputs")
+    fitting = tuple(name for name in rule.out if dtype(name).bits <= dtype(acc).bits)
+    c = read.dtype("c", rule.out[0], fitting, f"with {a} inputs summed in {acc}")
+    return {"a": a, "b": b, "c": c, "acc": acc}
+
+
+def _check_factors(read: Parameters, problem: Problem) -> None:
+    """Reject factors that make the result trivial, inexact in integers, or overflow."""
+    alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
+    out = dtype(problem.dtypes["c"])
+    if alpha == 0:
+        read.refuse(Reason("not-possible", name="alpha", value=0), "alpha must not be 0")
+    if out.kind == "int":
+        for name, factor in (("alpha", alpha), ("beta", beta)):
+            if not factor.is_integer():
+                reason = Reason("argument-type", name=name, given=factor, wanted="an integer")
+                read.refuse(reason, f"c={out} requires integers")
+    top = 128.0 if is_int(problem.dtypes["a"]) else 1.0
+    # A product of two uniform numbers has variance at most top²·top²/8 as a sub-Gaussian.
+    largest = abs(alpha) * SIGMAS * math.sqrt(problem.dims["k"] / 8) * top**2
+    largest += (abs(beta) + bool(problem.options["bias"])) * top
+    if out.bits > 8 and largest > out.max_value:
+        read.refuse(
+            Reason("output-overflows", dtype=out.name, largest=largest),
+            "use a smaller alpha, beta or k, or a wider c",
+        )
+
+
+def saturated(value: Floats, out: str) -> Floats:
+    """Clip values to the largest of an 8-bit float, as the libraries do."""
+    if out in (*F8_OCP, *F8_FNUZ):
+        top = dtype(out).max_value
+        return np.clip(value, -top, top)
+    return value
 
 
 class Gemm(Matmul):

@@ -17,13 +17,23 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.mxfp4 import GROUP
-from kernelmark.ops._error import accumulation, trend
-from kernelmark.ops._given import Given, checked_sizes
-from kernelmark.ops._matmul import Matmul, elements, saturated
-from kernelmark.ops._mx import SPREAD, Element, Ints, operand_spec, scale_spec, scaled, summed_like
-from kernelmark.ops._sampled import contract
-from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, Rule, input_spec, weight_bound
-from kernelmark.ops.base import Parameter, Reference, TensorHelp
+from kernelmark.ops._checks import Floats, Ints, accumulation, contract, trend
+from kernelmark.ops._inputs import (
+    F8_FNUZ,
+    F8_OCP,
+    PRODUCTS,
+    SPREAD,
+    Element,
+    Rule,
+    input_spec,
+    operand_spec,
+    scale_spec,
+    scaled,
+    summed_like,
+    weight_bound,
+)
+from kernelmark.ops.base import Parameter, Parameters, Reference, TensorHelp
+from kernelmark.ops.gemm import Matmul, elements, saturated
 
 Array = NDArray[Any]
 
@@ -134,8 +144,8 @@ class GemmEpilogue(Matmul):
         )
 
     def problem(self, /, **given: Parameter) -> Problem:
-        read = Given(self.name, given, self.parameters)
-        scale, bias = read.word("scale", tuple(_DTYPES)), read.flag("bias")
+        read = Parameters(self, given)
+        scale, bias = read.choice("scale", tuple(_DTYPES)), read.flag("bias")
         mx = scale == "mx"
         dims = {name: read.dim(name) for name in ("m", "n", "k")}
         dtypes = _dtypes(read, scale)
@@ -151,14 +161,18 @@ class GemmEpilogue(Matmul):
             )
         options: dict[str, Option] = {
             # The 32 elements of an MX block are adjacent in memory: both operands have k innermost.
-            "ta": read.word("ta", ("n",), "with scale=mx") if mx else read.word("ta", ("n", "t")),
-            "tb": read.word("tb", ("t",), "with scale=mx") if mx else read.word("tb", ("n", "t")),
-            "act": read.word("act", tuple(ACTIVATIONS)),
+            "ta": read.choice("ta", ("n",), "with scale=mx")
+            if mx
+            else read.choice("ta", ("n", "t")),
+            "tb": read.choice("tb", ("t",), "with scale=mx")
+            if mx
+            else read.choice("tb", ("n", "t")),
+            "act": read.choice("act", tuple(ACTIVATIONS)),
             "bias": bias,
             "scale": scale,
         }
         if mx:
-            options["scale_layout"] = read.word("scale_layout", _LAYOUTS)
+            options["scale_layout"] = read.choice("scale_layout", _LAYOUTS)
             if dims["k"] % GROUP:
                 read.refuse(
                     Reason("not-multiple", name="k", value=dims["k"], multiple=GROUP),
@@ -171,7 +185,7 @@ class GemmEpilogue(Matmul):
                 "use scale=mx, or leave scale_layout out",
             )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
-        return checked_sizes(problem, self.tensors(problem))
+        return self.checked_sizes(problem)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
@@ -284,7 +298,7 @@ def _is_stored_between(problem: Problem) -> bool:
     return problem.options["act"] != "none" or bool(problem.options["bias"])
 
 
-def _error(problem: Problem, x: NDArray[np.float64], terms: NDArray[np.float64]) -> Array:
+def _error(problem: Problem, x: Floats, terms: Floats) -> Array:
     """Return the largest error of act(x) before D is rounded, to first order.
 
     The sum x has the errors of `accumulation` and `trend`, and one rounding for each scale and for
@@ -310,7 +324,7 @@ def _error(problem: Problem, x: NDArray[np.float64], terms: NDArray[np.float64])
     return np.asarray(error)
 
 
-def _dtypes(read: Given, scale: str) -> dict[str, str]:
+def _dtypes(read: Parameters, scale: str) -> dict[str, str]:
     because, other = f"with scale={scale}", "" if scale == "mx" else "f4e2m1 with scale=mx"
     base = read.base_dtype(("a", "b"), _DTYPES[scale], because, other)
     a = read.dtype("a", base, _DTYPES[scale], because, other)

@@ -10,7 +10,6 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
@@ -18,11 +17,20 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
 from kernelmark.numerics.floats import encode
 from kernelmark.numerics.generate import POOL, Inputs
-from kernelmark.ops._error import POSITIONS, SIGMAS, accumulation, trend
-from kernelmark.ops._given import Given, checked_sizes
-from kernelmark.ops._sampled import GATHER, Floats, Ints, axis, grid, rng_for
-from kernelmark.ops._types import weight_bound
-from kernelmark.ops.base import SCATTERED, Op, Parameter, Reference, TensorHelp
+from kernelmark.ops._checks import (
+    GATHER,
+    POSITIONS,
+    SIGMAS,
+    Floats,
+    Ints,
+    accumulation,
+    axis,
+    grid,
+    rng_for,
+    trend,
+)
+from kernelmark.ops._inputs import weight_bound
+from kernelmark.ops.base import SCATTERED, Op, Parameter, Parameters, Reference, TensorHelp
 
 _DTYPES = ("f32", "f16", "bf16")
 _EXPERTS = 4096
@@ -74,7 +82,7 @@ class Moe(Op):
     )
 
     def problem(self, /, **given: Parameter) -> Problem:
-        read = Given(self.name, given, self.parameters)
+        read = Parameters(self, given)
         dims = {name: read.dim(name) for name in ("m", "n", "k", "e", "top_k")}
         if dims["top_k"] > dims["e"]:
             reason = Reason(
@@ -87,7 +95,7 @@ class Moe(Op):
         kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}
         problem = Problem(op=self.name, dims=dims, dtypes=types)
-        return checked_sizes(problem, self._tensors(problem, None))
+        return self.checked_sizes(problem, self._tensors(problem, None))
 
     def flops(self, problem: Problem) -> int:
         d = problem.dims
@@ -127,7 +135,7 @@ class Moe(Op):
             TensorSpec(name="out", shape=(m, k), dtype=kind, role="out"),
         )
 
-    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+    def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
         token, column = np.divmod(where, problem.dims["k"])
         value, magnitude = np.empty(len(where)), np.empty(len(where))
         for one in np.unique(token):
@@ -151,14 +159,14 @@ class Moe(Op):
             ),
         )
 
-    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+    def positions(self, problem: Problem, seed: int) -> Ints:
         d, rng = problem.dims, rng_for(seed)
         tokens = axis(d["m"], _tokens(problem), rng)
         spare = 2 * GATHER // (len(tokens) * d["top_k"] * d["n"])
         columns = axis(d["k"], max(16, min(POSITIONS // len(tokens), spare)), rng)
         return grid((d["m"], d["k"]), (tokens, columns))
 
-    def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
+    def scattered(self, problem: Problem, rng: np.random.Generator) -> Ints:
         """Return one position in each of half as many random tokens as `positions` has; none if
         that is one, as `positions` then draws a random token."""
         tokens = rng.integers(0, problem.dims["m"], _tokens(problem) // 2)

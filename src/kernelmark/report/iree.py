@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
-from kernelmark.backends.iree.configs import config_parts
+from kernelmark.backends.iree.compiler import config_parts
 from kernelmark.backends.iree.tools import DispatchTime
 from kernelmark.core.units import time_text
 from kernelmark.iree.ab import Outcome, Report, Times
@@ -46,16 +47,11 @@ def tables(report: Report) -> list[Table]:
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as plain JSON values, in seconds."""
-    plan = report.plan
     return {
-        "module": str(plan.module),
-        "module_sha256": report.module_sha256,
-        "function": report.function,
-        "target": report.target,
-        "inputs": list(plan.inputs),
-        "seed": plan.seed,
-        "not_run": report.not_run,
-        "no_reference": report.no_reference,
+        "module": str(report.plan.module),
+        **_fields(report, "module_sha256", "function", "target"),
+        **_fields(report.plan, "inputs", "seed"),
+        **_fields(report, "not_run", "no_reference"),
         "variants": [_outcome(outcome) for outcome in report.outcomes],
     }
 
@@ -68,10 +64,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "error": outcome.error,
         "specs_applied": outcome.specs_applied,
         "compile_s": outcome.built.compile_s if outcome.built else None,
-        "end_to_end": _times_document(outcome.end_to_end),
-        "kernels": _times_document(outcome.kernels),
-        "end_to_end_verdict": _verdict_document(outcome.end_to_end_verdict),
-        "kernels_verdict": _verdict_document(outcome.kernels_verdict),
+        "end_to_end": outcome.end_to_end and _times_document(outcome.end_to_end),
+        "kernels": outcome.kernels and _times_document(outcome.kernels),
+        "end_to_end_verdict": outcome.end_to_end_verdict
+        and _verdict_document(outcome.end_to_end_verdict),
+        "kernels_verdict": outcome.kernels_verdict and _verdict_document(outcome.kernels_verdict),
         "against_first": [_divergence_document(d) for d in outcome.against_first],
         "against_f64": [_divergence_document(d) for d in outcome.against_f64],
         "dispatches": [
@@ -89,42 +86,32 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _times_document(times: Times | None) -> dict[str, Any] | None:
-    if times is None:
-        return None
-    return {
-        "median_s": times.median_s,
-        "low_s": times.low_s,
-        "high_s": times.high_s if math.isfinite(times.high_s) else None,
-        "cv": times.cv,
-        "samples_s": [list(block.samples_s) for block in times.blocks],
-    }
+def _times_document(times: Times) -> dict[str, Any]:
+    samples = [list(block.samples_s) for block in times.blocks]
+    return {**_fields(times, "median_s", "low_s", "high_s", "cv"), "samples_s": samples}
 
 
-def _verdict_document(paired: Paired | None) -> dict[str, Any] | None:
-    if paired is None:
-        return None
-    bounds = {"low": paired.low, "high": paired.high}
-    return {
-        "status": paired.status.value,
-        "ratio": paired.ratio,
-        **{name: value if math.isfinite(value) else None for name, value in bounds.items()},
-        "rounds": paired.rounds,
-    }
+def _verdict_document(paired: Paired) -> dict[str, Any]:
+    return _fields(paired, "status", "ratio", "low", "high", "rounds")
 
 
 def _divergence_document(divergence: Divergence) -> dict[str, Any]:
-    return {
-        "count": divergence.count,
-        "tolerance": divergence.tolerance,
-        "max_abs": divergence.max_abs if math.isfinite(divergence.max_abs) else None,
-        "max_rel": divergence.max_rel if math.isfinite(divergence.max_rel) else None,
-        "bad": divergence.bad,
-        "fraction_bad": divergence.fraction_bad,
-        "first_bad": list(divergence.first_bad) if divergence.first_bad is not None else None,
-        "ulp_bounds": list(ULP_BOUNDS),
-        "ulps": list(divergence.ulps),
-    }
+    names = ("count", "tolerance", "max_abs", "max_rel", "bad", "fraction_bad", "first_bad")
+    ulps = {"ulp_bounds": list(ULP_BOUNDS), "ulps": list(divergence.ulps)}
+    return _fields(divergence, *names) | ulps
+
+
+def _fields(source: object, *names: str) -> dict[str, Any]:
+    """Return fields as JSON values; what is not finite becomes null."""
+    return {name: _json_value(getattr(source, name)) for name in names}
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, tuple):
+        return list(value)
+    return value.value if isinstance(value, Enum) else value
 
 
 def _variants(report: Report) -> Table:
@@ -172,22 +159,17 @@ def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
     first = report.outcomes[0].variant.name
     return [
         (
+            *(outcome.variant.name, str(at), against),
+            *(f"{divergence.max_abs:.3g}", f"{divergence.max_rel:.3g}"),
+            f"{100 * divergence.fraction_bad:.2f} %",
+            NONE if divergence.first_bad is None else str(list(divergence.first_bad)),
             *(
-                outcome.variant.name,
-                str(at),
-                against,
-                f"{found.max_abs:.3g}",
-                f"{found.max_rel:.3g}",
-            ),
-            f"{100 * found.fraction_bad:.2f} %",
-            str(list(found.first_bad)) if found.first_bad is not None else NONE,
-            *(
-                f"{100 * count / found.count:.1f} %" if found.count else NONE
-                for count in found.ulps
+                f"{100 * count / divergence.count:.1f} %" if divergence.count else NONE
+                for count in divergence.ulps
             ),
         )
         for against, every in (("float64", outcome.against_f64), (first, outcome.against_first))
-        for at, found in enumerate(every)
+        for at, divergence in enumerate(every)
     ]
 
 
@@ -254,13 +236,9 @@ def costs_document(costs: Sequence[DispatchCost]) -> list[dict[str, Any]]:
     """Return JSON records of dispatches by time, in seconds."""
     return [
         {
-            "name": cost.name,
-            "calls": cost.calls,
-            "seconds": cost.seconds,
-            "fraction": cost.fraction,
+            **_fields(cost, "name", "calls", "seconds", "fraction"),
             "problem": cost.computed.problem.key if cost.computed.problem else None,
-            "lost": list(cost.computed.lost),
-            "why": cost.computed.why,
+            **_fields(cost.computed, "lost", "why"),
             "resources": dict(cost.resources),
         }
         for cost in costs

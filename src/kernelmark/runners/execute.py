@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kernelmark import backends, ops
-from kernelmark.backends._memory import is_out_of_memory
-from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.base import Backend, Kernel, is_out_of_memory
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import (
     CompileError,

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends import _fake_model
+from kernelmark.backends import fake
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Status, config_key
 from kernelmark.core.roof import Roof
@@ -62,7 +62,7 @@ def test_every_plan_comes_to_a_verified_outcome(tmp_path, monkeypatch):
         assert outcome.evaluations == 10
         assert outcome.tuned.verified
         assert outcome.reference.verified
-        factor = _fake_model.tiled(plan.problem, outcome.tuned.config).factor
+        factor = fake.tiled(plan.problem, outcome.tuned.config).factor
         assert outcome.ratio == pytest.approx(1 / factor, rel=1e-6)
         counts = Counter(t.key for t in trials(tmp_path, plan.name))
         assert max(counts.values()) == 1
@@ -104,8 +104,8 @@ def bad_configs():
     """A config of the fake space for each way to fail that its model has."""
     problem = fake_plans(1)[0].problem
     found = {}
-    for config in _fake_model.space():
-        cost = _fake_model.tiled(problem, config)
+    for config in fake.space():
+        cost = fake.tiled(problem, config)
         if cost.fault:
             found.setdefault(cost.fault, config)
         elif cost.resources["stack_bytes"] > 1000:
@@ -144,11 +144,11 @@ def test_candidates_fail_in_every_way_and_are_data(tmp_path):
 
 def test_a_reference_that_spills_is_timed(tmp_path):
     """A candidate like it is not worth a timing; what is to be beaten is, whatever it uses."""
-    spills = {**_fake_model.DEFAULT, "tile_m": 128, "tile_n": 128, "warps": 2}
+    spills = {**fake.DEFAULT, "tile_m": 128, "tile_n": 128, "warps": 2}
     plan = fake_plans(1, evaluations=1, finalists=1)[0]
-    space = {name: (value,) for name, value in _fake_model.DEFAULT.items()}
+    space = {name: (value,) for name, value in fake.DEFAULT.items()}
     plan = dataclasses.replace(plan, reference_config=spills, space=space)
-    cost = _fake_model.tiled(plan.problem, spills)
+    cost = fake.tiled(plan.problem, spills)
     assert static_reason(cost.resources, FakeDevice().info)
     driver, _ = run(tmp_path, [plan])
     outcome = driver.outcomes[plan.name]
@@ -268,11 +268,11 @@ def wait_for_lines(folder, process, count):
 
 
 def test_a_reference_that_the_search_met_too_is_not_called_skipped(tmp_path):
-    spills = {**_fake_model.DEFAULT, "tile_m": 128, "tile_n": 128, "warps": 2}
+    spills = {**fake.DEFAULT, "tile_m": 128, "tile_n": 128, "warps": 2}
     plan = dataclasses.replace(
         fake_plans(1)[0],
         reference_config=spills,
-        space={k: tuple(dict.fromkeys((v, spills[k]))) for k, v in _fake_model.DEFAULT.items()},
+        space={k: tuple(dict.fromkeys((v, spills[k]))) for k, v in fake.DEFAULT.items()},
         budget=Budget(evaluations=8),
         acceptance=Acceptance(finalists=2),
     )

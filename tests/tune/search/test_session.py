@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends import _fake_model
+from kernelmark.backends import fake
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status, config_key
@@ -38,7 +38,7 @@ def answer(request, plan, *, slower=1.0, bad=Status.OK):
     case = request.case
     seconds = 1e-5
     if case.config:
-        seconds *= _fake_model.tiled(plan.problem, case.config).factor * slower
+        seconds *= fake.tiled(plan.problem, case.config).factor * slower
     own = case.backend == plan.backend
     return Trial(
         config=case.config,
@@ -80,10 +80,8 @@ def test_a_session_ends_with_a_verified_outcome(tmp_path):
     assert outcome.kept, outcome.reason
     assert outcome.evaluations == 20
     assert outcome.tuned.verified
-    assert outcome.ratio == pytest.approx(
-        1 / _fake_model.tiled(PLAN.problem, outcome.tuned.config).factor
-    )
-    assert config_key(asked[0].case.config) == config_key(_fake_model.DEFAULT)
+    assert outcome.ratio == pytest.approx(1 / fake.tiled(PLAN.problem, outcome.tuned.config).factor)
+    assert config_key(asked[0].case.config) == config_key(fake.DEFAULT)
     final = [r for r in asked if r.step.startswith("final")]
     assert len({r.case.timing.seed for r in final}) == PLAN.acceptance.seeds
     last = [r for r in final if " round " in r.step]
@@ -284,7 +282,7 @@ def winner(key, config, **changes):
 
 def test_the_nearest_winners_of_like_problems_are_starts(tmp_path):
     points = opened(tmp_path / "a.jsonl")._points
-    config = {**_fake_model.DEFAULT}
+    config = {**fake.DEFAULT}
     near, far = {**config, "stages": 2}, {**config, "stages": 3}
     found = starts_from(
         PLAN,

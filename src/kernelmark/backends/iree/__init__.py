@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelmark import ops
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.iree import choices, queue
+from kernelmark.backends.iree import choices, runtime
 from kernelmark.backends.iree.choices import Choice
 from kernelmark.backends.iree.compiler import (
     PACK_PREFIX,
@@ -90,7 +90,7 @@ class Iree(Backend):
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         reason = self.refuses(problem, info)
         if reason is None and info.kind != "cpu":
-            return queue.absent(info.kind)
+            return runtime.absent(info.kind)
         if reason is None and not compiler_present():
             return not_installed(self.name, "iree-base-compiler", _INSTALL)
         return reason
@@ -99,13 +99,13 @@ class Iree(Backend):
         """Return why such a device, present or not, cannot run the problem; None if it can."""
         reason: str | None = wrong_device(self.name, self.device_kinds, info)
         reason = reason or _ungrouped(problem)
-        reason = reason or unknown_op(self.name, mlir.registry.names(), problem)
+        reason = reason or unknown_op(self.name, mlir.SOURCES, problem)
         if reason is not None:
             return reason
         goal = target(info)
         if goal is None:
             return _no_target(info)
-        reason = mlir.registry.get(problem.op).refuses(problem)
+        reason = mlir.SOURCES[problem.op].refuses(problem)
         # The compiler decides which dtypes a GPU supports: its diagnostic becomes the reason.
         return reason or (None if goal.gpu else _emulated(problem))
 
@@ -122,7 +122,7 @@ class Iree(Backend):
             raise Unsupported(reason)
         goal = _target(device.info)
         choice, built = _build(problem, config, goal)
-        scratch = mlir.registry.get(problem.op).scratch_bytes(problem, choice.form)
+        scratch = mlir.SOURCES[problem.op].scratch_bytes(problem, choice.form)
         if scratch > device.free_bytes():
             raise OutOfMemory(
                 Reason(
@@ -138,11 +138,11 @@ class Iree(Backend):
             threads = getattr(device, "threads", device.info.units)
             return HostKernel(built.binary, specs, sets, threads, made)
         start = time.perf_counter()
-        opened = queue.open_device(goal.driver, device.info.uuid, device.info.index)
-        program = queue.load(opened, built.binary)
+        opened = runtime.open_device(goal.driver, device.info.uuid, device.info.index)
+        program = runtime.load(opened, built.binary)
         # The driver translates the code that IREE's compiler leaves to it (PTX).
         made = dataclasses.replace(made, compile_s=made.compile_s + time.perf_counter() - start)
-        return queue.QueueKernel(program, specs, sets, made, ready=device.synchronize)
+        return runtime.QueueKernel(program, specs, sets, made, ready=device.synchronize)
 
     def benchmark(
         self,

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from kernelmark import ops
 from kernelmark.backends._rules import get_flag, refuse_unknown
 from kernelmark.backends.iree import lowering
-from kernelmark.backends.iree.batch import with_batch
 from kernelmark.backends.iree.compiler import run_compiler
 from kernelmark.backends.iree.spec import EMPTY, Entry, missing
 from kernelmark.backends.iree.targets import Target
@@ -32,9 +31,9 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
+from kernelmark.core.tensor import TensorSpec
 from kernelmark.kernels import mlir
-from kernelmark.kernels.mlir._sizes import dynamic_dims, with_dynamic
-from kernelmark.kernels.mlir.base import Form
+from kernelmark.kernels.mlir.base import FUNCTION, Form, argument_type, dynamic_dims, with_dynamic
 from kernelmark.ops.conv import output_size
 
 # Packing pays off if each packed element is used about this often: on a Neoverse N1, f32 GEMMs gain
@@ -132,7 +131,7 @@ def source(problem: Problem, choice: Choice) -> str:
     """Return the module to compile; for a GPU it also has the batch function."""
     problem = with_dynamic(problem, choice.form.dynamic)
     tensors = ops.registry.get(problem.op).tensors(problem)
-    text = mlir.registry.get(problem.op).text(problem, tensors, choice.form)
+    text = mlir.SOURCES[problem.op].text(problem, tensors, choice.form)
     return with_batch(text, tensors) if choice.form.gpu else text
 
 
@@ -321,3 +320,30 @@ def untunable(problem: Problem, target: Target) -> Reason:
     )
     ((cause, _),) = causes.most_common(1)
     return Reason("lowering-none-fits", cause=cause)
+
+
+BATCH_FUNCTION = "many"
+BATCH = 16
+
+
+def with_batch(source: str, tensors: Sequence[TensorSpec]) -> str:
+    """Return `source` with a function that takes the tensors of `BATCH` sets, one set after the
+    other.
+
+    Outputs are tied to their arguments, as in the op's own function."""
+    types = [argument_type(spec) for spec in tensors]
+    arguments, calls, results = [], [], []
+    for index in range(BATCH):
+        names = [f"%{spec.name}_{index}" for spec in tensors]
+        arguments += [f"{name}: {kind}" for name, kind in zip(names, types, strict=True)]
+        arguments[-1] += f" {{iree.abi.output = {index} : index}}"
+        results.append(f"%result_{index}")
+        calls.append(
+            f"    {results[-1]} = func.call @{FUNCTION}({', '.join(names)})"
+            f" : ({', '.join(types)}) -> {types[-1]}"
+        )
+    outputs = ", ".join([types[-1]] * BATCH)
+    head = f"  func.func @{BATCH_FUNCTION}({', '.join(arguments)}) -> ({outputs}) {{"
+    last = f"    return {', '.join(results)} : {outputs}"
+    module, _, _ = source.rstrip().rpartition("}")
+    return "\n".join([module.rstrip("\n"), head, *calls, last, "  }", "}", ""])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +14,8 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.numpy import attention, conv, copy, gemm, gemm_epilogue, moe
-from kernelmark.backends.numpy.matmuls import Plan, missing
-from kernelmark.backends.numpy.threads import set_threads
+from kernelmark.backends.numpy import gemms, layers
+from kernelmark.backends.numpy.gemms import Plan, missing
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
@@ -22,13 +25,13 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.devices.cpu import CpuDevice, array
 
 PLANS = {
-    "gemm": gemm.plan,
-    "batched_gemm": gemm.plan,
-    "attention": attention.plan,
-    "conv": conv.plan,
-    "copy": copy.plan,
-    "moe": moe.plan,
-    "gemm_epilogue": gemm_epilogue.plan,
+    "gemm": gemms.plan_gemm,
+    "batched_gemm": gemms.plan_gemm,
+    "attention": layers.plan_attention,
+    "conv": layers.plan_conv,
+    "copy": gemms.plan_copy,
+    "moe": layers.plan_moe,
+    "gemm_epilogue": gemms.plan_gemm_epilogue,
 }
 
 
@@ -92,6 +95,55 @@ class NumpyBackend(Backend):
         names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
         arrays = [{name: array(arguments[name]) for name in names} for arguments in sets]
         return NumpyKernel(PLANS[problem.op](problem, arrays, device.free_bytes()))
+
+
+# Library name -> functions that set the count; builds of OpenBLAS decorate their names.
+_SET_THREADS = {
+    "openblas": (
+        "scipy_openblas_set_num_threads64_",
+        "scipy_openblas_set_num_threads",
+        "openblas_set_num_threads64_",
+        "openblas_set_num_threads",
+    ),
+    "mkl_rt": ("MKL_Set_Num_Threads",),
+    "libblis": ("bli_thread_set_num_threads",),
+}
+
+
+def set_threads(count: int) -> bool:
+    """Make every loaded BLAS use `count` threads; return False if none was found.
+
+    A worker's environment sets the count before NumPy is imported; measuring in a process that has
+    already imported NumPy needs a call of the library. Two BLAS threads on one core wait for each
+    other, which makes a small GEMM ten times as slow."""
+    setters = _thread_setters(tuple(_loaded_blas()))
+    for setter in setters:
+        setter(count)
+    return bool(setters)
+
+
+# By the libraries that are loaded: SciPy's wheels bring a BLAS of their own, often later.
+@functools.cache
+def _thread_setters(paths: tuple[str, ...]) -> tuple[Callable[[int], object], ...]:
+    setters: list[Callable[[int], object]] = []
+    for path in paths:
+        library = ctypes.CDLL(path)
+        names = next(names for part, names in _SET_THREADS.items() if part in Path(path).name)
+        for name in names:
+            with contextlib.suppress(AttributeError):
+                setters.append(getattr(library, name))
+                break
+    return tuple(setters)
+
+
+def _loaded_blas() -> list[str]:
+    """Return the libraries mapped into this process that look like a BLAS."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "/" in line)
+    return [path for path in paths if any(part in Path(path).name for part in _SET_THREADS)]
 
 
 backend = NumpyBackend()

@@ -23,7 +23,7 @@ from kernelmark.backends._rules import (
     wrong_device,
 )
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.torch import build, gpu, kernels, rules
+from kernelmark.backends.torch import cpu, gpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.frozen import FrozenDict
@@ -82,14 +82,14 @@ class TorchBackend(Backend):
             return str(importlib.import_module("torch").__version__)
 
     def missing_on(self, kind: str) -> Reason:
-        return build.missing(kind, self.version())
+        return gpu.missing_build(kind, self.version())
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         return (
             wrong_device(self.name, self.device_kinds, info)
             or unknown_op(self.name, OPS, problem)
-            or (rules.missing(problem) if info.kind == "cpu" else gpu.missing(problem, info))
-            or rules.loosened(problem, os.environ)
+            or (cpu.missing(problem) if info.kind == "cpu" else gpu.missing(problem, info))
+            or cpu.loosened(problem, os.environ)
         )
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -102,8 +102,8 @@ class TorchBackend(Backend):
         if problem.op == "attention":
             return None
         return Space(
-            parameters={"onednn": rules.onednn_choices(problem, info)},
-            default={"onednn": rules.onednn_choices(problem, info)[0]},
+            parameters={"onednn": cpu.onednn_choices(problem, info)},
+            default={"onednn": cpu.onednn_choices(problem, info)[0]},
         )
 
     def prepare(
@@ -122,8 +122,8 @@ class TorchBackend(Backend):
         if not isinstance(device, CpuDevice):
             return gpu.prepare(problem, config, device, sets)
         refuse_unknown(self.name, config, ("onednn",))
-        onednn = rules.onednn(problem, config, device.info)
-        return kernels.prepare(problem, device, sets, threads=device.threads, onednn=onednn)
+        onednn = cpu.onednn(problem, config, device.info)
+        return cpu.prepare(problem, device, sets, threads=device.threads, onednn=onednn)
 
 
 backend = TorchBackend()

@@ -9,10 +9,14 @@ timing, on the same inputs.
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
@@ -26,21 +30,24 @@ from kernelmark.backends._rules import (
     wrong_scales,
 )
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch import build, epilogue
-from kernelmark.backends.torch.conv import conv_calls
-from kernelmark.backends.torch.moe import experts
+from kernelmark.backends.torch.calls import (
+    Call,
+    Views,
+    attention_calls,
+    conv_calls,
+    epilogue_calls,
+    gemm_calls,
+    run_experts,
+)
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Buffer, Device, Stream, Tensor
-from kernelmark.ops.attention import scale
 
-Views = dict[str, Any]
-Call = Callable[[], Any]
 SDPA = {
     "flash": "FLASH_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
@@ -282,10 +289,9 @@ def prepare(
     """Return the kernel of a problem that `missing` accepts."""
     viewer = enter(device)
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
-    held = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
-    made = {"attention": _attention, "conv": _conv, "moe": _moe, "gemm_epilogue": _epilogue}
-    make = made.get(problem.op, _gemm)
-    return started(make(problem, config, held), device)
+    views = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
+    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _gemm)
+    return started(make(problem, config, views), device)
 
 
 def _view(viewer: Viewer, tensor: Tensor) -> Any:
@@ -303,7 +309,7 @@ def enter(device: Device) -> Viewer:
     """Make torch use the device's stream from now on; return a viewer for its memory."""
     import torch
 
-    if reason := build.missing(device.info.kind, torch.__version__):
+    if reason := missing_build(device.info.kind, torch.__version__):
         raise Unsupported(reason)
     if not torch.cuda.is_available():
         raise Unsupported(Reason("torch-no-gpu", version=torch.__version__))
@@ -355,70 +361,21 @@ def _settings() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _gemm(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
-    import torch
-
+def _gemm(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     refuse_unknown("torch", config)
-    options = problem.options
-    alpha, beta = float(options["alpha"]), float(options["beta"])
-    kind = problem.dtypes["a"]
-    calls: list[Call] = []
-    name = ""
-    for held in sets:
-        a = held["a"].mT if options["ta"] == "t" else held["a"]
-        b = held["b"].mT if options["tb"] == "t" else held["b"]
-        d = held["d"]
-        batched = problem.op == "batched_gemm"
-        if kind.startswith("f8"):
-            name = "aten::_scaled_mm"
-            one = torch.ones((), device=d.device, dtype=torch.float32)
-            calls.append(partial(torch._scaled_mm, a, b, one, one, out_dtype=d.dtype, out=d))
-        elif kind == "i8":
-            name = "aten::_int_mm"
-            calls.append(partial(torch._int_mm, a, b, out=d))
-        elif alpha == 1 and beta == 0 and not options["bias"]:
-            name = "aten::bmm" if batched else "aten::mm"
-            calls.append(partial(torch.bmm if batched else torch.mm, a, b, out=d))
-        else:
-            name = "aten::baddbmm" if batched else "aten::addmm"
-            product = torch.baddbmm if batched else torch.addmm
-            added = held["c"] if beta else held["bias"] if options["bias"] else d
-            factor = beta if beta else 1.0 if options["bias"] else 0.0
-            calls.append(partial(product, added, a, b, beta=factor, alpha=alpha, out=d))
-            if beta and options["bias"]:
-                calls[-1] = _both(calls[-1], partial(torch.add, d, held["bias"], out=d))
-    return GpuKernel(name, calls, None)
+    of_set = epilogue_calls if problem.op == "gemm_epilogue" else gemm_calls
+    named = [of_set(problem, views) for views in sets]
+    calls = [steps[0] if len(steps) == 1 else partial(_run_all, steps) for _, steps in named]
+    return GpuKernel(named[0][0], calls, None)
 
 
-def _epilogue(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
-    refuse_unknown("torch", config)
-    made = [epilogue.calls(problem, held) for held in sets]
-    calls = [steps[0] if len(steps) == 1 else _both(*steps) for _, steps in made]
-    return GpuKernel(made[0][0], calls, None)
+def _run_all(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
 
 
-def _both(first: Call, second: Call) -> Call:
-    def run() -> None:
-        first()
-        second()
-
-    return run
-
-
-def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
-    from torch.nn.functional import scaled_dot_product_attention
-
+def _attention(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     refuse_unknown("torch", config, ("kernel",))
-    dims, options = problem.dims, problem.options
-    square = dims["seq_q"] == dims["seq_kv"]
-    masked = bool(options["causal"]) and not square and dims["seq_q"] > 1
-    settings: dict[str, Any] = {
-        # torch's causal mask is aligned to the first key, ours to the last.
-        "is_causal": bool(options["causal"]) and square,
-        "attn_mask": _aligned_to_the_last_key(problem) if masked else None,
-        "scale": scale(problem),
-        "enable_gqa": dims["heads_q"] != dims["heads_kv"],
-    }
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
         raise Unsupported(
@@ -430,13 +387,7 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
                 value=chosen,
             )
         )
-    calls: list[Call] = []
-    outputs = []
-    for held in sets:
-        heads_first = options["layout"] == "bhsd"
-        q, k, v, o = (held[x] if heads_first else held[x].transpose(1, 2) for x in "qkvo")
-        calls.append(partial(scaled_dot_product_attention, q, k, v, **settings))
-        outputs.append(o)
+    calls, outputs = attention_calls(problem, sets, partial(_aligned_to_the_last_key, problem))
     name = f"aten::scaled_dot_product_attention ({chosen or 'its own choice'})"
     return GpuKernel(name, calls, outputs, chosen)
 
@@ -448,7 +399,7 @@ def _aligned_to_the_last_key(problem: Problem) -> Any:
     return causal_lower_right(problem.dims["seq_q"], problem.dims["seq_kv"])
 
 
-def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _conv(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config, ("benchmark",))
@@ -457,7 +408,7 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     return GpuKernel("aten::conv2d", calls, outputs)
 
 
-def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+def _moe(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     import torch
 
     refuse_unknown("torch", config)
@@ -469,5 +420,36 @@ def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
         return product(rows, matrices, offs=ends)
 
-    calls: list[Call] = [partial(experts, held, grouped) for held in sets]
-    return GpuKernel("aten::_grouped_mm", calls, [held["out"] for held in sets])
+    calls: list[Call] = [partial(run_experts, views, grouped) for views in sets]
+    return GpuKernel("aten::_grouped_mm", calls, [views["out"] for views in sets])
+
+
+_GPUS = ("cuda", "hip")  # also the names in torch.version
+
+
+def platforms() -> frozenset[str] | None:
+    """Return the kinds of GPU that torch is built for, or None if unknown."""
+    loaded = sys.modules.get("torch.version")
+    facts = vars(loaded) if loaded is not None else _version_facts()
+    return frozenset(kind for kind in _GPUS if facts.get(kind)) if facts else None
+
+
+def _version_facts() -> Mapping[str, Any]:
+    """Return the values in torch/version.py, which imports nothing from torch."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:  # a module inserted into sys.modules by hand
+        return {}
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        file = Path(folder) / "version.py"
+        if file.is_file():
+            return runpy.run_path(str(file))
+    return {}
+
+
+def missing_build(kind: str, version: str) -> Reason:
+    """Return why torch does not run on this kind of device, or NO_REASON."""
+    found = platforms()
+    if kind not in _GPUS or found is None or kind in found:
+        return NO_REASON
+    return Reason("torch-build", version=version, device=kind)

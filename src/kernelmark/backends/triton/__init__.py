@@ -11,8 +11,8 @@ from typing import cast
 
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.triton.build import kernel_info
-from kernelmark.backends.triton.plan import Plan, check_config
+from kernelmark.backends.triton.configs import check_config
+from kernelmark.backends.triton.launch import Gpu, Plan, TritonKernel, kernel_info
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
@@ -29,18 +29,9 @@ _PLANNERS = {
     "conv": "conv",
     "moe": "moe",
 }
-
-
 _OPS = (
-    "gemm *",
-    "batched_gemm*",
-    "attention *",
-    "conv *",
-    "moe *",
-    "!*f64",
-    "!*acc=f16",
-    "!attention *dtype=f32*",
-    "!moe *=f32",
+    *("gemm *", "batched_gemm*", "attention *", "conv *", "moe *"),
+    *("!*f64", "!*acc=f16", "!attention *dtype=f32*", "!moe *=f32"),
 )
 
 
@@ -69,9 +60,9 @@ class TritonBackend(Backend):
         return importlib.metadata.version("triton")
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
-        wrong = wrong_device(self.name, self.device_kinds, info)
-        if wrong := wrong or unknown_op(self.name, _PLANNERS, problem):
-            return wrong
+        reason = wrong_device(self.name, self.device_kinds, info)
+        if reason := reason or unknown_op(self.name, _PLANNERS, problem):
+            return reason
         return cast("str | None", _planner(problem).supports(problem, info))
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -89,8 +80,6 @@ class TritonBackend(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        from kernelmark.backends.triton.launch import Gpu, TritonKernel
-
         plan = _plan(problem, config, device.info)
         return TritonKernel(plan, cast(Gpu, device), sets)
 

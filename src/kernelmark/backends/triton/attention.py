@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelmark.backends._rules import wrong_acc, wrong_dtypes
-from kernelmark.backends.triton._copy import upcast, with_copies
-from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
-    WORKSPACE,
-    Arguments,
-    Call,
-    Plan,
+from kernelmark.backends.triton.configs import (
+    Values,
+    block_sizes,
     ceil_div,
+    compiler_options,
+    dtype_reason,
     has_wide_unit,
     level,
     power_of_two,
     shared_bytes,
+    slices,
+    upcast,
+    with_copies,
 )
+from kernelmark.backends.triton.launch import WORKSPACE, Arguments, Call, Plan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -29,6 +31,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
+from kernelmark.ops.attention import scale
 
 _LOG2_E = math.log2(math.e)
 _SPLIT_ROWS = 64  # up to this many query rows per key-value head, keys are split over programs
@@ -158,9 +161,9 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     """Return all configs that the kernels can be built with for this problem."""
     rows = _rows(problem)
     seq_q, seq_kv = problem.dims["seq_q"], problem.dims["seq_kv"]
-    parameters: dict[str, tuple[ConfigValue, ...]] = {
-        "block_m": tuple(b for b in (16, 32, 64, 128) if b == 16 or b < 2 * max(rows, seq_q)),
-        "block_n": tuple(b for b in (16, 32, 64, 128) if b == 16 or b < 2 * seq_kv),
+    parameters: Values = {
+        "block_m": block_sizes(max(rows, seq_q), most=128),
+        "block_n": block_sizes(seq_kv, most=128),
         "num_warps": (2, 4, 8),
         "num_stages": (1, 2, 3, 4, 5),
     }
@@ -195,34 +198,28 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """Return the launches for a config; missing values come from the default."""
-    from kernelmark.kernels.triton import attention as kernels
-
     split = bool(config.get("split_kv"))
     upcast_values = bool(config.get("widen", _upcast_pays(problem, info) and not split))
     if upcast_values and split:
         raise Unsupported(Reason("upcast-split"))
     chosen = {**_default(problem, info, upcast_values=upcast_values), **config}
-    d = problem.dims
+    parts = int(chosen["split_kv"])
     if config.get("descriptors"):
-        if int(chosen["split_kv"]):
+        if parts:
             raise Unsupported(Reason("descriptors-split"))
         if not _descriptors_fit(problem, info):
             raise Unsupported(Reason("descriptors-unfit", arch=info.arch))
-    if int(chosen["split_kv"]) == 0:
-        one = Plan(calls=(_tiles(kernels, problem, chosen),))
+    d = problem.dims
+    if parts == 0:
+        direct = Plan(calls=(_tiles(problem, chosen),))
         if not chosen.get("widen"):
-            return one
+            return direct
         count = d["batch"] * d["heads_kv"] * d["seq_kv"] * d["dim_v"]
-        return with_copies(one, [upcast("v", problem.dtypes["kv"], _weight(problem), count)])
-    block_n = int(chosen["block_n"])
-    per_part = ceil_div(ceil_div(d["seq_kv"], int(chosen["split_kv"])), block_n) * block_n
-    parts = ceil_div(d["seq_kv"], per_part)
+        return with_copies(direct, [upcast("v", problem.dtypes["kv"], _weight(problem), count)])
+    parts, per_part = slices(d["seq_kv"], parts, int(chosen["block_n"]))
     rows, pairs = _rows(problem), d["batch"] * d["heads_kv"]
     return Plan(
-        calls=(
-            _split(kernels, problem, chosen, parts, per_part),
-            _join(kernels, problem, parts),
-        ),
+        calls=(_split(problem, chosen, parts, per_part), _join(problem, parts)),
         workspace_bytes=pairs * parts * rows * (d["dim_v"] + 2) * 4,
     )
 
@@ -243,14 +240,8 @@ def _add_strides(arguments: Arguments, problem: Problem, names: str) -> None:
         "o": ("heads_q", "seq_q", "dim_v"),
     }
     for name in names:
-        batch, head, row = _strides(problem, *of[name])
-        arguments.integer(f"{name}_batch", batch).integer(f"{name}_head", head)
-        arguments.integer(f"{name}_row", row)
-
-
-def _scale(problem: Problem) -> float:
-    given = problem.options["scale"]
-    return (problem.dims["dim_qk"] ** -0.5 if given == "auto" else float(given)) * _LOG2_E
+        strides = zip(("batch", "head", "row"), _strides(problem, *of[name]), strict=True)
+        arguments.integers(**{f"{name}_{along}": stride for along, stride in strides})
 
 
 def _constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
@@ -271,54 +262,50 @@ def _constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _options(config: dict[str, Any]) -> dict[str, Any]:
-    names = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
-    return {name: config[name] for name in names if name in config}
+def _group(problem: Problem) -> int:
+    """Return the query heads that share a key-value head."""
+    return problem.dims["heads_q"] // problem.dims["heads_kv"]
 
 
-def _tiles(kernels: Any, problem: Problem, config: dict[str, Any]) -> Call:
+def _tiles(problem: Problem, config: dict[str, Any]) -> Call:
+    from kernelmark.kernels.triton.attention import attention_tiles
+
     d, types = problem.dims, problem.dtypes
-    arguments = Arguments().pointer("q", types["q"], "q").pointer("k", types["kv"], "k")
     values = _weight(problem) if config.get("widen") else types["kv"]
-    arguments.pointer("v", values, "v").pointer("o", types["o"], "o")
+    arguments = Arguments().tensors(q=types["q"], k=types["kv"], v=values, o=types["o"])
     _add_strides(arguments, problem, "qkvo")
-    arguments.integer("heads_q", d["heads_q"]).integer("group", d["heads_q"] // d["heads_kv"])
-    arguments.integer("seq_q", d["seq_q"]).integer("seq_kv", d["seq_kv"])
-    arguments.real("scale", _scale(problem))
+    arguments.integers(heads_q=d["heads_q"], group=_group(problem))
+    arguments.integers(seq_q=d["seq_q"], seq_kv=d["seq_kv"]).reals(scale=scale(problem) * _LOG2_E)
     constants = _constants(problem, config)
     constants["DESCRIPTORS"] = bool(config["descriptors"])
-    blocks = ceil_div(d["seq_q"], constants["BLOCK_M"])
-    grid = (blocks, d["batch"] * d["heads_q"], 1)
-    return arguments.call(kernels.attention_tiles, constants, _options(config), grid)
+    grid = (ceil_div(d["seq_q"], constants["BLOCK_M"]), d["batch"] * d["heads_q"], 1)
+    return arguments.call(attention_tiles, constants, compiler_options(config), grid)
 
 
-def _split(
-    kernels: Any, problem: Problem, config: dict[str, Any], parts: int, per_part: int
-) -> Call:
+def _split(problem: Problem, config: dict[str, Any], parts: int, per_part: int) -> Call:
+    from kernelmark.kernels.triton.attention import attention_split
+
     d, types = problem.dims, problem.dtypes
-    arguments = Arguments().pointer("q", types["q"], "q").pointer("k", types["kv"], "k")
-    arguments.pointer("v", types["kv"], "v").pointer("parts", "f32", WORKSPACE)
+    arguments = Arguments().tensors(q=types["q"], k=types["kv"], v=types["kv"])
+    arguments.pointer("parts", "f32", WORKSPACE)
     _add_strides(arguments, problem, "qkv")
-    arguments.integer("heads_kv", d["heads_kv"]).integer("group", d["heads_q"] // d["heads_kv"])
-    arguments.integer("seq_q", d["seq_q"]).integer("seq_kv", d["seq_kv"])
-    arguments.integer("keys_part", per_part).real("scale", _scale(problem))
+    arguments.integers(heads_kv=d["heads_kv"], group=_group(problem))
+    arguments.integers(seq_q=d["seq_q"], seq_kv=d["seq_kv"], keys_part=per_part)
+    arguments.reals(scale=scale(problem) * _LOG2_E)
     constants = _constants(problem, config)
     blocks = ceil_div(_rows(problem), constants["BLOCK_M"])
     grid = (parts, d["batch"] * d["heads_kv"], blocks)
-    return arguments.call(kernels.attention_split, constants, _options(config), grid)
+    return arguments.call(attention_split, constants, compiler_options(config), grid)
 
 
-def _join(kernels: Any, problem: Problem, parts: int) -> Call:
+def _join(problem: Problem, parts: int) -> Call:
+    from kernelmark.kernels.triton.attention import attention_join
+
     d = problem.dims
-    arguments = Arguments().pointer("parts", "f32", WORKSPACE)
-    arguments.pointer("o", problem.dtypes["o"], "o")
+    arguments = Arguments().pointer("parts", "f32", WORKSPACE).tensors(o=problem.dtypes["o"])
     _add_strides(arguments, problem, "o")
-    arguments.integer("heads_kv", d["heads_kv"]).integer("group", d["heads_q"] // d["heads_kv"])
-    arguments.integer("seq_q", d["seq_q"])
-    constants = {
-        "DIM_V": d["dim_v"],
-        "PAD_V": power_of_two(d["dim_v"], 16, 256),
-        "PARTS": parts,
-    }
+    arguments.integers(heads_kv=d["heads_kv"], group=_group(problem), seq_q=d["seq_q"])
+    pad = power_of_two(d["dim_v"], 16, 256)
+    constants = {"DIM_V": d["dim_v"], "PAD_V": pad, "PARTS": parts}
     grid = (_rows(problem), d["batch"] * d["heads_kv"], 1)
-    return arguments.call(kernels.attention_join, constants, {"num_warps": 1}, grid)
+    return arguments.call(attention_join, constants, {"num_warps": 1}, grid)

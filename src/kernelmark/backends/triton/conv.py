@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from kernelmark.backends._rules import wrong_acc
-from kernelmark.backends.triton._copy import Copy, transposed, with_copies
-from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
-    Arguments,
-    Call,
-    Plan,
+from kernelmark.backends.triton.configs import (
+    Copy,
+    Values,
+    block_sizes,
+    blocks_of,
     ceil_div,
+    compiler_options,
+    dtype_reason,
     level,
     power_of_two,
     shared_bytes,
     too_large_tiles,
+    transposed,
+    with_copies,
 )
+from kernelmark.backends.triton.launch import Arguments, Call, Plan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
@@ -32,8 +36,8 @@ _TRANSPOSE_MIN_DEPTH = 32
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
-    wrong = wrong_acc("triton", problem, ("f32", "i32"))
-    return wrong or dtype_reason(problem.dtypes["x"], info)
+    reason = wrong_acc("triton", problem, ("f32", "i32"))
+    return reason or dtype_reason(problem.dtypes["x"], info)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:
@@ -114,11 +118,10 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     """Return all configs that the kernel can be built with for this problem."""
     pixels, filters, depth = _sizes(problem)
     bits = dtype(problem.dtypes["x"]).bits
-    least = 32 if bits == 8 else 16
-    parameters: dict[str, tuple[ConfigValue, ...]] = {
-        "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * pixels),
-        "block_n": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * filters),
-        "block_k": tuple(b for b in (least, 2 * least, 64, 128) if b == least or b < 2 * depth),
+    parameters: Values = {
+        "block_m": block_sizes(pixels),
+        "block_n": block_sizes(filters),
+        "block_k": block_sizes(depth, least=32 if bits == 8 else 16, most=128),
         "group_m": (1, 4, 8),
         "num_warps": (4, 8),
         "num_stages": (2, 3, 4, 5) if vendor_of(info.arch) == "cuda" else (1, 2),
@@ -127,7 +130,6 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 2, 4), "matrix_instr_nonkdim": (16, 32)}
     if problem.options["layout"] == "nchw":
         parameters["turn"] = (False, True)
-    parameters["block_k"] = tuple(dict.fromkeys(parameters["block_k"]))
 
     def forbids(config: Config) -> str | None:
         return too_large_tiles(config, info, bits=(bits, bits))
@@ -139,18 +141,18 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """Return the launches for a config; missing values come from the default."""
     pretranspose = bool(config.get("turn", _transpose_pays(problem, info)))
     chosen: dict[str, Any] = {**_default(problem, info, pretranspose=pretranspose), **config}
-    one = Plan(calls=(_tiles(problem, chosen),))
-    return with_copies(one, _copies(problem)) if chosen.get("turn") else one
+    direct = Plan(calls=(_tiles(problem, chosen),))
+    return with_copies(direct, _copies(problem)) if chosen.get("turn") else direct
 
 
 def _copies(problem: Problem) -> list[Copy]:
     d, kind = problem.dims, problem.dtypes["x"]
     depth, taps = d["c"] // d["groups"], d["r"] * d["s"]
     pixels = d["h"] * d["w"]
-    found = [("x", d["n"], d["c"], pixels)] if pixels > 1 else []
+    shapes = [("x", d["n"], d["c"], pixels)] if pixels > 1 else []
     if taps > 1:
-        found.append(("w", d["k"], depth, taps))
-    return [transposed(x, kind, batch=b, rows=rows, columns=c) for x, b, rows, c in found]
+        shapes.append(("w", d["k"], depth, taps))
+    return [transposed(x, kind, batch=b, rows=rows, columns=c) for x, b, rows, c in shapes]
 
 
 def _strides(layout: str, channels: int, rows: int, columns: int) -> dict[str, int]:
@@ -170,8 +172,8 @@ def _tiles(problem: Problem, chosen: dict[str, Any]) -> Call:
     d = problem.dims
     pixels, filters, depth = _sizes(problem)
     p, q = output_size(problem)
-    arguments = Arguments().pointer("x", problem.dtypes["x"], "x")
-    arguments.pointer("w", problem.dtypes["x"], "w").pointer("y", problem.dtypes["y"], "y")
+    x_type, y_type = problem.dtypes["x"], problem.dtypes["y"]
+    arguments = Arguments().tensors(x=x_type, w=x_type, y=y_type)
     numbers = {"pixels": pixels, "height": d["h"], "width": d["w"], "rows_out": p}
     numbers |= {"columns_out": q, "depth": depth, "filters": filters}
     layout = str(problem.options["layout"])
@@ -186,9 +188,7 @@ def _tiles(problem: Problem, chosen: dict[str, Any]) -> Call:
     innermost = {"nhwc": "channel", "nchw": "column"}
     constants: dict[str, Any] = {f"{tensor}_{innermost[read]}": 1 for tensor in "xw"}
     constants[f"y_{innermost[layout]}"] = 1
-    for name, value in numbers.items():
-        if name not in constants:
-            arguments.integer(name, value)
+    arguments.integers(**{name: v for name, v in numbers.items() if name not in constants})
     for short in ("stride", "pad", "dilation"):
         constants[f"{short}_h".upper()] = d[f"{short}_h"]
         constants[f"{short}_w".upper()] = d[f"{short}_w"]
@@ -196,9 +196,7 @@ def _tiles(problem: Problem, chosen: dict[str, Any]) -> Call:
     constants["WIDE"] = max(d["c"] * d["h"] * d["w"], d["k"] * p * q) >= 2**31
     integers = problem.dtypes["acc"] == "i32"
     constants |= {"ACC": tl.int32, "ZERO": 0} if integers else {"ACC": tl.float32, "ZERO": 0.0}
-    constants |= {f"BLOCK_{x}": int(chosen[f"block_{x.lower()}"]) for x in "MNK"}
-    constants["GROUP_M"] = int(chosen["group_m"])
+    constants |= blocks_of(chosen)
     tiles = ceil_div(pixels, constants["BLOCK_M"]) * ceil_div(filters, constants["BLOCK_N"])
-    names = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
-    options = {name: chosen[name] for name in names if name in chosen}
-    return arguments.call(conv_tiles, constants, options, (tiles, d["groups"], 1))
+    grid = (tiles, d["groups"], 1)
+    return arguments.call(conv_tiles, constants, compiler_options(chosen), grid)

@@ -1,47 +1,35 @@
-"""Plans, defaults and spaces of the Triton GEMM and batched GEMM."""
+"""Plans, defaults and spaces of the Triton GEMM and batched GEMM.
+
+A batch is a dimension of the GEMM's grid. Rules decide which configs of a space can be built, and
+which are duplicates of others.
+"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from kernelmark.backends._rules import AMD_NARROW_TYPES, no_narrow_float, wrong_acc, wrong_dtypes
-from kernelmark.backends.triton._copy import (
+from kernelmark.backends._rules import wrong_acc, wrong_dtypes
+from kernelmark.backends.triton.configs import (
+    Values,
+    amd_only,
+    block_sizes,
+    blocks_of,
     can_pretranspose,
-    k_innermost,
-    transposed_operands,
-    with_copies,
-)
-from kernelmark.backends.triton._gemm_rules import (
-    GROUPS,
-    NO_SLICES,
-    PERSISTENT_SPLIT,
-    PERSISTENT_SWAP,
-    SPLITS,
-    Rules,
-    descriptors_fit,
-    in_halves,
-    least_depth,
-    least_group,
-    least_split,
-    sizes,
-    slices,
-    splits_in_vain,
-    swap_pays,
-    waiting_bytes,
-)
-from kernelmark.backends.triton.plan import (
-    WORKSPACE,
-    ZEROED,
-    Arguments,
-    Call,
-    Plan,
     ceil_div,
+    compiler_options,
+    dtype_reason,
+    filling_split,
+    gemm_sizes,
     has_wide_unit,
+    k_innermost,
     level,
     power_of_two,
     shared_bytes,
+    slices,
+    transposed_operands,
+    with_copies,
 )
+from kernelmark.backends.triton.launch import WORKSPACE, ZEROED, Arguments, Call, Plan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -52,40 +40,152 @@ from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 
+_GROUPS = (1, 4, 8, 16)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+# From this many tiles on, split-K only adds traffic: several per SM/CU of any GPU.
+_TILES_ENOUGH = 1024
+_MOST_ACCUMULATORS = 128  # registers per thread
 _REDUCE_BLOCK = 1024
 _STREAMED_ROWS = 256
 _PLAIN_CUDA = {"fused_sum": False, "swap": False, "specialize": False}
+_NO_SLICES, _PERSISTENT_SPLIT = Reason("no-slices"), Reason("persistent-split")
+_PERSISTENT_SWAP = Reason("persistent-swap")
+_DESCRIPTORS_ALIGNMENT = Reason("descriptors-alignment")
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
-    if reason := wrong_acc("triton", problem, ("f32", "i32")):
+    a, b, c = (problem.dtypes[name] for name in "abc")
+    reason = wrong_acc("triton", problem, ("f32", "i32"))
+    if reason := reason or dtype_reason(a, info) or dtype_reason(b, info):
         return reason
-    for name in (problem.dtypes["a"], problem.dtypes["b"]):
-        reason = dtype_reason(name, info)
-        if reason:
-            return reason
-    if problem.dtypes["a"] != problem.dtypes["b"] and not problem.dtypes["a"].startswith("f8"):
-        return wrong_dtypes("triton", problem)
-    if problem.dtypes["c"] not in ("f32", "f16", "bf16", "i32", "f8e4m3", "f8e5m2"):
+    mixed = a != b and not a.startswith("f8")
+    if mixed or c not in ("f32", "f16", "bf16", "i32", "f8e4m3", "f8e5m2"):
         return wrong_dtypes("triton", problem)
     return None
 
 
-def dtype_reason(name: str, info: DeviceInfo) -> Reason | None:
-    """Return why an operand of this dtype cannot be multiplied natively on this architecture, or
-    None."""
-    if name in ("f8e4m3", "f8e5m2"):
-        on_cuda = vendor_of(info.arch) == "cuda" and level(info) >= 89
-        native = on_cuda or name in AMD_NARROW_TYPES.get(info.arch, ())
-    elif name.endswith("fnuz"):
-        native = name in AMD_NARROW_TYPES.get(info.arch, ())
-    elif name in ("f32", "f16", "bf16", "i8"):
-        native = True
-    else:
-        return Reason("operand-unsupported", backend="triton", dtype=name)
-    if native:
+# -- rules
+
+
+def _in_halves(problem: Problem) -> bool:
+    """Return whether the persistent kernel stores a tile in two steps."""
+    return dtype(problem.dtypes["c"]).bits == 32
+
+
+def _waiting_bytes(problem: Problem, info: DeviceInfo, block_m: int, block_n: int) -> int:
+    """Return the shared memory of the persistent kernel's output tile, in addition to the staged
+    tiles. Without wide matrix units the staged tiles are no longer in use at that time."""
+    if not has_wide_unit(info):
+        return 0
+    nbytes = block_m * block_n * dtype(problem.dtypes["c"]).bits // 8
+    return nbytes // 2 if _in_halves(problem) else nbytes
+
+
+def _least_depth(bits: int) -> int:
+    """Return the smallest block_k that fills the matrix unit with operands of `bits` bits."""
+    return 64 if bits == 8 else 32
+
+
+def _least_group(m: int, block_m: int, group: int) -> int:
+    """Return the smallest group that visits the tiles in the same order as `group`."""
+    rows = ceil_div(m, block_m)
+    return next((g for g in _GROUPS if g >= min(rows, group)), group)
+
+
+def _least_split(k: int, split: int, block_k: int) -> int:
+    """Return the smallest split that gives the same slices as `split`."""
+    same = slices(k, split, block_k)
+    return next((s for s in _SPLITS if slices(k, s, block_k) == same), split)
+
+
+def _splits_in_vain(problem: Problem, block_m: int, block_n: int) -> bool:
+    """Return whether there are enough tiles without splitting k."""
+    batch, m, n, _ = gemm_sizes(problem)
+    return batch * ceil_div(m, block_m) * ceil_div(n, block_n) >= _TILES_ENOUGH
+
+
+def _swap_pays(problem: Problem, info: DeviceInfo) -> bool:
+    """Return whether swapped operands may be faster: A has fewer than the 64 rows that wide matrix
+    units need, and B's columns fill them. With fewer rows, such GPUs use the older instructions."""
+    _, m, n, _ = gemm_sizes(problem)
+    kind = dtype(problem.dtypes["a"])
+    # With any other layout Triton 3.6 to 3.9 load without pipelining.
+    innermost = problem.options["ta"] == "n" and problem.options["tb"] == "t"
+    float_16 = kind.kind == "float" and kind.bits <= 16
+    return has_wide_unit(info) and m < 64 <= n and innermost and float_16
+
+
+def _descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
+    """Return whether tensor descriptors can address every operand."""
+    if level(info) < 90 or problem.dtypes["a"] == "f32":
+        return False
+    batch, m, n, k = gemm_sizes(problem)
+    ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
+    rows = {"a": m if ta else k, "b": k if tb else n, "c": n}
+    if any(rows[x] * dtype(problem.dtypes[x]).bits % 128 for x in rows):
+        return False
+    if dtype(problem.dtypes["a"]).bits == 8 and (ta or not tb):
+        return False  # the matrix unit takes 8-bit operands only with k innermost
+    blocks = (int(config[f"block_{x}"]) for x in "mnk")
+    # All batches share one descriptor: a block must not reach into the next matrix.
+    return batch == 1 or not any(s % block for s, block in zip((m, n, k), blocks, strict=True))
+
+
+class _Rules:
+    """Decides why a config is not a distinct kernel for a problem. `forbids` is called for every
+    point of a space, so what is common to all points is computed once."""
+
+    def __init__(self, problem: Problem, info: DeviceInfo) -> None:
+        self._problem = problem
+        self._info = info
+        self._bits = dtype(problem.dtypes["a"]).bits
+        self._cuda = vendor_of(info.arch) == "cuda"
+        self._shared = shared_bytes(info)
+        self._swap_pays = _swap_pays(problem, info)
+        self._same: dict[tuple[int, int, int, int], bool] = {}
+
+    def forbids(self, config: Config) -> str | None:
+        block_m, block_n = int(config["block_m"]), int(config["block_n"])
+        block_k, split = int(config["block_k"]), int(config["split_k"])
+        persistent = config.get("persistent")
+        staged = (block_m + block_n) * block_k * self._bits // 8 * int(config["num_stages"])
+        if persistent:
+            staged += _waiting_bytes(self._problem, self._info, block_m, block_n)
+        if staged > self._shared:
+            return f"{staged} bytes of staged tiles exceed {self._shared} of shared memory"
+        if split == 1:
+            if config.get("fused_sum"):
+                return _NO_SLICES
+        elif persistent:
+            return _PERSISTENT_SPLIT
+        elif _splits_in_vain(self._problem, block_m, block_n):
+            return "there are tiles enough without splitting k"
+        if self._repeats(block_m, int(config["group_m"]), block_k, split):
+            return "a smaller group_m or split_k makes the same kernel"
+        warps = int(config["num_warps"])
+        if block_m * block_n > 256 * 128:
+            return "the accumulator tile does not fit into registers"
+        if self._cuda and block_m * block_n > _MOST_ACCUMULATORS * 32 * warps:
+            return "the accumulator tile does not fit into the registers of so few warps"
+        if block_m * block_n < 32 * 32 and warps > 4:
+            return "more warps than the tile has work for"
+        if block_k < _least_depth(self._bits):
+            return "8-bit operands want a deeper block"
+        if config.get("swap") and not (self._swap_pays and block_m < 64 <= block_n):
+            return "swapped operands want few rows, at least 64 columns and k innermost"
+        if persistent and config.get("swap"):
+            return _PERSISTENT_SWAP
+        if persistent and not _descriptors_fit(self._problem, self._info, config):
+            return _DESCRIPTORS_ALIGNMENT
         return None
-    return no_narrow_float("triton", name, info.arch)
+
+    def _repeats(self, block_m: int, group: int, block_k: int, split: int) -> bool:
+        key = block_m, group, block_k, split
+        if key not in self._same:
+            _, m, _, k = gemm_sizes(self._problem)
+            plain = _least_group(m, block_m, group), _least_split(k, split, block_k)
+            self._same[key] = plain != (group, split)
+        return self._same[key]
 
 
 # -- configs
@@ -97,55 +197,51 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
 
 
 def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Config:
-    if can_pretranspose(problem, info):
-        stored = k_innermost(problem) if pretranspose else problem
-        return FrozenDict({**_default_as_stored(stored, info), "turn": pretranspose})
-    return _default_as_stored(problem, info)
+    if not can_pretranspose(problem, info):
+        return _default_as_stored(problem, info)
+    stored = k_innermost(problem) if pretranspose else problem
+    return FrozenDict({**_default_as_stored(stored, info), "turn": pretranspose})
 
 
 def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
     if vendor_of(info.arch) == "hip":
         return _default_amd(problem, info)
-    batch, m, n, k = sizes(problem)
-    wide = dtype(problem.dtypes["a"]).bits
+    _, m, n, k = gemm_sizes(problem)
+    bits = dtype(problem.dtypes["a"]).bits
     if problem.dtypes["a"] == "f32":
-        block_m, block_n = power_of_two(m, 16, 64), power_of_two(n, 32, 64)
-        plain = _simple(m, block_m, block_n, 32, warps=4, stages=3)
-        return FrozenDict({**plain, **_PLAIN_CUDA})
-    best, least = None, math.inf
-    for candidate in _candidates(m, n, k, 256 if has_wide_unit(info) else 128):
-        if candidate[2] > 1 and splits_in_vain(problem, candidate[0], candidate[1]):
-            continue
-        cost = _cost(candidate, batch, m, n, k, wide, info.units)
-        if cost < least:
-            best, least = candidate, cost
-    assert best is not None
-    block_m, block_n, split = best
-    block_k = (64 if block_m >= 64 else 128) * (2 if wide == 8 else 1)
-    block_k = power_of_two(k, least_depth(wide), block_k)
-    large = block_m * block_n >= 128 * 256
+        blocks = power_of_two(m, 16, 64), power_of_two(n, 32, 64), 32
+        return FrozenDict({**_simple(m, blocks, warps=4, stages=3), **_PLAIN_CUDA})
+    block_m, block_n, split = min(
+        (
+            tile
+            for tile in _candidates(m, n, k, 256 if has_wide_unit(info) else 128)
+            if tile[2] == 1 or not _splits_in_vain(problem, *tile[:2])
+        ),
+        key=lambda tile: _cost(tile, problem, info.units),
+    )
+    block_k = (64 if block_m >= 64 else 128) * (2 if bits == 8 else 1)
+    block_k = power_of_two(k, _least_depth(bits), block_k)
     warps = 8 if block_m * block_n >= 128 * 128 else 4
-    staged_bytes = (block_m + block_n) * block_k * wide // 8
+    staged_bytes = (block_m + block_n) * block_k * bits // 8
     room = shared_bytes(info)
-    split = least_split(k, split, block_k)
-    config = _simple(m, block_m, block_n, block_k, warps=warps, stages=2, split=split)
+    split = _least_split(k, split, block_k)
+    config = _simple(m, (block_m, block_n, block_k), warps=warps, stages=2, split=split)
     config |= _PLAIN_CUDA
-    if descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
-        left = room - waiting_bytes(problem, info, block_m, block_n)
+    if _descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
+        left = room - _waiting_bytes(problem, info, block_m, block_n)
         if left >= 2 * staged_bytes:
             config["persistent"], room = True, left
-    config["num_stages"] = max(2, min(3 if large else 4, room // staged_bytes))
+    most = 3 if block_m * block_n >= 128 * 256 else 4
+    config["num_stages"] = max(2, min(most, room // staged_bytes))
     return FrozenDict(config)
 
 
 def _simple(
-    m: int, block_m: int, block_n: int, block_k: int, *, warps: int, stages: int, split: int = 1
+    m: int, blocks: tuple[int, int, int], *, warps: int, stages: int, split: int = 1
 ) -> dict[str, ConfigValue]:
     return {
-        "block_m": block_m,
-        "block_n": block_n,
-        "block_k": block_k,
-        "group_m": least_group(m, block_m, 8),
+        **dict(zip(("block_m", "block_n", "block_k"), blocks, strict=True)),
+        "group_m": _least_group(m, blocks[0], 8),
         "split_k": split,
         "num_warps": warps,
         "num_stages": stages,
@@ -154,26 +250,26 @@ def _simple(
 
 
 def _candidates(m: int, n: int, k: int, widest: int) -> list[tuple[int, int, int]]:
-    rows = [r for r in (16, 32, 64, 128) if r == 16 or r < 2 * m]
-    columns = [c for c in (32, 64, 128, 256) if c == 32 or (c < 2 * n and c <= widest)]
+    rows = block_sizes(m, most=128)
+    columns = block_sizes(n, least=32, most=widest)
     splits = [s for s in (1, 2, 4, 8, 16) if s == 1 or k // s >= 256]
     return [(r, c, s) for r in rows for c in columns for s in splits if not (r < 64 and c == 256)]
 
 
-def _cost(
-    tile: tuple[int, int, int], batch: int, m: int, n: int, k: int, wide: int, units: int
-) -> float:
+def _cost(tile: tuple[int, int, int], problem: Problem, units: int) -> float:
     """Return the relative time of a tile shape: waves of tiles, each limited by arithmetic or
     loads.
 
     An SM multiplies at full rate only from 128 × 256 on, and reads a fixed number of bytes per
     cycle; split-K adds a pass over float32 partial sums and a second launch."""
+    batch, m, n, k = gemm_sizes(problem)
+    bits = dtype(problem.dtypes["a"]).bits
     block_m, block_n, split = tile
     tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n) * split
     depth = k / split
     share = min(1.0, 0.45 + 0.55 * min(1.0, block_m * block_n / (128 * 256)))
-    arithmetic = max(block_m, 64) * block_n * depth / share / (4096 * 16 / wide)
-    traffic = (block_m + block_n) * depth * wide / 8 / 64
+    arithmetic = max(block_m, 64) * block_n * depth / share / (4096 * 16 / bits)
+    traffic = (block_m + block_n) * depth * bits / 8 / 64
     waves = ceil_div(tiles, units)
     # Fewer tiles than SMs leave memory channels idle.
     starving = max(1.0, 0.75 * units / tiles)
@@ -184,31 +280,24 @@ def _cost(
 
 
 def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
-    batch, m, n, k = sizes(problem)
-    wide = dtype(problem.dtypes["a"]).bits
+    batch, m, n, k = gemm_sizes(problem)
+    bits = dtype(problem.dtypes["a"]).bits
     # RDNA has no matrix unit for f32: waves of 32 lanes spill with larger tiles.
-    largest = 64 if wide == 32 and not info.arch.startswith("gfx9") else 128
+    largest = 64 if bits == 32 and not info.arch.startswith("gfx9") else 128
     block_m = power_of_two(m, 16, largest)
     block_n = power_of_two(n, 32, largest)
     # 8-bit operands that are read across k, or whose rows are not aligned, are loaded byte by byte:
     # blocks of 128 bytes of k then spill VGPRs, or SGPRs (a mask of 64 lanes takes two).
     across = problem.options["ta"] == "t" or problem.options["tb"] == "n" or k % 16
-    deepest = 64 if wide == 8 and across else 64 * 16 // max(wide, 8)
-    block_k = power_of_two(k, least_depth(wide), deepest)
+    deepest = 64 if bits == 8 and across else 64 * 16 // max(bits, 8)
+    block_k = power_of_two(k, _least_depth(bits), deepest)
     tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n)
-    split = 1
-    while tiles * split * 2 <= info.units and k // (split * 2) >= 4 * block_k and split < 16:
-        split *= 2
-    split = least_split(k, split, block_k)
-    config = _simple(m, block_m, block_n, block_k, warps=4, stages=2, split=split)
-    if block_m * block_n >= 128 * 128:
-        config["num_warps"] = 8
-    config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
-    # For the tuner only: not yet measured where they help.
-    config |= {"xcds": 1, "cache_modifier": ""}
-    if info.arch == "gfx942":
-        config["kpack"] = 1
-    return FrozenDict(config)
+    split = _least_split(k, filling_split(tiles, k, block_k, info.units), block_k)
+    warps = 8 if block_m * block_n >= 128 * 128 else 4
+    config = _simple(m, (block_m, block_n, block_k), warps=warps, stages=2, split=split)
+    # xcds and cache_modifier are for the tuner only: not yet measured where they help.
+    more: dict[str, ConfigValue] = {"xcds": 1, "cache_modifier": ""}
+    return FrozenDict(config | amd_only(info, 2, 16, 1, **more))
 
 
 def _xcds(info: DeviceInfo) -> int:
@@ -220,43 +309,37 @@ def _xcds(info: DeviceInfo) -> int:
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
     """Return all configs that the kernel can be built with for this problem, each kernel once."""
-    _, m, n, k = sizes(problem)
-    least = least_depth(dtype(problem.dtypes["a"]).bits)
-    heights = tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m)
-    parameters: dict[str, tuple[ConfigValue, ...]] = {
-        "block_m": heights,
-        "block_n": tuple(b for b in (16, 32, 64, 128, 256) if b <= 32 or b < 2 * n),
-        "block_k": tuple(b for b in (32, 64, 128, 256) if b == least or least < b < 2 * k),
-        "group_m": tuple(g for g in GROUPS if least_group(m, heights[0], g) == g),
-        "split_k": tuple(s for s in SPLITS if s == 1 or k // s >= 128),
+    _, m, n, k = gemm_sizes(problem)
+    pretransposes = can_pretranspose(problem, info)
+    parameters: Values = {
+        "block_m": block_sizes(m),
+        "block_n": block_sizes(n, always=32),
+        "block_k": block_sizes(k, least=_least_depth(dtype(problem.dtypes["a"]).bits)),
+        "group_m": tuple(g for g in _GROUPS if _least_group(m, 16, g) == g),
+        "split_k": tuple(s for s in _SPLITS if s == 1 or k // s >= 128),
     }
     if vendor_of(info.arch) == "cuda":
         parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
         parameters["persistent"] = (False, True) if level(info) >= 90 else (False,)
         # Not on AMD, whose barrier does not wait for stores: not yet shown to be safe there.
         parameters["fused_sum"] = (False, True)
-        swaps = swap_pays(
-            k_innermost(problem) if can_pretranspose(problem, info) else problem, info
-        )
+        swaps = _swap_pays(k_innermost(problem) if pretransposes else problem, info)
         parameters["swap"] = (False, True) if swaps else (False,)
         parameters["specialize"] = (False,)  # only on request: on Hopper it gains nothing
     else:
         parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
-        parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
-        parameters["xcds"] = tuple(dict.fromkeys((1, _xcds(info))))
+        more: Values = {"xcds": tuple(dict.fromkeys((1, _xcds(info))))}
         # With few rows of A every element of B is read once: .cg keeps it from evicting A.
-        parameters["cache_modifier"] = ("", ".cg") if m <= _STREAMED_ROWS else ("",)
-        if info.arch == "gfx942":
-            parameters["kpack"] = (1, 2)
-    rules = Rules(problem, info)
-    if not can_pretranspose(problem, info):
-        return Space(parameters=parameters, default=default(problem, info), forbids=rules.forbids)
-    transposed_rules = Rules(k_innermost(problem), info)
+        more["cache_modifier"] = ("", ".cg") if m <= _STREAMED_ROWS else ("",)
+        parameters |= amd_only(info, (0, 1, 2, 4), (16, 32), (1, 2), **more)
+    forbids = _Rules(problem, info).forbids
+    if pretransposes:
+        parameters["turn"] = (False, True)
+        stored, transposed = forbids, _Rules(k_innermost(problem), info).forbids
 
-    def forbids(config: Config) -> str | None:
-        return (transposed_rules if config["turn"] else rules).forbids(config)
+        def forbids(config: Config) -> str | None:
+            return (transposed if config["turn"] else stored)(config)
 
-    parameters["turn"] = (False, True)
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 
 
@@ -268,106 +351,89 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     _refuse_ignored(problem, config)
     chosen = {**_default(problem, info, pretranspose=bool(config.get("turn", True))), **config}
     if chosen.pop("turn", False):
-        return with_copies(
-            _as_stored(k_innermost(problem), chosen, info), transposed_operands(problem)
-        )
+        copies = transposed_operands(problem)
+        return with_copies(_as_stored(k_innermost(problem), chosen, info), copies)
     return _as_stored(problem, chosen, info)
 
 
 def _refuse_ignored(problem: Problem, config: Config) -> None:
     """Raise Unsupported for settings without effect: they would be measured as another kernel."""
-    if config.get("persistent"):
-        if int(config.get("split_k", 1)) > 1:
-            raise Unsupported(PERSISTENT_SPLIT)
-        if config.get("swap"):
-            raise Unsupported(PERSISTENT_SWAP)
     split, k = int(config.get("split_k", 1)), problem.dims["k"]
+    if config.get("persistent"):
+        if split > 1:
+            raise Unsupported(_PERSISTENT_SPLIT)
+        if config.get("swap"):
+            raise Unsupported(_PERSISTENT_SWAP)
     if "block_k" in config and split > 1 and slices(k, split, int(config["block_k"]))[0] == 1:
         raise Unsupported(Reason("one-slice", k=k, block_k=int(config["block_k"])))
 
 
 def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Plan:
-    from kernelmark.kernels.triton import gemm as kernels
-
     if chosen.get("persistent"):
-        if not descriptors_fit(problem, info, chosen):
+        if not _descriptors_fit(problem, info, chosen):
             raise Unsupported(Reason("descriptors-unfit", arch=info.arch))
         if chosen.get("fused_sum"):
-            raise Unsupported(NO_SLICES)
-        return Plan(calls=(_persistent(kernels, problem, chosen, info),))
+            raise Unsupported(_NO_SLICES)
+        return Plan(calls=(_persistent(problem, chosen, info),))
     if chosen.get("specialize"):
         raise Unsupported(Reason("not-persistent"))
-    _, _, _, k = sizes(problem)
+    batch, m, n, k = gemm_sizes(problem)
     split, per_part = slices(k, int(chosen["split_k"]), int(chosen["block_k"]))
     if split == 1 and chosen.get("fused_sum"):
-        raise Unsupported(NO_SLICES)
-    main = _tiles(kernels, problem, chosen, split, per_part)
+        raise Unsupported(_NO_SLICES)
+    main = _tiles(problem, chosen, split, per_part)
     if split == 1:
         return Plan(calls=(main,))
-    batch, m, n, _ = sizes(problem)
     workspace_bytes = batch * split * m * n * 4
     if chosen.get("fused_sum"):
         arrivals = batch * main.grid[0]
         return Plan(calls=(main,), workspace_bytes=workspace_bytes, zeroed_bytes=arrivals * 4)
-    return Plan(calls=(main, _reduce(kernels, problem, split)), workspace_bytes=workspace_bytes)
+    return Plan(calls=(main, _reduce(problem, split)), workspace_bytes=workspace_bytes)
 
 
 def _operands(problem: Problem) -> Arguments:
-    types = problem.dtypes
-    arguments = Arguments().pointer("a", types["a"], "a").pointer("b", types["b"], "b")
-    arguments.pointer("c", types["c"], "c").pointer("bias", types["c"], "bias")
-    return arguments.pointer("d", types["c"], "d")
+    a, b, c = (problem.dtypes[name] for name in "abc")
+    return Arguments().tensors(a=a, b=b, c=c, bias=c, d=c)
+
+
+def _factors(problem: Problem) -> dict[str, float]:
+    alpha, beta = problem.options.get("alpha", 1.0), problem.options.get("beta", 0.0)
+    return {"alpha": float(alpha), "beta": float(beta)}
 
 
 def _epilogue(problem: Problem) -> dict[str, bool | float]:
-    options = problem.options
+    factors = _factors(problem)
     return {
-        "HAS_C": float(options.get("beta", 0.0)) != 0.0,
-        "HAS_BIAS": bool(options.get("bias", False)),
-        "SCALED": float(options.get("alpha", 1.0)) != 1.0,
+        "HAS_C": factors["beta"] != 0.0,
+        "HAS_BIAS": bool(problem.options.get("bias", False)),
+        "SCALED": factors["alpha"] != 1.0,
         # Of the operands' kind: older Tritons cannot cast an integer to an 8-bit float.
         "ZERO": 0 if problem.dtypes["acc"] == "i32" else 0.0,
     }
 
 
-def _blocks(config: dict[str, Any]) -> dict[str, int]:
-    return {f"BLOCK_{x}": int(config[f"block_{x.lower()}"]) for x in "MNK"} | {
-        "GROUP_M": int(config["group_m"])
+def _common_constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
+    import triton.language as tl
+
+    return {
+        "TA": problem.options["ta"] == "t",
+        "TB": problem.options["tb"] == "t",
+        **_epilogue(problem),
+        **blocks_of(config),
+        "ACC": tl.int32 if problem.dtypes["acc"] == "i32" else tl.float32,
     }
 
 
-def _options(config: dict[str, Any]) -> dict[str, Any]:
-    names = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
-    return {name: config[name] for name in names if name in config}
+def _tiles(problem: Problem, config: dict[str, Any], split: int, per_part: int) -> Call:
+    from kernelmark.kernels.triton.gemm import gemm_tiles
 
-
-def _accumulator(problem: Problem) -> Any:
-    import triton.language as tl
-
-    return tl.int32 if problem.dtypes["acc"] == "i32" else tl.float32
-
-
-def _transposes(problem: Problem) -> dict[str, bool]:
-    return {"TA": problem.options["ta"] == "t", "TB": problem.options["tb"] == "t"}
-
-
-def _tiles(
-    kernels: Any, problem: Problem, config: dict[str, Any], split: int, per_part: int
-) -> Call:
-    batch, m, n, k = sizes(problem)
-    arguments = _operands(problem)
-    arguments.pointer("parts", problem.dtypes["acc"], WORKSPACE).pointer("arrivals", "i32", ZEROED)
-    arguments.integer("m", m).integer("n", n).integer("k", k).integer("k_split", per_part)
-    arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
-    arguments.real("beta", float(problem.options.get("beta", 0.0)))
-    blocks = _blocks(config)
-    tiles = ceil_div(m, blocks["BLOCK_M"]) * ceil_div(n, blocks["BLOCK_N"])
-    constants = {
-        **_transposes(problem),
-        **_epilogue(problem),
-        **blocks,
-        "ACC": _accumulator(problem),
-        "EVEN_K": k % blocks["BLOCK_K"] == 0,
+    batch, m, n, k = gemm_sizes(problem)
+    arguments = _operands(problem).pointer("parts", problem.dtypes["acc"], WORKSPACE)
+    arguments.pointer("arrivals", "i32", ZEROED).integers(m=m, n=n, k=k, k_split=per_part)
+    arguments.reals(**_factors(problem))
+    constants = _common_constants(problem, config)
+    constants |= {
+        "EVEN_K": k % constants["BLOCK_K"] == 0,
         "SPLIT": split > 1,
         "FUSED": split if split > 1 and config.get("fused_sum") else 0,  # slices to sum
         "SWAP": bool(config.get("swap")),
@@ -375,40 +441,32 @@ def _tiles(
         "XCDS": int(config.get("xcds", 1)),
         "CACHE": config.get("cache_modifier", ""),
     }
-    return arguments.call(kernels.gemm_tiles, constants, _options(config), (tiles, split, batch))
+    tiles = ceil_div(m, constants["BLOCK_M"]) * ceil_div(n, constants["BLOCK_N"])
+    return arguments.call(gemm_tiles, constants, compiler_options(config), (tiles, split, batch))
 
 
-def _reduce(kernels: Any, problem: Problem, split: int) -> Call:
-    batch, m, n, _ = sizes(problem)
-    types = problem.dtypes
-    arguments = Arguments().pointer("parts", types["acc"], WORKSPACE)
-    arguments.pointer("c", types["c"], "c").pointer("bias", types["c"], "bias")
-    arguments.pointer("d", types["c"], "d").integer("m", m).integer("n", n)
-    arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
-    arguments.real("beta", float(problem.options.get("beta", 0.0)))
-    block = min(_REDUCE_BLOCK, power_of_two(m * n, 128, _REDUCE_BLOCK))
+def _reduce(problem: Problem, split: int) -> Call:
+    from kernelmark.kernels.triton.gemm import gemm_reduce
+
+    batch, m, n, _ = gemm_sizes(problem)
+    c = problem.dtypes["c"]
+    arguments = Arguments().pointer("parts", problem.dtypes["acc"], WORKSPACE)
+    arguments.tensors(c=c, bias=c, d=c).integers(m=m, n=n).reals(**_factors(problem))
+    block = power_of_two(m * n, 128, _REDUCE_BLOCK)
     constants = {**_epilogue(problem), "PARTS": split, "BLOCK": block}
-    return arguments.call(
-        kernels.gemm_reduce, constants, {"num_warps": 4}, (ceil_div(m * n, block), batch, 1)
-    )
+    grid = (ceil_div(m * n, block), batch, 1)
+    return arguments.call(gemm_reduce, constants, {"num_warps": 4}, grid)
 
 
-def _persistent(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
-    batch, m, n, k = sizes(problem)
-    arguments = _operands(problem)
-    arguments.integer("m", m).integer("n", n).integer("k", k).integer("batches", batch)
-    arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
-    arguments.real("beta", float(problem.options.get("beta", 0.0)))
-    blocks = _blocks(config)
-    tiles = batch * ceil_div(m, blocks["BLOCK_M"]) * ceil_div(n, blocks["BLOCK_N"])
+def _persistent(problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
+    from kernelmark.kernels.triton.gemm import gemm_persistent
+
+    batch, m, n, k = gemm_sizes(problem)
+    arguments = _operands(problem).integers(m=m, n=n, k=k, batches=batch)
+    arguments.reals(**_factors(problem))
+    constants = _common_constants(problem, config)
+    tiles = batch * ceil_div(m, constants["BLOCK_M"]) * ceil_div(n, constants["BLOCK_N"])
     programs = min(tiles, info.units)
-    constants = {
-        **_transposes(problem),
-        **_epilogue(problem),
-        **blocks,
-        "ACC": _accumulator(problem),
-        "SPECIALIZE": bool(config.get("specialize")),
-        "HALVES": in_halves(problem),
-        "PROGRAMS": programs,
-    }
-    return arguments.call(kernels.gemm_persistent, constants, _options(config), (programs, 1, 1))
+    constants["SPECIALIZE"] = bool(config.get("specialize"))
+    constants |= {"HALVES": _in_halves(problem), "PROGRAMS": programs}
+    return arguments.call(gemm_persistent, constants, compiler_options(config), (programs, 1, 1))

@@ -1,20 +1,288 @@
-"""Launch compiled Triton kernels through kernelmark's driver: no torch, our stream and buffers."""
+"""Compile Triton kernels for an architecture, with or without that GPU, and launch them.
+
+A `Plan` has the launches that compute one problem with one config. They go through kernelmark's
+driver, on our stream and buffers, without torch.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.triton.build import Argument, Built, kernel_info
-from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan, Value
+from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import Unsupported
+from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.private import private_folder, temporary_folder
 from kernelmark.core.reason import Reason
+from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import ArgumentSet, Buffer, Stream
+from kernelmark.gpu import objects
 from kernelmark.gpu.driver import Driver, pack
+from kernelmark.gpu.rtc import vendor_of
+
+Constant = int | float | bool | str | None
+
+# Triton's names of our dtypes, as a pointer's element type.
+TRITON_TYPES = {
+    "f64": "fp64",
+    "f32": "fp32",
+    "tf32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "i8": "i8",
+    "i16": "i16",
+    "i32": "i32",
+    "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
+    "f8e4m3fnuz": "fp8e4b8",
+    "f8e5m2fnuz": "fp8e5b16",
+}
+_OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A run-time argument: `kind` is a pointer's dtype, or i32 / f32 for a number."""
+
+    name: str
+    kind: str
+    pointer: bool
+    aligned: bool = True  # the address or value is a multiple of 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A compiled kernel, for any driver."""
+
+    code: bytes
+    name: str
+    shared_bytes: int
+    threads: int
+    scratch_bytes: int  # per program
+    resources: Mapping[str, int]
+    seconds: float
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.code).hexdigest()[:16]
+
+
+def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
+    """Return the joint info of a plan's kernels, with the resources of the main one."""
+    return KernelInfo(
+        name="+".join(kernel.name for kernel in built),
+        compile_s=sum(kernel.seconds for kernel in built),
+        binary_hash="-".join(kernel.hash for kernel in built),
+        resources=main.resources,
+    )
+
+
+def target(arch: str) -> Any:
+    """Return Triton's target for an architecture."""
+    from triton.backends.compiler import GPUTarget
+
+    if vendor_of(arch) == "cuda":
+        return GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
+    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)  # lanes of a wave
+
+
+def build(
+    function: Any,
+    arguments: tuple[Argument, ...],
+    constants: Mapping[str, Constant],
+    options: Mapping[str, Constant],
+    arch: str,
+) -> Built:
+    """Return `function` compiled for `arch`; Triton has its own cache on disk."""
+    key = (arguments, tuple(sorted(constants.items())), tuple(sorted(options.items())), arch)
+    return _build(function, *key)
+
+
+@functools.lru_cache(maxsize=256)
+def _build(
+    function: Any,
+    arguments: tuple[Argument, ...],
+    constants: tuple[tuple[str, Constant], ...],
+    options: tuple[tuple[str, Constant], ...],
+    arch: str,
+) -> Built:
+    prepare_cache()
+    import triton
+
+    start = time.perf_counter()
+    try:
+        source = _source(function, arguments, dict(constants))
+        compiled = triton.compile(source, target=target(arch), options=_usable(options, arch))
+    except Exception as error:
+        raise CompileError(
+            Reason("triton-refused", kernel=function.__name__, arch=arch, error=_first(error))
+        ) from None
+    seconds = time.perf_counter() - start
+    cuda = vendor_of(arch) == "cuda"
+    code = compiled.asm["cubin" if cuda else "hsaco"]
+    metadata = compiled.metadata
+    used = dict(objects.resources(code).get(metadata.name, {}))
+    used["shared_bytes"] = metadata.shared
+    used["num_warps"] = metadata.num_warps
+    lanes = (metadata if hasattr(metadata, "warp_size") else metadata.target).warp_size
+    if getattr(metadata, "num_ctas", 1) != 1:
+        raise Unsupported(Reason("clusters-unsupported", kernel=metadata.name))
+    return Built(
+        code=code,
+        name=metadata.name,
+        shared_bytes=metadata.shared,
+        threads=metadata.num_warps * lanes,
+        scratch_bytes=int(getattr(metadata, "global_scratch_size", 0) or 0),
+        resources=used,
+        seconds=seconds,
+    )
+
+
+def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str, Constant]) -> Any:
+    from triton.compiler import ASTSource
+
+    by_name = {argument.name: argument for argument in arguments}
+    signature, fixed, attributes = {}, {}, {}
+    for index, name in enumerate(function.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            fixed[(index,)] = constants[name]
+            continue
+        argument = by_name[name]
+        kind = TRITON_TYPES.get(argument.kind, argument.kind)
+        signature[name] = f"*{kind}" if argument.pointer else kind
+        if argument.aligned:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    return ASTSource(fn=function, signature=signature, constexprs=fixed, attrs=attributes)
+
+
+def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, Constant]:
+    """Return the options that this vendor's compiler supports."""
+    amd_only = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+    cuda = vendor_of(arch) == "cuda"
+    return {
+        name: value
+        for name, value in options
+        if name in _OPTIONS and not (cuda and name in amd_only)
+    }
+
+
+def _first(error: BaseException) -> str:
+    """Return the most informative line of a Triton error: the last line of the innermost cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"[:500]
+
+
+def prepare_cache() -> None:
+    """Put Triton's cache next to kernelmark's, and pin a default that changes between Triton
+    releases."""
+    if not os.environ.get("TRITON_CACHE_DIR"):
+        os.environ["TRITON_CACHE_DIR"] = str(_cache_folder())
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def _cache_folder() -> Path:
+    """Return Triton's cache folder. Compiled launchers are loaded from it, so no other user may be
+    able to write to it."""
+    try:
+        return private_folder(cache_root() / "triton")
+    except OSError:
+        return temporary_folder() / "triton"
+
+
+WORKSPACE = "workspace"
+ZEROED = "zeroed"  # zero before the first launch, and reset to zero by every launch
+Value = str | int | float  # the name of a tensor or of a buffer of the plan, or a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One launch: a kernel, its arguments in order with their values, and its grid."""
+
+    function: Any
+    arguments: tuple[Argument, ...]
+    values: tuple[Value, ...]
+    constants: Mapping[str, Constant]
+    options: Mapping[str, Constant]
+    grid: tuple[int, int, int]
+
+    def build(self, arch: str) -> Built:
+        return build(self.function, self.arguments, self.constants, self.options, arch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Calls in order, and the bytes of the buffers that pass data between them. `main` is the call
+    that multiplies: calls before it prepare operands, calls after it sum partial results."""
+
+    calls: tuple[Call, ...]
+    main: int = 0
+    workspace_bytes: int = 0
+    zeroed_bytes: int = 0
+    named_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
+
+
+class Arguments:
+    """Collects the arguments of a call, in the kernel's order."""
+
+    def __init__(self) -> None:
+        self._arguments: list[Argument] = []
+        self._values: list[Value] = []
+
+    def _add(self, argument: Argument, value: Value) -> None:
+        self._arguments.append(argument)
+        self._values.append(value)
+
+    def tensors(self, **dtypes: str) -> Arguments:
+        """Add pointers to tensors of the problem, by name."""
+        for name, dtype in dtypes.items():
+            self.pointer(name, dtype, name)
+        return self
+
+    def pointer(self, name: str, dtype: str, tensor: str) -> Arguments:
+        """Add a pointer to a tensor, or to a buffer of the plan."""
+        self._add(Argument(name=name, kind=dtype, pointer=True), tensor)
+        return self
+
+    def integers(self, **values: int) -> Arguments:
+        for name, value in values.items():
+            kind = "i32" if abs(value) < 2**31 else "i64"
+            aligned = value % 16 == 0
+            self._add(Argument(name=name, kind=kind, pointer=False, aligned=aligned), value)
+        return self
+
+    def reals(self, **values: float) -> Arguments:
+        for name, value in values.items():
+            self._add(Argument(name=name, kind="fp32", pointer=False, aligned=False), value)
+        return self
+
+    def call(
+        self,
+        function: Any,
+        constants: Mapping[str, Constant],
+        options: Mapping[str, Constant],
+        grid: tuple[int, int, int],
+    ) -> Call:
+        return Call(
+            function=function,
+            arguments=tuple(self._arguments),
+            values=tuple(self._values),
+            constants=constants,
+            options=options,
+            grid=grid,
+        )
+
 
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _NUMBERS: dict[str, Any] = {
@@ -44,8 +312,8 @@ class TritonKernel(Kernel):
         self._owned: list[Buffer] = []
         self._modules: list[int] = []
         built = [call.build(device.info.arch) for call in plan.calls]
-        for one in built:
-            check_fits(one, device.info)
+        for kernel in built:
+            check_fits(kernel, device.info)
         try:
             self._addresses = {
                 WORKSPACE: self._own(plan.workspace_bytes),
@@ -57,15 +325,15 @@ class TritonKernel(Kernel):
                 # returns, and the launch stream does not wait for it.
                 zeroed = self._addresses[ZEROED]
                 device.driver.fill(zeroed, 0, plan.zeroed_bytes, device.stream)
-            starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
+            starters = [self._load(*pair) for pair in zip(plan.calls, built, strict=True)]
         except BaseException:
             self.close()
             raise
         self._launches = [[start(arguments) for start in starters] for arguments in sets]
-        told = kernel_info(built, built[plan.main])
+        info = kernel_info(built, built[plan.main])
         workspace_bytes = plan.workspace_bytes + sum(plan.named_bytes.values())
         self.info = dataclasses.replace(
-            told, resources={**told.resources, "workspace_bytes": workspace_bytes}
+            info, resources={**info.resources, "workspace_bytes": workspace_bytes}
         )
 
     def _own(self, nbytes: int) -> int:

@@ -8,15 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from kernelmark.backends._rules import wrong_dtypes
-from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import (
-    Arguments,
-    Call,
-    Plan,
+from kernelmark.backends.triton.configs import (
+    Values,
+    amd_only,
+    block_sizes,
+    blocks_of,
     ceil_div,
+    compiler_options,
+    dtype_reason,
     power_of_two,
     too_large_tiles,
 )
+from kernelmark.backends.triton.launch import Arguments, Call, Plan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
@@ -25,7 +28,6 @@ from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 
-_OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 _STREAMED = 1024  # elements per program of the kernels without a GEMM
 _ORDER, _OWNERS, _WIDE, _HIDDEN = "order", "owners", "both or parts", "hidden"
 
@@ -45,7 +47,6 @@ def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """Return the default config for the architecture and shape."""
     _, n, k, e, rows = _sizes(problem)
-    cuda = vendor_of(info.arch) == "cuda"
     each = ceil_div(rows, e)  # rows per expert, if evenly distributed
     block_m = power_of_two(each, 16, 128)
     # Few rows: the weights are read once with any tile, and deep tiles read them in long runs.
@@ -59,10 +60,8 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         "num_warps": 8 if block_m * block_n >= 128 * 128 else 4,
         "num_stages": 4 if block_m <= 32 else 3,
     }
-    if not cuda:
-        config |= {"num_stages": 2, "waves_per_eu": 2, "matrix_instr_nonkdim": 16}
-        if info.arch == "gfx942":
-            config["kpack"] = 1
+    if vendor_of(info.arch) == "hip":
+        config |= {"num_stages": 2, **amd_only(info, 2, 16, 1)}
     return FrozenDict(config)
 
 
@@ -70,20 +69,17 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     """Return all configs that the kernel can be built with for this problem."""
     m, n, k, _, _ = _sizes(problem)
     wide, deep = max(2 * n, k), max(n, k)
-    parameters: dict[str, tuple[ConfigValue, ...]] = {
-        # No expert has more rows than there are tokens.
-        "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m),
-        "block_n": tuple(b for b in (32, 64, 128, 256) if b == 32 or b < 2 * wide),
-        "block_k": tuple(b for b in (32, 64, 128, 256) if b == 32 or b < 2 * deep),
+    parameters: Values = {
+        "block_m": block_sizes(m),  # no expert has more rows than there are tokens
+        "block_n": block_sizes(wide, least=32),
+        "block_k": block_sizes(deep, least=32),
         "group_m": (1, 16, 32, 64),
     }
     if vendor_of(info.arch) == "cuda":
         parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5)}
     else:
         parameters |= {"num_warps": (1, 2, 4, 8), "num_stages": (2, 3)}
-        parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
-        if info.arch == "gfx942":
-            parameters["kpack"] = (1, 2)
+        parameters |= amd_only(info, (0, 1, 2, 4), (16, 32), (1, 2))
     bits = dtype(problem.dtypes["x"]).bits
 
     def forbids(config: Config) -> str | None:
@@ -95,7 +91,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """Return the launches for a config; missing values come from the default."""
     chosen: dict[str, Any] = {**default(problem, info), **config}
-    _m, n, k, e, rows = _sizes(problem)
+    _, n, k, e, rows = _sizes(problem)
     block_m = int(chosen["block_m"])
     # Each chosen expert leaves less than one block unused.
     blocks = (rows + min(rows, e) * (block_m - 1)) // block_m
@@ -123,9 +119,9 @@ def _sort(problem: Problem, block_m: int, blocks: int) -> Call:
     from kernelmark.kernels.triton.moe import moe_sort
 
     _, _, _, e, rows = _sizes(problem)
-    arguments = Arguments().pointer("ids", "i32", "ids")
+    arguments = Arguments().tensors(ids="i32")
     arguments.pointer("order", "i32", _ORDER).pointer("owners", "i32", _OWNERS)
-    arguments.integer("rows", rows).integer("experts", e).integer("blocks", blocks)
+    arguments.integers(rows=rows, experts=e, blocks=blocks)
     chunk = power_of_two(rows, 128, 4096)
     constants = {"BINS": power_of_two(e + 1, 2, 2 * e), "CHUNK": chunk, "BLOCK_M": block_m}
     warps = 4 if chunk <= 512 else 8
@@ -141,22 +137,19 @@ def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool
     kind = problem.dtypes["x"]
     wide, deep = (2 * n, k) if first else (k, n)
     arguments = Arguments().pointer("a", kind, "x" if first else _HIDDEN)
-    arguments.pointer("w", kind, "w1" if first else "w2").pointer("weights", "f32", "weights")
+    arguments.pointer("w", kind, "w1" if first else "w2").tensors(weights="f32")
     arguments.pointer("order", "i32", _ORDER).pointer("owners", "i32", _OWNERS)
     arguments.pointer("c", kind, _WIDE)
-    arguments.integer("rows", rows).integer("blocks", blocks)
-    arguments.integer("n", wide).integer("k", deep)
+    arguments.integers(rows=rows, blocks=blocks, n=wide, k=deep)
     constants: dict[str, Any] = {
         "SHARED": problem.dims["top_k"] if first else 1,
         "WEIGHTED": not first,
         "EVEN_K": deep % int(chosen["block_k"]) == 0,
         "PRECISION": "ieee",
-        **{f"BLOCK_{x}": int(chosen[f"block_{x.lower()}"]) for x in "MNK"},
-        "GROUP_M": int(chosen["group_m"]),
+        **blocks_of(chosen),
     }
-    options = {name: chosen[name] for name in _OPTIONS if name in chosen}
     grid = (blocks * ceil_div(wide, constants["BLOCK_N"]), 1, 1)
-    return arguments.call(moe_tiles, constants, options, grid)
+    return arguments.call(moe_tiles, constants, compiler_options(chosen), grid)
 
 
 def _gate(problem: Problem) -> Call:
@@ -165,7 +158,7 @@ def _gate(problem: Problem) -> Call:
     _, n, _, _, rows = _sizes(problem)
     kind = problem.dtypes["x"]
     arguments = Arguments().pointer("both", kind, _WIDE).pointer("hidden", kind, _HIDDEN)
-    arguments.integer("n", n)
+    arguments.integers(n=n)
     block = power_of_two(n, 128, _STREAMED)
     grid = (rows, ceil_div(n, block), 1)
     return arguments.call(moe_gate, {"BLOCK": block}, {"num_warps": 4}, grid)
@@ -176,8 +169,8 @@ def _sum(problem: Problem) -> Call:
 
     m, _, k, _, _ = _sizes(problem)
     kind = problem.dtypes["x"]
-    arguments = Arguments().pointer("parts", kind, _WIDE).pointer("out", kind, "out")
-    arguments.integer("k", k)
+    arguments = Arguments().pointer("parts", kind, _WIDE).tensors(out=kind)
+    arguments.integers(k=k)
     block = power_of_two(k, 128, _STREAMED)
     constants = {"TOP_K": problem.dims["top_k"], "BLOCK": block}
     grid = (m, ceil_div(k, block), 1)

@@ -1,12 +1,21 @@
-"""MLIR of the ops, generated per problem. One file per op; each defines `source`."""
+"""MLIR of the ops, generated per problem: a `Source` for each op, by its name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from kernelmark.core.registry import Registry
+from kernelmark.kernels.mlir.attention import Attention
+from kernelmark.kernels.mlir.base import Source
+from kernelmark.kernels.mlir.batched_gemm_quant import BatchedGemmQuant
+from kernelmark.kernels.mlir.conv import Conv
+from kernelmark.kernels.mlir.gemm import Copy, Gemm, GemmEpilogue
 
-if TYPE_CHECKING:
-    from kernelmark.kernels.mlir.base import Source
-
-registry: Registry[Source] = Registry("kernelmark.kernels.mlir", "source")
+SOURCES: Mapping[str, Source] = {
+    "attention": Attention(),
+    "batched_gemm": Gemm(),
+    "batched_gemm_quant": BatchedGemmQuant(),
+    "conv": Conv(),
+    "copy": Copy(),
+    "gemm": Gemm(),
+    "gemm_epilogue": GemmEpilogue(),
+}

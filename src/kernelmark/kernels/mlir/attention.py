@@ -13,18 +13,13 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import contract
-from kernelmark.kernels.mlir._matmul import refuses as refuses_types
-from kernelmark.kernels.mlir._sizes import Size
-from kernelmark.kernels.mlir.base import Form, Graph, Source, Value, affine_map, element_type
+from kernelmark.kernels.mlir.base import Form, Graph, Size, Source, Value, affine_map, element_type
+from kernelmark.kernels.mlir.gemm import contract
 from kernelmark.ops.attention import scale
 
 
 class Attention(Source):
     """softmax(scale · Q · Kᵀ + mask) · V, where groups of Q's heads share heads of K and V."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
@@ -71,6 +66,7 @@ def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
     """Return the result in the output's layout."""
     d = problem.dims
     whole = (d["batch"], d["heads_q"], d["seq_q"], d["dim_v"])
+    # The reverse of `_heads_first`, through one dim for the same reason.
     flat = graph.reshape(value, [[0, 1], [2]], (math.prod(whole[:3]), whole[3]))
     back = graph.reshape(flat, [[0, 1, 2], [3]], whole)
     return _transpose(graph, back, graph.output.dims) if whole != graph.output.dims else back
@@ -90,26 +86,19 @@ def _steps(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
     raw = contract(graph, q, k, transposed=(False, True), shape=shape, acc=acc)
     scores = _masked(graph, problem, raw)
     out = graph.empty(shape, acc)
+    # A named softmax: IREE tiles its reductions together with the elementwise part.
     soft = graph.add(
         f"linalg.softmax dimension(2) ins({scores.name} : {scores.text}) "
         f"outs({out.name} : {out.text}) -> {out.text}",
         shape,
         acc,
     )
-    weights = _cast(graph, soft, element_type(_weight_type(problem).name) or acc)
+    # Rounded before the second GEMM, which then runs on the matrix unit of the inputs' type.
+    weights = graph.convert(soft, element_type(_weight_type(problem).name) or acc, "b, i, j")
     mixed = contract(
         graph, weights, v, transposed=(False, False), shape=(heads, rows, v.dims[2]), acc=acc
     )
-    return _cast(graph, mixed, graph.output.type)
-
-
-def _cast(graph: Graph, value: Value, element: str) -> Value:
-    if value.type == element:
-        return value
-    out = graph.empty(value.dims, element)
-    return graph.each(
-        "b, i, j", [(value, "b, i, j")], (out, "b, i, j"), lambda g, s: g.cast(s[0], element)
-    )
+    return graph.convert(mixed, graph.output.type, "b, i, j")
 
 
 def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
@@ -123,6 +112,7 @@ def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
             return scaled
         hidden = _is_hidden(g, problem, rows=g.index(1), column=g.index(2))
         low = g.constant(-math.inf, acc)
+        # -inf and not a large negative number: a masked key has a weight of exactly 0.
         names = f"{hidden.name}, {low.name}, {scaled.name}"
         return g.add(f"arith.select {names} : {acc}", None, acc)
 
@@ -189,6 +179,3 @@ def _mask(graph: Graph, problem: Problem, shape: tuple[int, ...]) -> Value:
         return g.add(f"arith.xori {hidden.name}, {one.name} : i1", None, "i1")
 
     return graph.each("i, j", [], (graph.empty(shape, "i1"), "i, j"), body)
-
-
-source = Attention()

@@ -1,17 +1,125 @@
-"""Source: an op's MLIR. Graph: a builder for the text of one function."""
+"""Source: an op's MLIR. Graph: a builder for the text of one function. Size: a dynamic dim.
+
+An op's tensors and its MLIR are derived from the problem's dims by integer arithmetic. With a Size
+instead of an integer dim, the same arithmetic also records how the function computes each size from
+its arguments, so that one description of an op serves static and dynamic dims.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from kernelmark import ops
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._sizes import Size, Term, argument_shape
+
+# The name of a dim, or an arith op with its two operands.
+Term = str | tuple[str, "Term | int", "Term | int"]
+
+
+class Size(int):
+    """As an integer, the size in the measured problem; `term` is what the compiled code computes.
+
+    Equal only to a size with the same term: where the text depends on a size, as for a filter of
+    one tap, a dynamic dim takes the general form, whatever its value in this problem.
+    """
+
+    term: Term
+
+    def __new__(cls, value: int, term: Term) -> Size:
+        made = super().__new__(cls, value)
+        made.term = term
+        return made
+
+    def __add__(self, other: int) -> int:
+        return _computed("addi", self, other)
+
+    def __radd__(self, other: int) -> int:
+        return _computed("addi", other, self)
+
+    def __sub__(self, other: int) -> int:
+        return _computed("subi", self, other)
+
+    def __rsub__(self, other: int) -> int:
+        return _computed("subi", other, self)
+
+    def __mul__(self, other: int) -> int:
+        return _computed("muli", self, other)
+
+    def __rmul__(self, other: int) -> int:
+        return _computed("muli", other, self)
+
+    def __floordiv__(self, other: int) -> int:
+        return _computed("floordivsi", self, other)
+
+    def __rfloordiv__(self, other: int) -> int:
+        return _computed("floordivsi", other, self)
+
+    def __neg__(self) -> int:
+        return 0 - self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and self.term == other.term
+
+    # int defines its own, which compares values.
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.term)
+
+
+_VALUES: dict[str, Any] = {
+    "addi": int.__add__,
+    "subi": int.__sub__,
+    "muli": int.__mul__,
+    "floordivsi": int.__floordiv__,
+}
+# Neutral second operands.
+_NEUTRAL = {"addi": 0, "subi": 0, "muli": 1, "floordivsi": 1}
+
+
+def _computed(op: str, left: int, right: int) -> int:
+    if right == _NEUTRAL[op]:
+        return left
+    if op in ("addi", "muli") and left == _NEUTRAL[op]:
+        return right
+    value = _VALUES[op](int(left), int(right))
+    return Size(value, (op, _operand(left), _operand(right)))
+
+
+def _operand(size: int) -> Term | int:
+    return size.term if isinstance(size, Size) else size
+
+
+def dynamic_dims(problem: Problem) -> tuple[str, ...]:
+    """Return the dims that are also a dim of an argument, where the code reads them."""
+    tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
+    sizes = [size for one in tensors for size in argument_shape(one)]
+    found = {size.term for size in sizes if isinstance(size, Size)}
+    return tuple(name for name in problem.dims if name in found)
+
+
+def argument_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the shape of a tensor as an argument: sub-byte elements are passed as whole bytes."""
+    per_byte = 8 // min(8, spec.type.bits)
+    return (*spec.shape[:-1], spec.shape[-1] // per_byte)
+
+
+def with_dynamic(problem: Problem, names: Collection[str]) -> Problem:
+    """Return the problem with the named dims dynamic for the compiler."""
+    dims = {
+        name: Size(value, name) if name in names else value for name, value in problem.dims.items()
+    }
+    return dataclasses.replace(problem, dims=dims)
+
 
 FUNCTION = "main"
 
@@ -55,9 +163,12 @@ class Form:
 class Source(ABC):
     """One op in MLIR. The function takes the op's tensors in order, the output last."""
 
-    @abstractmethod
     def refuses(self, problem: Problem) -> str | None:
         """Return why this problem cannot be written in MLIR, or None."""
+        for name, dtype_name in problem.dtypes.items():
+            if element_type(dtype_name) is None:
+                return f"MLIR has no tensor of {dtype_name} ({name})"
+        return None
 
     @abstractmethod
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
@@ -87,6 +198,7 @@ class Value:
 
 
 def tensor_type(shape: Sequence[int], element: str) -> str:
+    # A dynamic dim is ? in the type and a value in lists of sizes.
     sizes = "".join("?x" if isinstance(size, Size) else f"{size}x" for size in shape)
     return f"tensor<{sizes}{element}>"
 
@@ -204,6 +316,7 @@ class Graph:
         return self.add(text, shape, element)
 
     def filled(self, number: float, shape: tuple[int, ...], element: str) -> Value:
+        # IREE fuses the fill into the op that accumulates: it costs no pass over memory.
         scalar, empty = self.constant(number, element), self.empty(shape, element)
         ins, outs = f"{scalar.name} : {element}", f"{empty.name} : {empty.text}"
         return self.add(f"linalg.fill ins({ins}) outs({outs}) -> {empty.text}", shape, element)
@@ -229,6 +342,7 @@ class Graph:
         """Add an op over `loops`, parallel except for those in `reduced`; `body` gets one scalar
         per operand, the output's last."""
         out_value, out_map = out
+        # All loops are parallel unless reduced: IREE may then tile and distribute any of them.
         maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in ins), out_map])
         names = [name.strip() for name in loops.split(",")]
         kinds = ", ".join('"reduction"' if n in reduced else '"parallel"' for n in names)
@@ -247,6 +361,13 @@ class Graph:
             self._lines.append(f"    linalg.yield {result.name} : {result.type}")
         self._lines.append(f"    }} -> {out_value.text}")
         return value
+
+    def convert(self, value: Value, element: str, loops: str) -> Value:
+        """Cast every element of a tensor to another type."""
+        if value.type == element:
+            return value
+        out = self.empty(value.dims, element), loops
+        return self.each(loops, [(value, loops)], out, lambda g, s: g.cast(s[0], element))
 
     @contextmanager
     def _region(self, types: Sequence[str]) -> Iterator[list[Value]]:
@@ -273,6 +394,7 @@ class Graph:
             return value
         if is_float(value.type) and is_float(element) and _BITS[value.type] == _BITS[element]:
             value = self.cast(value, "f32")  # exact; MLIR has no cast between equal widths
+        # MLIR has one op per direction, which requires that the widths differ in it.
         op = _cast_op(value.type, element)
         return self.add(f"arith.{op} {value.name} : {value.type} to {element}", None, element)
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import mx_matmul
-from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import (
     Form,
     Graph,
@@ -23,6 +21,7 @@ from kernelmark.kernels.mlir.base import (
     is_float,
     tensor_type,
 )
+from kernelmark.kernels.mlir.gemm import mx_matmul
 from kernelmark.numerics import mxfp4
 
 _FLOOR = 1e-10  # avoids a division by zero for a group of zeros, as in the op
@@ -30,9 +29,6 @@ _FLOOR = 1e-10  # avoids a division by zero for a group of zeros, as in the op
 
 class BatchedGemmQuant(Source):
     """D[i] = A[i] · B[i]ᵀ with scales."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
@@ -88,6 +84,7 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
     scales = graph.each(by_group, [(peaks, by_group)], (empty, by_group), scaled)
 
     def quantised(g: Graph, scalars: list[Value]) -> Value:
+        # The reciprocal first, then a product: the reference rounds both, so kernels have to.
         inverse = g.scalar("div", g.constant(1, "f32"), scalars[1])
         value = g.scalar("mul", g.cast(scalars[0], "f32"), inverse)
         value = g.scalar("minimum", value, g.constant(top, "f32"))
@@ -98,6 +95,7 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
 
     out = graph.empty(a.dims, b.type)
     small = graph.each(loops, [(a, loops), (scales, by_group)], (out, loops), quantised)
+    # Groups are a batch dim: IREE has no contraction that scales within its sum.
     shape = (d["batch"], groups, d["m"], d["n"])
     maps = (loops, "b, j, g, k", "b, g, i, j")
     parts = _contract(graph, small, b, maps, "b, g, i, j, k", shape)
@@ -134,6 +132,7 @@ def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
 
     def scale(g: Graph, scalars: list[Value]) -> Value:
         bits = g.add(f"arith.bitcast {scalars[0].name} : f32 to i32", None, "i32")
+        # Adding to the bits rounds the significand: from 1.75 on it carries into the exponent.
         carried = g.scalar("add", bits, g.constant(int(mxfp4.ROUND_UP), "i32"))
         exponent = g.scalar("shru", carried, g.constant(23, "i32"))
         code = g.scalar(
@@ -236,6 +235,3 @@ def _finish(graph: Graph, problem: Problem, summed: Value) -> Value:
     order = "i, b, j" if problem.options["c_order"] == "mbn" else "b, i, j"
     out = graph.empty(graph.output.dims, graph.output.type)
     return graph.each("b, i, j", operands, (out, order), body)
-
-
-source = BatchedGemmQuant()

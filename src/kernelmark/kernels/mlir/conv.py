@@ -9,8 +9,6 @@ from dataclasses import replace
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._matmul import contract
-from kernelmark.kernels.mlir._matmul import refuses as refuses_types
 from kernelmark.kernels.mlir.base import (
     Form,
     Graph,
@@ -20,14 +18,12 @@ from kernelmark.kernels.mlir.base import (
     element_type,
     tensor_type,
 )
+from kernelmark.kernels.mlir.gemm import contract
 from kernelmark.ops.conv import op, output_size
 
 
 class Conv(Source):
     """Several forms of a convolution; `form.im2col` applies to ungrouped ones."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
@@ -38,7 +34,7 @@ class Conv(Source):
             summed = _contracted(graph, problem, x)
         else:
             summed = _direct(graph, problem, x)
-        return graph.module(_rounded(graph, summed))
+        return graph.module(graph.convert(summed, graph.output.type, "a, b, c, d"))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
         """Return the bytes of the patches, if they are written to memory."""
@@ -97,6 +93,7 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     terms, filters = d["c"] // groups, d["k"] // groups
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
     w = graph.reshape(w, [[0, 1], [2]], (groups, filters, terms))
+    # A stride over single taps only drops pixels: the rest is one GEMM per image and group.
     x = _stepped(graph, x, out[2:], (d["stride_h"], d["stride_w"]))
     x = graph.reshape(x, [[0], [1], [2, 3]], (d["n"], d["c"], spots))
     x = graph.reshape(x, [[0], [1, 2], [3]], (d["n"], groups, terms, spots))
@@ -104,7 +101,8 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     loops = "n, g, i, j, k"
     maps = ", ".join(affine_map(loops, m) for m in ("g, i, k", "n, g, k, j", "n, g, i, j"))
     product = graph.named("linalg.contract", [w, x], start, before=f"indexing_maps = [{maps}]")
-    product = _rounded(graph, product)  # before the reshapes, or it becomes a separate kernel
+    # Before the reshapes, or it becomes a separate kernel.
+    product = graph.convert(product, graph.output.type, "a, b, c, d")
     product = graph.reshape(product, [[0], [1, 2], [3]], (d["n"], d["k"], spots))
     return graph.reshape(product, [[0], [1], [2, 3]], out)
 
@@ -143,6 +141,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
     def begun(groups: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Value | None:
         return graph.reshape(start, groups, shape) if start else None
 
+    # Reshapes of dense tensors cost nothing: W's taps and channels are one dim in memory.
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
     patches = x if _pointwise(problem) else _patches(graph, problem, x)
     last = len(patches.dims) - 1
@@ -151,6 +150,7 @@ def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Va
         flat = graph.reshape(patches, [[0, 1, 2], [*range(3, last + 1)]], (rows, terms))
         shape = (rows, d["k"])
         begin = begun([[0, 1, 2], [3]], shape)
+        # Filters are stored krsc, so Bᵀ is read along k as it lies in memory.
         product = contract(
             graph, flat, w, transposed=(False, True), shape=shape, acc=acc, start=begin
         )
@@ -200,6 +200,7 @@ def _padded(graph: Graph, problem: Problem, x: Value) -> Value:
         return x
     pads = [0, pad_h, pad_w, 0] if _nhwc(problem) else [0, 0, pad_h, pad_w]
     shape = tuple(size + 2 * pad for size, pad in zip(x.dims, pads, strict=True))
+    # An explicit pad: named convolutions of linalg have no padding.
     zero = graph.constant(0, x.type)
     indices = ", ".join(f"%at{i}: index" for i in range(4))
     return graph.add(
@@ -220,15 +221,3 @@ def _split(graph: Graph, value: Value, dim: int, groups: int) -> Value:
 def _regrouped(dim: int) -> list[list[int]]:
     """Return the reassociation of five dims to four that joins `dim` and the next one."""
     return [[i if i < dim else i + 1] if i != dim else [i, i + 1] for i in range(4)]
-
-
-def _rounded(graph: Graph, value: Value) -> Value:
-    element = graph.output.type
-    if value.type == element:
-        return value
-    loops = "a, b, c, d"
-    out = graph.empty(value.dims, element)
-    return graph.each(loops, [(value, loops)], (out, loops), lambda g, s: g.cast(s[0], element))
-
-
-source = Conv()

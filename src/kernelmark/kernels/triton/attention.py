@@ -38,10 +38,13 @@ def absorb(
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
     else:
         base = new_top
+    # The maximum is subtracted first: no exponential exceeds 1, so f32 cannot overflow.
     weights = tl.math.exp2(scores - base[:, None])
     shrink = tl.math.exp2(top - base)
+    # What was summed below the old maximum is brought to the new one.
     total = total * shrink + tl.sum(weights, 1)
     acc = acc * shrink[:, None]
+    # Both operands in 16 bits: matrix units do not multiply f32 by a narrower type.
     acc = tl.dot(weights.to(WEIGHT), v_tile.to(WEIGHT), acc)
     return acc, new_top, total
 
@@ -60,6 +63,7 @@ def edge_of(
     PAD_V: tl.constexpr,
 ):
     """Return the keys (as columns) and values (as rows) at `where`, zeros from `end` on."""
+    # Blocks have power-of-two sides; zeros beyond the head's dim add nothing to a dot product.
     columns = tl.arange(0, PAD_QK)
     v_columns = tl.arange(0, PAD_V)
     k_tile = tl.load(
@@ -114,6 +118,7 @@ def attention_tiles(
         # The last queries attend to most keys: start the long programs first.
         block = tl.num_programs(0) - 1 - block
     pair = tl.program_id(1)
+    # In 64 bits: the offset of a head in a large cache exceeds 2^31 elements.
     batch = (pair // heads_q).to(tl.int64)
     head = (pair % heads_q).to(tl.int64)
     q += batch * q_batch + head * q_head
@@ -130,12 +135,14 @@ def attention_tiles(
         other=0.0,
     )
     if DESCRIPTORS:
+        # TMA copies a tile by one instruction and needs no registers for its addresses.
         k_tiles = tl.make_tensor_descriptor(k, [seq_kv, DIM_QK], [k_row, 1], [BLOCK_N, PAD_QK])
         v_tiles = tl.make_tensor_descriptor(v, [seq_kv, DIM_V], [v_row, 1], [BLOCK_N, PAD_V])
     acc = tl.zeros((BLOCK_M, PAD_V), dtype=tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
     ahead = seq_kv - seq_q
+    # Keys before `whole` are seen by every query of the block: only the rest needs a mask.
     if CAUSAL:
         end = min(seq_kv, ahead + (block + 1) * BLOCK_M)
         whole = (ahead + block * BLOCK_M + 1) // BLOCK_N * BLOCK_N
@@ -149,6 +156,7 @@ def attention_tiles(
             v_tile = v_tiles.load([at, 0])
         else:
             where = (at + places).to(tl.int64)
+            # A mask that is true everywhere would still be computed in the inner loop.
             if DIM_QK == PAD_QK:
                 k_tile = tl.load(k + where[None, :] * k_row + columns[:, None])
             else:
@@ -179,6 +187,7 @@ def attention_tiles(
         if CAUSAL:
             seen = seen & (where[None, :] <= ahead + rows[:, None])
         acc, top, total = absorb(acc, top, total, x, k_tile, v_tile, scale, seen, WEIGHT, True)
+    # One division per output at the end, instead of one per block of keys.
     acc = acc / total[:, None]
     tl.store(
         o + rows[:, None].to(tl.int64) * o_row + v_columns[None, :],
@@ -228,6 +237,7 @@ def attention_split(
     head = (pair % heads_kv).to(tl.int64)
     k += batch * k_batch + head * k_head
     v += batch * v_batch + head * v_head
+    # A matrix instruction has at least 16 rows: a group's heads fill them when queries are few.
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     count = group * seq_q
     query = rows % seq_q
@@ -247,6 +257,7 @@ def attention_split(
     start = part * keys_part
     end = min(start + keys_part, seq_kv)
     ahead = seq_kv - seq_q
+    # Keys and values are read once for all heads of the group: they bound the time of a decode.
     for at in range(start, end, BLOCK_N):
         where = at + places
         k_tile, v_tile = edge_of(k, v, k_row, v_row, where, end, DIM_QK, DIM_V, PAD_QK, PAD_V)
@@ -290,6 +301,7 @@ def attention_join(
     inside = columns < DIM_V
     base = parts + (pair.to(tl.int64) * PARTS * count + row) * width
     step = count.to(tl.int64) * width
+    # Weights are relative to the overall maximum, so it is found before any part is added.
     top = tl.load(base + DIM_V)
     for part in range(1, PARTS):
         top = tl.maximum(top, tl.load(base + part * step + DIM_V))

@@ -50,6 +50,7 @@ def conv_tiles(
     GROUP_M: tl.constexpr,
 ):
     """Compute a tile of output pixels × filters of one group, which has `depth` channels."""
+    # An implicit GEMM: patches are read from X directly and never written to memory.
     row, column = tile_of(tl.program_id(0), pixels, filters, BLOCK_M, BLOCK_N, GROUP_M)
     group = tl.program_id(1)
     pixel = row * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -66,6 +67,7 @@ def conv_tiles(
         channels = channels.to(tl.int64)
     x += group.to(tl.int64) * depth * x_channel
     w += group.to(tl.int64) * filters * w_filter
+    # One code for NCHW and NHWC: the stride that is 1 is a constant, so loads along it are wide.
     first_row = out_row * STRIDE_H - PAD_H
     first_column = out_column * STRIDE_W - PAD_W
     blocks = tl.cdiv(depth, BLOCK_K)
@@ -77,6 +79,7 @@ def conv_tiles(
         tap_column = tap % TAPS_W
         in_row = first_row + tap_row * DILATION_H
         in_column = first_column + tap_column * DILATION_W
+        # A tap on padding is masked: it costs a multiplication but no memory traffic.
         inside = (pixel < pixels) & (in_row >= 0) & (in_row < height)
         inside = inside & (in_column >= 0) & (in_column < width)
         at = image * x_image + in_row * x_row + in_column * x_column

@@ -15,6 +15,7 @@ import triton.language as tl
 @triton.jit
 def tile_of(pid, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     """Return row and column of a tile, in groups of GROUP_M rows so that B stays in the L2."""
+    # Neighbours in a group share columns of B, and their rows of A are few enough to be cached.
     rows = tl.cdiv(m, BLOCK_M)
     columns = tl.cdiv(n, BLOCK_N)
     in_group = GROUP_M * columns
@@ -119,6 +120,7 @@ def gemm_tiles(
     ks = start + tl.arange(0, BLOCK_K)
     if TA:
         a_at = a + ks[None, :].to(tl.int64) * m + safe_rows[:, None]
+        # In 64 bits: BLOCK_K rows of a wide matrix may exceed 2^31 elements.
         a_step = BLOCK_K * m.to(tl.int64)
     else:
         a_at = a + safe_rows[:, None] * k + ks[None, :]
@@ -130,11 +132,13 @@ def gemm_tiles(
         b_at = b + ks[:, None].to(tl.int64) * n + safe_columns[None, :]
         b_step = BLOCK_K * n.to(tl.int64)
     if SWAP:
+        # Dᵀ has as many rows as B has columns, which fill a matrix unit of 64 rows.
         acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=ACC)
     else:
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     end = min(start + k_split, k)
     for at in range(start, end, BLOCK_K):
+        # Most k are multiples of the block: their loop computes no masks.
         if EVEN_K:
             x = tl.load(a_at)
             y = tl.load(b_at, cache_modifier=CACHE)
@@ -154,6 +158,7 @@ def gemm_tiles(
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     place = rows[:, None].to(tl.int64) * n + columns[None, :]
     if SPLIT:
+        # Slices stay in the accumulator's type: rounding each would add an error per slice.
         parts += batch * tl.num_programs(1) * m * n
         tl.store(parts + part.to(tl.int64) * m * n + place, acc, mask=inside)
     if FUSED:
@@ -225,6 +230,7 @@ def gemm_reduce(
     inside = at < size
     parts += batch * PARTS * size
     acc = tl.load(parts + at, mask=inside, other=ZERO)
+    # Unrolled: the loads of all slices are independent and in flight together.
     for part in tl.static_range(1, PARTS):
         acc += tl.load(parts + part * size + at, mask=inside, other=ZERO)
     if SCALED:
@@ -283,6 +289,7 @@ def gemm_persistent(
         b_tiles = tl.make_tensor_descriptor(b, [batches * k, n], [n, 1], [BLOCK_K, BLOCK_N])
     WIDTH: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
     d_tiles = tl.make_tensor_descriptor(d, [batches * m, n], [n, 1], [BLOCK_M, WIDTH])
+    # One program per SM: descriptors are set up once, and stores overlap the next tile's loads.
     per_batch = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     steps = tl.cdiv(k, BLOCK_K)
     for tile in tl.range(
@@ -335,3 +342,27 @@ def gemm_persistent(
             d_tiles.store([batch * m + row, column + WIDTH], right)
         else:
             d_tiles.store([batch * m + row, column], done)
+
+
+@triton.jit
+def transpose(source, target, rows, columns, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Transpose every matrix of a batch."""
+    across = tl.cdiv(columns, BLOCK_C)
+    tiles = tl.cdiv(rows, BLOCK_R) * across
+    tile = tl.program_id(0) % tiles
+    batch = (tl.program_id(0) // tiles).to(tl.int64) * rows * columns
+    row = tile // across * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tile % across * BLOCK_C + tl.arange(0, BLOCK_C)
+    # Lanes read along columns and write along rows: `values.T` exchanges them in shared memory.
+    there = batch + row[:, None].to(tl.int64) * columns + column[None, :]
+    values = tl.load(source + there, mask=(row[:, None] < rows) & (column[None, :] < columns))
+    here = batch + column[:, None].to(tl.int64) * rows + row[None, :]
+    tl.store(target + here, values.T, mask=(column[:, None] < columns) & (row[None, :] < rows))
+
+
+@triton.jit
+def upcast(source, target, count, BLOCK: tl.constexpr):
+    """Convert every element to the type of the target."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(source + at, mask=at < count)
+    tl.store(target + at, values.to(target.dtype.element_ty), mask=at < count)

@@ -38,12 +38,14 @@ def moe_sort(
         where = at + tl.arange(0, CHUNK)
         chosen = tl.load(ids + where, mask=where < rows, other=BINS - 1)
         counts += tl.histogram(chosen, BINS)
+    # Whole blocks per expert: a block multiplies by one expert's weights.
     needed = tl.where(bins < experts, (counts + BLOCK_M - 1) // BLOCK_M, 0)
     first = tl.sum(tl.where(bins < expert, needed, 0))
     end = first + tl.sum(tl.where(bins == expert, needed, 0))
     for at in range(first, end, CHUNK):
         block = at + tl.arange(0, CHUNK)
         tl.store(owners + block, tl.zeros((CHUNK,), dtype=tl.int32) + expert, mask=block < end)
+    # The grid is for the worst case of padding; blocks without an owner end at once.
     if expert == experts - 1:
         for at in range(end, blocks, CHUNK):
             block = at + tl.arange(0, CHUNK)
@@ -53,6 +55,7 @@ def moe_sort(
         where = at + tl.arange(0, CHUNK)
         chosen = tl.load(ids + where, mask=where < rows, other=BINS - 1)
         mine = (chosen == expert).to(tl.int32)
+        # A prefix sum instead of atomics: rows have the same order in every launch.
         tl.store(order + place + tl.cumsum(mine, 0) - 1, where, mask=mine != 0)
         place += tl.sum(mine)
     padding = place + tl.arange(0, BLOCK_M)
@@ -110,6 +113,7 @@ def moe_tiles(
         a_at += BLOCK_K
         w_at += BLOCK_K
     if WEIGHTED:
+        # In f32, before the result is rounded, as in vLLM's kernel.
         acc *= tl.load(weights + mine, mask=inside, other=0.0)[:, None]
     place = mine.to(tl.int64)[:, None] * n + columns[None, :]
     tl.store(c + place, acc, mask=inside[:, None] & (columns[None, :] < n))
@@ -121,6 +125,7 @@ def moe_gate(both, hidden, n, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
+    # In f32: exp of a 16-bit number in 16 bits would lose most of its digits.
     gate = tl.load(both + row * 2 * n + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(both + row * 2 * n + n + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(hidden + row * n + columns, gate / (1 + tl.exp(-gate)) * up, mask=inside)

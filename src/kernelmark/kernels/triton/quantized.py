@@ -61,6 +61,7 @@ def put(
     """Store a finished tile in D, or in this part's slice of the workspace."""
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     if SPLIT:
+        # A part is f32 and in the order of the problem: only the reduction writes D's order.
         lines = (batch * tl.num_programs(1) + tl.program_id(1)) * m + rows.to(tl.int64)
         out = acc
     else:
@@ -100,6 +101,7 @@ def int8_tiles(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
     start = tl.program_id(1) * k_split
+    # Both operands have k innermost, as 8-bit matrix instructions read them.
     ks = start + tl.arange(0, BLOCK_K)
     a_at = a + a_lines[:, None] * k + ks[None, :]
     b_at = b + b_lines[None, :] * k + ks[:, None]
@@ -114,9 +116,11 @@ def int8_tiles(
             offsets = tl.arange(0, BLOCK_K)
             x = tl.load(a_at, mask=offsets[None, :] < left, other=0)
             y = tl.load(b_at, mask=offsets[:, None] < left, other=0)
+        # Exact: the plan refuses a k for which the sum could exceed 32 bits.
         total = tl.dot(x, y, total, out_dtype=tl.int32)
         a_at += BLOCK_K
         b_at += BLOCK_K
+    # Scales are common to a row and a column, so they are applied once, after the sum.
     acc = total.to(tl.float32) * (
         tl.load(a_scale + a_lines)[:, None] * tl.load(b_scale + b_lines)[None, :]
     )
@@ -166,6 +170,7 @@ def group_tiles(
             offsets = tl.arange(0, BLOCK_K)
             x = tl.load(a_at, mask=offsets[None, :] < left, other=0.0).to(tl.float32)
             y = tl.load(b_at, mask=offsets[:, None] < left, other=0.0)
+        # A group is as long as the block: one read of A gives its maximum and its elements.
         largest = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-10)
         # Correctly rounded divisions: the same quantised elements on every device.
         scale = tl.div_rn(largest, tl.full((BLOCK_M,), LARGEST, tl.float32))
@@ -204,6 +209,7 @@ def element_codes(x, exponents):
     """Return the 4-bit codes of x[rows, groups, 32] with the exponents of its groups."""
     scaled = x * power_of(254 - exponents)[:, :, None]
     size = tl.abs(scaled)
+    # Comparisons with the midpoints of neighbours, > or >= so that ties go to the even code.
     code = (size > 0.25).to(tl.int32) + (size >= 0.75).to(tl.int32)
     code += (size > 1.25).to(tl.int32) + (size >= 1.75).to(tl.int32)
     code += (size > 2.5).to(tl.int32) + (size >= 3.5).to(tl.int32)
@@ -227,6 +233,7 @@ def decoded(packed, exponents, ROWS: tl.constexpr, DEPTH: tl.constexpr):
     DEPTH / 32]."""
     low = (packed & 15).to(tl.int32)
     high = (packed >> 4).to(tl.int32)
+    # The low half of a byte is the first element, as OCP's MX format and the libraries store it.
     codes = tl.reshape(tl.join(low, high), (ROWS, DEPTH // 32, 32))
     numbers = numbers_of(codes) * power_of(exponents.to(tl.int32))[:, :, None]
     return tl.reshape(numbers, (ROWS, DEPTH))
@@ -310,6 +317,7 @@ def mxfp4_emulated_tiles(
             packed = columns_of(a, a_lines, k, at, left, EVEN_K, BLOCK_K, 2)
             exponents = columns_of(a_scale, a_lines, k, at, left, EVEN_K, BLOCK_K, 32)
             x = decoded(packed, exponents, BLOCK_M, BLOCK_K)
+        # B is decoded again for every tile of rows: the price of a unit without this format.
         packed = columns_of(b, b_lines, k, at, left, EVEN_K, BLOCK_K, 2)
         exponents = columns_of(b_scale, b_lines, k, at, left, EVEN_K, BLOCK_K, 32)
         y = decoded(packed, exponents, BLOCK_N, BLOCK_K)
@@ -353,6 +361,7 @@ def mxfp4_native_tiles(
         if QUANTISE_A:
             codes, exponents = quantised_of(a, a_lines, k, at, left, EVEN_K, BLOCK_M, BLOCK_K)
             low, high = tl.split(tl.reshape(codes, (BLOCK_M, BLOCK_K // 2, 2)))
+            # Packed in registers, in the layout that a stored operand has.
             x = (low | (high << 4)).to(tl.uint8)
             x_scale = exponents.to(tl.uint8)
         else:
@@ -360,6 +369,7 @@ def mxfp4_native_tiles(
             x_scale = columns_of(a_scale, a_lines, k, at, left, EVEN_K, BLOCK_K, 32)
         y = columns_of(b, b_lines, k, at, left, EVEN_K, BLOCK_K, 2, DOWN=True)
         y_scale = columns_of(b_scale, b_lines, k, at, left, EVEN_K, BLOCK_K, 32)
+        # Blackwell and gfx950 take packed elements and e8m0 scales as they are stored.
         acc = tl.dot_scaled(x, x_scale, "e2m1", y, y_scale, "e2m1", acc)
     put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
 
@@ -386,6 +396,7 @@ def quantized_reduce(
     acc = tl.load(parts + at, mask=inside, other=0)
     for part in tl.static_range(1, PARTS):
         acc += tl.load(parts + part * size + at, mask=inside, other=0)
+    # Rounded before the bias is added, as without a split.
     out = acc.to(d.dtype.element_ty)
     row, column = at // n, at % n
     if HAS_BIAS:

@@ -11,8 +11,9 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given, Importer
-from kernelmark.workloads.logs import opening, reading
+from kernelmark.workloads import logs as reading
+from kernelmark.workloads import source as opening
+from kernelmark.workloads.importers import Importer, Overrides
 
 CSV = "x_val;aten-latency\n(256, 512, 64);{}\n"
 GOOGLE = '{{"context":{{"library_build_type":"x"}},"benchmarks":[{{"name":"BM/{size}/k:8",' + (
@@ -25,7 +26,7 @@ def test_a_time_that_cannot_be_is_refused(tmp_path, time):
     path = tmp_path / "gemm.csv"
     path.write_text(CSV.format(time))
     with pytest.raises(UsageError):
-        importers.read(path, Given())
+        importers.read(path, Overrides())
 
 
 @pytest.mark.parametrize(("size", "time"), [(2**64, 1), (2**48, 1), (8, 1e40), (8, "1e300")])
@@ -33,9 +34,9 @@ def test_a_size_that_cannot_be_is_refused(tmp_path, size, time):
     path = tmp_path / "out.json"
     path.write_text(GOOGLE.format(size=size, time=time))
     with pytest.raises(KernelmarkError):
-        importers.read(path, Given())
+        importers.read(path, Overrides())
     path.write_text(GOOGLE.format(size=8, time=1))
-    assert len(importers.read(path, Given()).results) == 1
+    assert len(importers.read(path, Overrides()).results) == 1
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,12 @@ def test_what_a_reader_did_not_foresee_is_a_sentence(tmp_path, monkeypatch, erro
     path = tmp_path / "out.json"
     path.write_text(GOOGLE.format(size=8, time=1))
 
-    def fail(self: Importer, path: object, given: object) -> None:
+    def fail(self: Importer, file: object) -> None:
         raise error
 
-    monkeypatch.setattr(type(importers.named("googlebench")), "read", fail)
+    monkeypatch.setattr(type(importers.registry.find("googlebench")), "rows", fail)
     with pytest.raises(UsageError) as refused:
-        importers.read(path, Given())
+        importers.read(path, Overrides())
     assert refused.value.__cause__ is error
 
 
@@ -88,7 +89,7 @@ def bomb(path: Path, head: bytes) -> str:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda path: importers.read(Path(path), Given()),
+        lambda path: importers.read(Path(path), Overrides()),
         lambda path: reading.read([path]),
         simulate.read,
     ],

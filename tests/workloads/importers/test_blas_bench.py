@@ -8,7 +8,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 
 ROCBLAS = "transA,transB,M,N,K,alpha,lda,beta,ldb,ldc,ldd,batch_count"
 PERF = ",cold_iters,hot_iters,rocblas-Gflops,us\n"
@@ -26,7 +26,7 @@ def results(tmp_path):
     def call(text: str):
         path = Path(tmp_path) / "out.txt"
         path.write_text(text)
-        return importers.read(path, Given()).results
+        return importers.read(path, Overrides()).results
 
     return call
 

@@ -10,7 +10,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 
 LOG = """some line
 AUTOTUNE mm(512x1024, 1024x2048)
@@ -45,7 +45,7 @@ def read(tmp_path, text, name="run.log"):
     importer = importers.recognized(path)
     assert importer is not None
     assert importer.name == "inductor"
-    return importers.read(path, Given()).results
+    return importers.read(path, Overrides()).results
 
 
 def test_every_choice_of_a_log(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 
 FORWARD = "16-32-30-3x5-64-32-15-8-1x2-1x2-1x1-0-NCHW-FP16-F"
 BACKWARD = "64-32-15-3x5-16-32-30-8-1x2-1x2-1x1-0-NCHW-FP16-B"
@@ -20,7 +20,7 @@ def read(tmp_path, text, name="gfx90a68.HIP.3_2_0.ufdb.txt"):
     importer = importers.recognized(path)
     assert importer is not None
     assert importer.name == "miopen-find-db"
-    return importers.read(path, Given()).results
+    return importers.read(path, Overrides()).results
 
 
 def test_every_solver_is_a_case(tmp_path):

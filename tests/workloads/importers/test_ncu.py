@@ -7,7 +7,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 
 PREAMBLE = """\
 ==PROF== Connected to process 42 (/home/me/app)
@@ -62,7 +62,7 @@ def read(tmp_path):
     def read(text, given=None):
         path = tmp_path / "ncu.csv"
         path.write_text(text)
-        return importers.read(path, given or Given())
+        return importers.read(path, given or Overrides())
 
     return read
 
@@ -187,7 +187,7 @@ def test_a_last_line_without_an_end_is_doubtful(read):
 
 def test_several_devices_are_not_one(read):
     with pytest.raises(UsageError):
-        read(raw(), Given(device="cuda:0"))
+        read(raw(), Overrides(device="cuda:0"))
 
 
 def test_a_byte_order_mark_changes_nothing(read):

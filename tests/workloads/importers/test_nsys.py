@@ -9,7 +9,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 
 ADD = "void add<float, (int)4>(float *, int)"
 STARTED = 1_763_236_800
@@ -101,21 +101,21 @@ def export(tmp_path):
 def series(path):
     return sorted(
         (one.device, [round(1e9 * s) for block in one.measurement.blocks for s in block.samples_s])
-        for one in importers.read(path, Given()).results
+        for one in importers.read(path, Overrides()).results
     )
 
 
 def test_an_export_has_the_launches_of_its_trace(export, report):
     assert series(export()) == series(report(trace())) == SERIES
     keys = [
-        {one.case.id for one in importers.read(p, Given()).results}
+        {one.case.id for one in importers.read(p, Overrides()).results}
         for p in (export(), report(trace()))
     ]
     assert keys[0] == keys[1]
 
 
 def test_an_export_says_when_and_on_what(export):
-    found = importers.read(export(), Given())
+    found = importers.read(export(), Overrides())
     assert found.run.started == pytest.approx(STARTED)
     assert {one.arch for one in found.results} == {"sm_90"}
     assert [device.model for device in found.run.environment.devices] == ["NVIDIA H200"] * 2
@@ -134,7 +134,7 @@ def test_reports_one_after_the_other(report):
 
 
 def test_a_summary_has_means_and_no_samples(report):
-    found = importers.read(report(NOTICE + SUMMARY), Given()).results
+    found = importers.read(report(NOTICE + SUMMARY), Overrides()).results
     assert [one.measurement.median_s for one in found] == pytest.approx([1.45e-6, 5e-7])
     assert all(Reason("no-dispersion") in one.measurement.warnings for one in found)
     assert found[0].measurement.also == pytest.approx(
@@ -147,13 +147,15 @@ def test_a_summary_by_launch_shape(report):
     text = SUMMARY.replace(",Name", ",GridXYZ,BlockXYZ,Name")
     text = text.replace(',"void', ',   8    1    1, 256    1    1,"void')
     text = text.replace(",mul", ",   9    1    1, 256    1    1,mul")
-    found = importers.read(report(text), Given()).results
+    found = importers.read(report(text), Overrides()).results
     assert [one.case.problem.dims["grid_x"] for one in found] == [8, 9]
 
 
 def test_a_summary_of_2020(report):
     head = '"Time(%)","Total Time (ns)","Instances","Average","Minimum","Maximum","Name"'
-    found = importers.read(report(f'{head}\n100.0,600,2,300.0,200,400,"add"\n'), Given()).results
+    found = importers.read(
+        report(f'{head}\n100.0,600,2,300.0,200,400,"add"\n'), Overrides()
+    ).results
     assert [one.measurement.median_s for one in found] == pytest.approx([3e-7])
 
 
@@ -174,18 +176,17 @@ GRAPHS = "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEG
 
 def test_the_share_of_graphs_is_told(export):
     path = export(GRAPHS, "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 6300)")
-    found = importers.read(path, Given()).results
-    told = importers.unnamed(found)
+    found = importers.read(path, Overrides()).results
+    (told,) = importers.notes(found)
     assert (told.code, told.fields["share"]) == ("graphs-untraced", 0.5)
-    assert importers.notes(found) == [told]
-    assert not importers.notes(importers.read(export(GRAPHS), Given()).results)
+    assert not importers.notes(importers.read(export(GRAPHS), Overrides()).results)
     with pytest.raises(NothingToDo):
         importers.read(
             export(
                 *(GRAPHS, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL"),
                 "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 6300)",
             ),
-            Given(),
+            Overrides(),
         )
 
 
@@ -205,7 +206,7 @@ def test_the_share_of_graphs_is_told(export):
 )
 def test_an_export_that_does_not_say_all_is_refused(export, statement):
     with pytest.raises(KernelmarkError) as refused:
-        importers.read(export(statement), Given())
+        importers.read(export(statement), Overrides())
     assert refused.value.hint
 
 
@@ -224,13 +225,13 @@ def test_an_export_that_does_not_say_all_is_refused(export, statement):
 )
 def test_a_report_that_does_not_say_all_is_refused(report, text):
     with pytest.raises(KernelmarkError) as refused:
-        importers.read(report(text), Given(), "nsys")
+        importers.read(report(text), Overrides(), "nsys")
     assert refused.value.hint
 
 
 def test_several_devices_are_not_one(export):
     with pytest.raises(UsageError):
-        importers.read(export(), Given(device="cuda:0"))
+        importers.read(export(), Overrides(device="cuda:0"))
 
 
 def test_a_summary_of_mpi_events_is_refused(report):
@@ -238,12 +239,12 @@ def test_a_summary_of_mpi_events_is_refused(report):
     text = SUMMARY.replace(",Name", ",Source,Name").replace(',"void', ',p2p,"void')
     text = text.replace(",mul", ",collectives,mul")
     with pytest.raises(KernelmarkError):
-        importers.read(report(text), Given())
-    found = importers.read(report(NOTICE + text + "\n" + NOTICE + SUMMARY), Given()).results
+        importers.read(report(text), Overrides())
+    found = importers.read(report(NOTICE + text + "\n" + NOTICE + SUMMARY), Overrides()).results
     assert [one.measurement.median_s for one in found] == pytest.approx([1.45e-6, 5e-7])
 
 
 @pytest.mark.parametrize("text", [trace(), SUMMARY])
 def test_two_tables_of_one_report_are_refused(report, text):
     with pytest.raises(UsageError):
-        importers.read(report(f"{text}\n{text}"), Given())
+        importers.read(report(f"{text}\n{text}"), Overrides())

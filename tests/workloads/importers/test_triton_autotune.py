@@ -10,7 +10,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 
 COMMON = {"num_ctas": 1, "maxnreg": None, "pre_hook": None, "ir_override": None}
 
@@ -39,7 +39,7 @@ def path(tmp_path):
 
 
 def test_every_config_is_a_case_of_one_problem(path):
-    found = importers.read(path, Given()).results
+    found = importers.read(path, Overrides()).results
     assert {one.case.problem.key for one in found} == {
         "triton_matmul_kernel key=512 key_2=1024 key_3=f16 key_4=f16"
     }
@@ -54,14 +54,14 @@ def test_every_config_is_a_case_of_one_problem(path):
 def test_results_of_an_unknown_problem_are_refused(path, key):
     path.write_text(json.dumps(FILE | {"key": key}))
     with pytest.raises(UsageError):
-        importers.read(path, Given())
+        importers.read(path, Overrides())
 
 
 @pytest.mark.parametrize("name", ["ir_override", "num_consumer_groups"])
 def test_configs_that_differ_in_any_setting_stay_different(path, name):
     timed = [[config(16, 4, **{name: value}), 1.0] for value in ("a", "b")]
     path.write_text(json.dumps(FILE | {"configs_timings": timed}))
-    assert len(importers.read(path, Given()).results) == 2
+    assert len(importers.read(path, Overrides()).results) == 2
     assert simulate.read(path).points.names == (name,)
 
 
@@ -86,7 +86,7 @@ def test_a_measured_space(path):
 def test_what_is_none_is_refused(tmp_path, broken):
     file = tmp_path / "k.autotune.json"
     file.write_text(json.dumps(broken))
-    for read in (lambda: importers.read(file, Given()), lambda: simulate.read(file)):
+    for read in (lambda: importers.read(file, Overrides()), lambda: simulate.read(file)):
         with pytest.raises(UsageError):
             read()
 
@@ -104,4 +104,4 @@ def test_a_time_that_cannot_be_is_a_failure_in_a_space(tmp_path, time_ms):
 def test_a_time_of_too_many_digits_is_refused(path):
     path.write_text(json.dumps(FILE | {"configs_timings": [[config(16, 4), [10**400]]]}))
     with pytest.raises(UsageError):
-        importers.read(path, Given())
+        importers.read(path, Overrides())

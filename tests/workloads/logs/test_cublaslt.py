@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
-from kernelmark.workloads.logs.base import BadLine, Given
-from kernelmark.workloads.logs.formats.cublaslt import reader
+from kernelmark.workloads.calls import LogOptions
+from kernelmark.workloads.fields import BadLine
+from kernelmark.workloads.formats.cublaslt import readers
 
 START = "[2026-01-31 10:20:30][cublasLt][812]"
 PLAIN = {
@@ -166,10 +167,10 @@ def test_pointers_alone_are_no_calls(read):
 def test_a_damaged_line_is_read_or_refused(place, inserted):
     text = line().encode()
     for damaged in (text[:place], text[:place] + inserted + text[place + len(inserted) :]):
-        part = reader.part(damaged)
+        part = readers[0].part(damaged)
         if part is not None and part[0]:
             try:
-                calls = list(reader.calls(part[0], part[1], Given()))
+                calls = list(readers[0].calls(part[0], part[1], LogOptions()))
             except (BadLine, UsageError):
                 continue
             assert len(calls) == 1

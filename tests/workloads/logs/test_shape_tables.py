@@ -8,7 +8,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.workloads import workload
 from kernelmark.workloads.logs import recognized
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises_with
 
 SEED = "source,op,suite_or_tag,dtype,acc_dtype,out_dtype,M,N,K,transA,transB,batch_count,note\n"
 HEADS = (
@@ -89,11 +89,10 @@ def test_counts(read, told, name):
     assert [call.count for call in reading.workload.calls] == [7]
     reading = read(f"m,n,k,{name}\n5,48,32,7\n5,48,33,0\n5,48,34,-1\n5,48,35,2.5\n")
     assert reading.workload.total == 7
-    assert [(line, why.root.code) for line, why in told(reading)] == [
-        (3, "not-possible"),
-        (4, "size-negative"),
-        (5, "size-not-whole"),
-    ]
+    values = {3: "count=0", 4: "-1", 5: "2.5"}
+    assert {line: values[line] in why for line, why in told(reading)} == dict.fromkeys(values, True)
+    spreadsheet = "m,n,k,count\n5.0,48.0,32.0,7.0\n"
+    assert keys(read(spreadsheet)) == keys(read("m,n,k\n5,48,32\n"))
 
 
 def test_attention(read, told):
@@ -109,7 +108,8 @@ def test_attention(read, told):
         "attention batch=2 heads_q=20 heads_kv=20 seq_q=77 seq_kv=1024 dim_qk=64 dim_v=32 "
         "q=f8e4m3fnuz kv=f8e4m3fnuz o=bf16 acc=f32 causal=yes scale=auto layout=bhsd",
     ]
-    assert told(reading) == [(4, Reason("call-no-op", kind="backward pass", name="attention_bwd"))]
+    ((line, why),) = told(reading)
+    assert (line, "attention_bwd" in why) == (4, True)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_a_table_of_a_document(read, told):
 
 
 def test_a_sentence_is_no_header(read):
-    with raises_code(UsageError, "log-without-calls"):
+    with raises_with(UsageError):
         read("sizes: m = 5, n = 48 and k\n5 48 32\n", "x.txt")
-    with raises_code(UsageError, "log-without-calls"):
+    with raises_with(UsageError):
         read("the letters m n k stand for sizes.\nand so on\n", "x.txt")
 
 
@@ -177,11 +177,8 @@ def test_convolutions(read, told):
         "conv n=2 c=1280 h=34 w=34 k=1280 r=3 s=3 stride_h=1 stride_w=1 pad_h=0 pad_w=0 "
         "dilation_h=1 dilation_w=1 groups=1 x=f16 y=f16 acc=f32 layout=nhwc": ("layout",),
     }
-    assert told(reading) == [
-        (4, Reason("call-no-op", kind="backward pass", name="conv2d_wrw")),
-        (6, Reason("call-output", given=(31, 32), computed=(32, 32))),
-        (7, Reason("cell-not-one-of", name="layout", given="chwn", known=("nchw", "nhwc"))),
-    ]
+    values = {4: "conv2d_wrw", 6: "(31, 32), computed is (32, 32)", 7: "chwn"}
+    assert {line: values[line] in why for line, why in told(reading)} == dict.fromkeys(values, True)
 
 
 @pytest.mark.parametrize(
@@ -231,18 +228,24 @@ def test_a_workload_file_is_a_list_with_its_counts(read, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ["op,dtype,batch_shape,normalized_shape,eps", "M,N,dtype", "m,M,n,k", "heads,seq"]
+    "header", ["op,dtype,batch_shape,normalized_shape,eps", "M,N,dtype", "heads,seq"]
 )
 def test_columns_of_nothing_known_are_listed(read, header):
     cells = ",".join("4" for _ in header.split(","))
-    with raises_code(UsageError, "log-columns", columns=header.split(","), more=0) as refused:
+    with raises_with(UsageError, *header.split(",")) as refused:
         read(f"# sizes\n{header}\n{cells}\n", "x.csv")
     hint = refused.value.hint or ""
     assert all(words in hint for words in ("M,N,K", "heads,seqlen,head_dim", "N,C,H,W,K,R,S"))
 
 
+def test_a_column_that_occurs_twice_is_refused(read):
+    with raises_with(UsageError, "'m'", "twice"):
+        read("m,M,n,k\n5,5,48,32\n", "x.csv")
+    assert read("m,n,k,note,note\n5,48,32,a,b\n", "x.csv").workload.total == 1
+
+
 def test_columns_without_rows_are_no_problems(read):
-    with raises_code(UsageError, "log-without-rows"):
+    with raises_with(UsageError):
         read("M,N,K\n", "x.csv")
 
 

@@ -9,7 +9,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import logs
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises_with
 
 KEY = [512, 1024, 2048, "torch.bfloat16", "torch.bfloat16", "torch.float32"]
 
@@ -41,19 +41,19 @@ def test_named_values_are_a_problem(file, key, names, problem):
 
 
 @pytest.mark.parametrize(
-    ("key", "names", "code"),
+    ("key", "names", "value"),
     [
-        (KEY, "", "tuned-key-names"),
-        (KEY, "gemm m,n", "tuned-key-names"),  # a size has no name
-        (KEY, "gemm m,n,k", "tuned-key-dtypes"),  # two dtypes without names
-        (KEY[:3], "gemm m,n,k,a", "tuned-key-names"),
-        (KEY, "gemm m,n,k,a,b,c tb", "problem-not-name-value"),
-        (KEY, "nothing m,n,k,a,b,c", "unknown-name"),
-        (["torch.bfloat16"], "gemm m", "log-broken"),
-        ([], "gemm m,n,k", "call-lacks"),
-        ([[1], 2, 3], "gemm m,n,k", "call-unknown"),
+        (KEY, "", 6),
+        (KEY, "gemm m,n", 2),  # a size has no name
+        (KEY, "gemm m,n,k", "bf16, f32"),  # two dtypes without names
+        (KEY[:3], "gemm m,n,k,a", 4),
+        (KEY, "gemm m,n,k,a,b,c tb", "'tb'"),
+        (KEY, "nothing m,n,k,a,b,c", "nothing"),
+        (["torch.bfloat16"], "gemm m", ""),
+        ([], "gemm m,n,k", "key"),
+        ([[1], 2, 3], "gemm m,n,k", "[1]"),
     ],
 )
-def test_what_has_no_names_is_refused(file, key, names, code):
-    with raises_code(UsageError, code):
+def test_what_has_no_names_is_refused(file, key, names, value):
+    with raises_with(UsageError, value):
         logs.read([file(key)], key=names)

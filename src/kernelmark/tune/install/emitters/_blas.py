@@ -7,7 +7,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install.emitters.base import Fields, Unfit
 from kernelmark.tune.records.outcome import Outcome
-from kernelmark.workloads.logs.blas import fields_of
+from kernelmark.workloads.blas import fields_of
 
 _GEMMS = ("gemm", "batched_gemm")
 # Parts of solution names by hipBLASLt's scale mode: a scalar for each of A and B, or a vector.

@@ -30,7 +30,7 @@ from kernelmark.tune.install.emitters.base import (
     solution_index,
 )
 from kernelmark.tune.records.outcome import Outcome
-from kernelmark.workloads.logs.blas_words import number_text
+from kernelmark.workloads.blas import number_text
 
 _SHAPE = ("transA", "transB", "M", "N", "batch_count", "K", "alpha", "beta", "lda", "ldb", "ldc")
 _STRIDES = ("stride_a", "stride_b", "stride_c")

@@ -48,10 +48,11 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.timing import MOST_S, Timing
 from kernelmark.stats.interval import measured_interval
+from kernelmark.workloads import formats
 from kernelmark.workloads.fields import BadLine, Fields, check_columns
-from kernelmark.workloads.formats import importers as registry
 from kernelmark.workloads.source import opened
 
+registry = formats.importers
 CUT = "the file was cut: give it whole, or without that line"
 EACH_TABLE = "import each table in a file of its own"
 _HEAD_BYTES = 16384
@@ -482,6 +483,8 @@ def _left_out(rows: Sequence[ResultRow]) -> Reason:
 
 
 def _measurement(rows: Sequence[ResultRow], method: str, left_out: Reason) -> Measurement | None:
+    from kernelmark.stats.interval import measured_interval
+
     blocks = tuple(
         Block(process=i, allocation=0, samples_s=times)
         for i, times in enumerate(filter(None, map(_times, rows)))

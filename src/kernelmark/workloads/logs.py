@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.workloads import formats
 from kernelmark.workloads import source as files
 from kernelmark.workloads import workload as workload_file
 from kernelmark.workloads.calls import LogOptions, LogReader, Remark, header
@@ -31,10 +32,10 @@ from kernelmark.workloads.counting import (
     impossible,
     once_each,
 )
-from kernelmark.workloads.formats import logs as registry
 from kernelmark.workloads.source import Continued, Folded, Source
 from kernelmark.workloads.workload import Call, Workload
 
+registry = formats.logs
 _HEAD = 1 << 16
 _INPUTS = "inputs.json"
 _MAY_BE_CUT = "line {}: the file ends without a line end: if it is truncated, so may be this call"

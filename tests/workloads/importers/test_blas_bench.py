@@ -117,3 +117,24 @@ def test_a_table_of_output_types_alone_is_no_product_of_ours(results, prefix):
     (one,) = results(f"{prefix}{head}    T,N,48,5,32,1,32,0,32,48,48,f32_r,f32_r,1,7\n")
     assert one.case.problem.op == "blas_matmul"
     assert one.case.problem.dims == {"m": 48, "n": 5, "k": 32}
+
+
+def test_the_time_of_the_cpu_is_not_that_of_the_gpu(results):
+    """Before b520bc83 both columns were named us."""
+    head = f"{ROCBLAS},rocblas-Gflops,us,CPU-Gflops,us,norm-error\n"
+    (found,) = results(f"{head}N,T,48,5,32,1,48,0,5,48,48,1,2,53.5,1,26840,0\n")
+    assert found.measurement.median_s == pytest.approx(53.5e-6)
+    with pytest.raises(UsageError):
+        results(f"{ROCBLAS},us,rocblas-Gflops,us\nN,T,48,5,32,1,48,0,5,48,48,1,7,2,8\n")
+
+
+def test_solutions_of_one_table_are_several_configs(results):
+    head = LT.replace("transA", "sol_idx_global,transA", 1)
+    text = "".join(
+        f"{head},hipblaslt-Gflops,us\n{index},{LT_ROW},1,{us}\n" for index, us in ((7, 20), (8, 120))
+    )
+    found = results(text)
+    assert [dict(one.case.config) for one in found] == [
+        {"solution_index": 7},
+        {"solution_index": 8},
+    ]

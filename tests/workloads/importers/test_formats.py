@@ -600,6 +600,16 @@ def test_any_json_value_in_any_place_is_read_or_refused(tmp_path, name, whole, d
         importers.read(tmp_path / name, Overrides(), form)
 
 
+def test_a_fit_of_the_complexity_is_no_failure(read):
+    fits = [
+        {"name": f"BM_a_{fit}", "run_name": "BM_a", "run_type": "aggregate", "aggregate_name": fit}
+        for fit in ("BigO", "RMS")
+    ]
+    document = google_times(5.0)
+    document["benchmarks"] += fits
+    assert [one.status for one in read("out.json", document).results] == [Status.OK]
+
+
 def googled(*names):
     runs = [{"name": one, "run_name": one, "real_time": 1, "time_unit": "ns"} for one in names]
     return {"context": {"library_build_type": "release"}, "benchmarks": runs}

@@ -318,5 +318,6 @@ def test_numbers_in_a_log_are_no_list(read, told):
 @pytest.mark.parametrize("text", ["5,48,32\n", "M,N,K\n5,48,32\n", "heads,seq,dim\n2,16,64\n"])
 def test_a_list_that_names_no_dtype_is_told_to_be_bf16(read, text):
     assert len(read(text).inputs[0].notes) == 1
+    assert "batch,M,N,K" in read("1,5,48,32\n", dtype="bf16").inputs[0].notes[0]
     assert not read(text, dtype="bf16").inputs[0].notes
     assert not read("M,N,K,dtype\n5,48,32,fp16\n").inputs[0].notes

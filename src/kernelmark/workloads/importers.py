@@ -483,7 +483,6 @@ def _left_out(rows: Sequence[ResultRow]) -> Reason:
 
 
 def _measurement(rows: Sequence[ResultRow], method: str, left_out: Reason) -> Measurement | None:
-    from kernelmark.stats.interval import measured_interval
 
     blocks = tuple(
         Block(process=i, allocation=0, samples_s=times)

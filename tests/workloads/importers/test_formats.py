@@ -532,14 +532,6 @@ def test_files_that_were_shortened_are_still_known(name, head):
     assert known == [name]
 
 
-def test_every_importer_has_its_files_name():
-    for name in importers.registry.names():
-        importer = importers.registry.find(name)
-        assert importer.name == name
-        assert importer.summary
-        assert not importer.recognizes("x.json", b'{"kernelmark":"results"')
-
-
 texts = st.text(max_size=12)
 
 

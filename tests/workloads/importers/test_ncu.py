@@ -188,8 +188,3 @@ def test_a_last_line_without_an_end_is_doubtful(read):
 def test_several_devices_are_not_one(read):
     with pytest.raises(UsageError):
         read(raw(), Overrides(device="cuda:0"))
-
-
-def test_a_byte_order_mark_changes_nothing(read):
-    plain, marked = read(raw()), read("\ufeff" + raw())
-    assert [one.measurement for one in marked.results] == [one.measurement for one in plain.results]

@@ -287,13 +287,6 @@ def test_json_has_the_problems_of_its_csv(document, tmp_path):
     assert {(one.device, one.arch) for one in found} == {("unknown", "gfx942")}
 
 
-def test_json_with_a_byte_order_mark_is_the_same(document):
-    path = document(process([dispatch(*row) for row in LAUNCHES]))
-    expected = series(path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert series(path) == expected
-
-
 def test_json_of_several_agents_and_processes(document):
     one = dispatch(*LAUNCHES[0])
     other = dispatch(*LAUNCHES[0], node=5)
@@ -331,13 +324,6 @@ def test_json_that_does_not_say_all_is_refused(document, broken):
     broken(told)
     with pytest.raises(KernelmarkError):
         importers.read(document(told), Overrides())
-
-
-def test_json_that_was_cut_is_refused(document):
-    path = document(process([dispatch(*row) for row in LAUNCHES]))
-    path.write_text(path.read_text()[:-40])
-    with pytest.raises(KernelmarkError):
-        importers.read(path, Overrides())
 
 
 def test_a_view_that_does_not_end_is_refused(tmp_path):

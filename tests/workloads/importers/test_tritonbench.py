@@ -90,12 +90,6 @@ def test_json_without_latencies_or_cut_is_refused(read, text):
         read("out.json", text)
 
 
-def test_a_time_that_cannot_be_is_refused(read):
-    key = "tritonbench_gemm_fwd[x_(256, 512, 64)-aten]_latency"
-    with pytest.raises(UsageError):
-        read("out.json", json.dumps(METRICS | {key: "1e40"}))
-
-
 @pytest.mark.parametrize("time", ["0,012", "12.0us", "1.2.3"])
 def test_a_number_that_cannot_be_read_is_no_failure(read, time):
     for name, text in (("gemm.csv", CSV), ("out.json", json.dumps(METRICS))):
@@ -106,8 +100,3 @@ def test_a_number_that_cannot_be_read_is_no_failure(read, time):
 def test_two_tables_in_one_file_are_refused(read):
     with raises_with(UsageError, 1 + len(CSV.splitlines())):
         read("gemm.csv", CSV + CSV)
-
-
-def test_a_byte_order_mark_changes_nothing(read):
-    text = json.dumps(METRICS)
-    assert told(read("out.json", "\ufeff" + text)) == told(read("out.json", text))

@@ -312,10 +312,3 @@ def test_skips_are_ordered_and_grouped_the_rarest_first():
     groups = skips.groups()
     assert [(group.reason, group.count) for group in groups] == [("one", 1), ("many", 5)]
     assert [skip.line for skip in groups[1].first] == [1, 2, 4]
-
-
-@pytest.mark.parametrize("name", logs.registry.names())
-def test_every_format_says_its_name(name):
-    reader = logs.registry.find(name)
-    assert reader.name == name
-    assert reader.summary

@@ -63,14 +63,6 @@ def test_a_file_without_calls(read, tmp_path, text, form, value, hint):
     assert hint in (refused.value.hint or "")
 
 
-def test_what_is_not_there_or_no_file(tmp_path):
-    for place in (tmp_path / "none", tmp_path):
-        with raises_with(UsageError, str(place)) as refused:
-            logs.read([str(place)])
-        assert refused.value.hint
-    assert f"{tmp_path}/*" in (refused.value.hint or "")
-
-
 def test_what_may_not_be_read(tmp_path):
     (tmp_path / "a").touch(mode=0o000)
     mine = [] if os.geteuid() == 0 else [tmp_path / "a"]

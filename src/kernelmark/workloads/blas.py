@@ -180,11 +180,7 @@ def call(given: Mapping[str, str], arch: str = "", *, harmless: Container[str] =
     lost += _of_epilogue(fields)
     if fields["compute_type"] in _ROUNDED_INPUTS:
         lost.append("compute_type")
-    lost += [
-        name
-        for name, text in fields.items()
-        if name not in _READ and name not in harmless and text.lower() not in _NO
-    ]
+    lost += [name for name in fields if name not in harmless and _may_change(name, fields)]
     kept = FrozenDict({name: fields[name] for name in BLAS_FIELDS if fields.get(name)})
     count = _whole(fields, "call_count", "1")
     return Call(problem=problem, count=count, blas=kept, lost=tuple(dict.fromkeys(lost)))
@@ -217,6 +213,18 @@ def fields_of(problem: Problem) -> FrozenDict[str]:
         fields["bias_type"] = fields["d_type"]
     _complete(fields)
     return FrozenDict({name: fields[name] for name in BLAS_FIELDS if name in fields})
+
+
+def _may_change(name: str, fields: Mapping[str, str]) -> bool:
+    """Return whether an unknown field may change what is computed."""
+    text = fields[name]
+    if name in _READ or text.lower() in _NO:
+        return False
+    if name.startswith(("scaleABlock", "scaleBBlock")):  # the size of blocks that share a scale
+        return fields[name[:6]] != "0"
+    if name in ("compute_input_typeA", "compute_input_typeB"):
+        return text != fields[f"{name[-1].lower()}_type"]
+    return True
 
 
 def _normal(given: Mapping[str, str]) -> dict[str, str]:

@@ -130,10 +130,8 @@ def test_the_time_of_the_cpu_is_not_that_of_the_gpu(results):
 
 def test_solutions_of_one_table_are_several_configs(results):
     head = LT.replace("transA", "sol_idx_global,transA", 1)
-    text = "".join(
-        f"{head},hipblaslt-Gflops,us\n{index},{LT_ROW},1,{us}\n"
-        for index, us in ((7, 20), (8, 120))
-    )
+    rows = ((7, 20), (8, 120))
+    text = "".join(f"{head},hipblaslt-Gflops,us\n{i},{LT_ROW},1,{us}\n" for i, us in rows)
     found = results(text)
     assert [dict(one.case.config) for one in found] == [
         {"solution_index": 7},

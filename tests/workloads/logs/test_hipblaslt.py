@@ -188,9 +188,7 @@ def test_a_broken_line_is_told_with_its_number(read, told, line, values):
     assert reading.workload.total == 2
 
 
-@pytest.mark.parametrize(
-    "option", ["-b 4", "--compute_input_typeA f8_r", "--scaleABlockRowSize 32"]
-)
+@pytest.mark.parametrize("option", ["-b 4", "--compute_input_typeA f8_r", "--amaxScaleA"])
 def test_an_unknown_option_is_lost(read, option):
     (call,) = read(f"{BENCH} {option} -v 1 --initialization hpl\n").workload.calls
     assert call.lost == (option.split()[0].strip("-"),)

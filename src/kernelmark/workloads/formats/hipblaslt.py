@@ -69,7 +69,16 @@ _MEASURED = (
 MEASURED_COLUMNS = frozenset(
     (
         *(*_MEASURED, "hot_iters", "lowest-median-freq", "median-freq_0", "median-MCLK"),
-        *("CPU-Gflops", "CPU-us", "norm_error", "norm_error_1", "atol", "rtol", "kernel"),
+        *(
+            "CPU-Gflops",
+            "CPU-us",
+            "gcnArchName",
+            "norm_error",
+            "norm_error_1",
+            "atol",
+            "rtol",
+            "kernel",
+        ),
     )
 )
 # Columns that make a call more than a plain GEMM, unless they are 0, none or empty.

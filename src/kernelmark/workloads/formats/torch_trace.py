@@ -16,6 +16,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import shlex
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -398,10 +399,8 @@ class TraceTimes(Importer):
             if source.complaint:
                 raise UsageError(source.complaint, hint="copy it again")
         if not launches:
-            raise NothingToDo(
-                "the file has no kernels",
-                hint=f"its ops are a workload: kmark import {file.path} --workload DIR",
-            )
+            command = f"kmark import {shlex.quote(str(file.path))} --workload DIR"
+            raise NothingToDo("the file has no kernels", hint=f"its ops are a workload: {command}")
         yield from launches.rows()
 
 

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable
+from kernelmark.core.reason import Reason
 
 _CHUNK = 1 << 22
 _PACKED = 1 << 12
@@ -115,12 +116,13 @@ def opened(place: str) -> Iterator[Source]:
             yield Source(place, file)
     except FileNotFoundError:
         raise UsageError(
-            f"{place} does not exist",
+            Reason("file-missing", file=place),
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         ) from None
     except IsADirectoryError:
         raise UsageError(
-            f"{place} is a folder", hint=f"name the files in it: {place.rstrip('/')}/*"
+            Reason("file-is-folder", file=place),
+            hint=f"name the files in it: {place.rstrip('/')}/*",
         ) from None
     except OSError as error:
         raise UsageError(

@@ -26,9 +26,16 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.timing import Cache, Timer, Timing
-from kernelmark.workloads import blas, commands
-from kernelmark.workloads.calls import NOTHING, BlasTable, LogOptions, LogReader, Part, RowReader
-from kernelmark.workloads.commands import HARMLESS
+from kernelmark.workloads import blas, calls
+from kernelmark.workloads.calls import (
+    HARMLESS,
+    NOTHING,
+    BlasTable,
+    LogOptions,
+    LogReader,
+    Part,
+    RowReader,
+)
 from kernelmark.workloads.fields import BadLine, Fields, check_columns
 from kernelmark.workloads.formats import cublaslt
 from kernelmark.workloads.importers import (
@@ -111,7 +118,7 @@ class Hipblaslt(LogReader):
         # Test the most frequent prefixes first: this runs for a million lines.
         first = line[:1]
         if first == b"h" and line.startswith(_COMMAND):
-            return "bench", commands.without_solution(line), 1
+            return "bench", calls.without_solution(line), 1
         if first == b"-" and line.startswith(_MAPS):
             return _profile(line)
         if first == b"[" and line.find(_TRACED, 0, _PREFIX) >= 0:
@@ -125,7 +132,7 @@ class Hipblaslt(LogReader):
         if (at := line.find(_COMMAND)) >= 0:
             if line.startswith(b"#"):
                 return None
-            return "bench", commands.without_solution(line[at:]), commands.count_before(line, at)
+            return "bench", calls.without_solution(line[at:]), calls.count_before(line, at)
         if (at := line.find(b"{")) >= 0 and b"transA" in line:
             other = line.startswith(b"#") or b"TunableOp_" in line[:at]
             return None if other or b"rocblas_function" in line else _profile(line[at:])
@@ -142,10 +149,10 @@ class Hipblaslt(LogReader):
         if kind == "cut":
             raise BadLine("is cut: it lacks the closing brace")
         if kind == "bench":
-            pairs = commands.options(text.partition(" ")[2])
+            pairs = calls.options(text.partition(" ")[2])
         else:
-            pairs = commands.entries(text if "}" in text else text + "}")
-        for fields in commands.calls_of(pairs):
+            pairs = calls.entries(text if "}" in text else text + "}")
+        for fields in calls.calls_of(pairs):
             yield blas.call(_checked(fields, kind), options.arch, harmless=HARMLESS)
 
     def table(self, line: bytes, file: str) -> RowReader | None:
@@ -182,9 +189,9 @@ def _any_order(line: bytes) -> Part:
     if b"}" not in line:
         return "cut", b"", 1
     kind = "extended" if _KERNEL in line else "profile"
-    part, count = commands.cut(line, _COUNT)
+    part, count = calls.cut(line, _COUNT)
     for name in (_INDEX, b"solution_Name:", b"solution_name:", _KERNEL):
-        part, _ = commands.cut(part, name)
+        part, _ = calls.cut(part, name)
     if not count:
         return kind, part, 1
     return (kind, part, int(count)) if count.isdigit() and len(count) < 18 else (kind, line, 1)

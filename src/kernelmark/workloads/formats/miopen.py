@@ -33,7 +33,7 @@ from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.ops.conv import output_size
-from kernelmark.workloads import commands
+from kernelmark.workloads import calls
 from kernelmark.workloads.calls import LogOptions, LogReader, Part
 from kernelmark.workloads.fields import BadLine, parse_number, parse_whole, unexpected
 from kernelmark.workloads.importers import CUT, Importer, ResultFile, ResultRow, problem_of
@@ -111,7 +111,7 @@ class Miopen(LogReader):
         driver, _, rest = part.decode("utf-8", "replace").partition(" ")
         if driver not in _DTYPES:
             raise BadLine(f"is a MIOpenDriver command ({driver[:24]}), which no op computes")
-        fields = next(commands.calls_of(commands.options(rest)))
+        fields = next(calls.calls_of(calls.options(rest)))
         if kind != "typed":
             _refuse_cut(fields)
         _refuse_others(fields)

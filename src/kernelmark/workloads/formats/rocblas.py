@@ -12,9 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelmark.core.formats import FormatFacts
-from kernelmark.workloads import blas, commands
-from kernelmark.workloads.calls import NOTHING, BlasTable, LogOptions, LogReader, Part, RowReader
-from kernelmark.workloads.commands import HARMLESS
+from kernelmark.workloads import blas, calls
+from kernelmark.workloads.calls import (
+    HARMLESS,
+    NOTHING,
+    BlasTable,
+    LogOptions,
+    LogReader,
+    Part,
+    RowReader,
+)
 from kernelmark.workloads.fields import BadLine
 from kernelmark.workloads.formats.hipblaslt import MEASURED_COLUMNS
 from kernelmark.workloads.workload import Call
@@ -54,7 +61,7 @@ class Rocblas(LogReader):
                 return None
             if _GEMM not in line:
                 return NOTHING
-            return "bench", commands.without_solution(line[at:]), commands.count_before(line, at)
+            return "bench", calls.without_solution(line[at:]), calls.count_before(line, at)
         if _FUNCTION in line and b"{" in line:
             return _profile(line) if _GEMM in line else NOTHING
         if line.startswith(b"rocblas_") and b"," in line:
@@ -71,11 +78,9 @@ class Rocblas(LogReader):
         if kind == "trace":
             yield blas.call(_typed(_traced(text)), options.arch, harmless=HARMLESS)
             return
-        if kind == "bench":
-            pairs = commands.options(text.partition(" ")[2])
-        else:
-            pairs = commands.entries(text)
-        for fields in commands.calls_of(pairs):
+        is_command = kind == "bench"
+        pairs = calls.options(text.partition(" ")[2]) if is_command else calls.entries(text)
+        for fields in calls.calls_of(pairs):
             yield blas.call(_typed(fields), options.arch, harmless=HARMLESS)
 
     def table(self, line: bytes, file: str) -> RowReader | None:
@@ -88,8 +93,8 @@ class Rocblas(LogReader):
 def _profile(line: bytes) -> Part | None:
     if line[:1] == b"#":
         return None
-    part, count = commands.cut(line, b"call_count:")
-    part, _ = commands.cut(part, b"solution_index:")
+    part, count = calls.cut(line, b"call_count:")
+    part, _ = calls.cut(part, b"solution_index:")
     good = count.isdigit() and len(count) < 18
     return ("profile", part, int(count)) if good else ("profile", line, 1)
 

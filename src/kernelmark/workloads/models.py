@@ -13,6 +13,7 @@ import difflib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.reason import Reason
@@ -57,7 +58,7 @@ class Model:
 
 # From the published config.json files of the models, each row checked in two or more sources.
 # Mixtral 8x22B has the vocabulary of its Instruct release, the one that is served.
-# name: hidden, heads, kv_heads, mlp, vocab; heads have 128 elements
+_DENSE_NAMES = ("hidden", "heads", "kv_heads", "mlp", "vocab")
 _DENSE = {
     "llama-2-13b": (5120, 40, 40, 13824, 32000),
     "llama-2-70b": (8192, 64, 8, 28672, 32000),
@@ -67,7 +68,7 @@ _DENSE = {
     "qwen3-8b": (4096, 32, 8, 12288, 151936),
     "qwen3-32b": (5120, 64, 8, 25600, 151936),
 }
-# name: hidden, heads, kv_heads, vocab, experts, top_k, expert_mlp
+_MIXTURE_NAMES = ("hidden", "heads", "kv_heads", "vocab", "experts", "top_k", "expert_mlp")
 _MIXTURES = {
     "mixtral-8x7b": (4096, 32, 8, 32000, 8, 2, 14336),
     "mixtral-8x22b": (6144, 48, 8, 32768, 8, 2, 16384),
@@ -104,15 +105,14 @@ _DEEPSEEK = Model(
     rope_dim=64,
     value_dim=128,
 )
-_NAMES = ("hidden", "heads", "kv_heads")
-_DENSE_NAMES = (*_NAMES, "mlp", "vocab")
-_MIXTURE_NAMES = (*_NAMES, "vocab", "experts", "top_k", "expert_mlp")
 
 
 def _table() -> Iterator[Model]:
-    for rows, names in ((_DENSE, _DENSE_NAMES), (_MIXTURES, _MIXTURE_NAMES)):
+    plain = Model(name="", hidden=0, heads=0, kv_heads=0, head_dim=128, vocab=0)
+    for names, rows in ((_DENSE_NAMES, _DENSE), (_MIXTURE_NAMES, _MIXTURES)):
         for name, sizes in rows.items():
-            yield Model(name=name, head_dim=128, **dict(zip(names, sizes, strict=True)))
+            changed: dict[str, Any] = dict(zip(names, sizes, strict=True))
+            yield dataclasses.replace(plain, name=name, **changed)
     for name in ("deepseek-v3", "deepseek-r1"):
         yield dataclasses.replace(_DEEPSEEK, name=name)
     for name, experts in (("gpt-oss-20b", 32), ("gpt-oss-120b", 128)):

@@ -283,12 +283,12 @@ def notes(results: Iterable[Result]) -> list[Reason]:
     without a name in it, and times that were dropped."""
     noted = [r for r in results if any(reason.code in _NOTED for reason in _reasons(r))]
     pairs = [(result, reason) for result in noted for reason in _reasons(result)]
-    found = []
+    collected = []
     for result, reason in pairs:
         if reason.code == "may-be-cut":
-            found.append(Reason("doubt-of", cause=reason, **_shown(result)))
+            collected.append(Reason("doubt-of", cause=reason, **_shown(result)))
             break
-    found += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
+    collected += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
     cases = tuple(
         Reason("times-dropped-of", count=int(reason.fields["count"]), **_shown(result))
         for result, reason in pairs
@@ -296,8 +296,8 @@ def notes(results: Iterable[Result]) -> list[Reason]:
     )
     if cases:
         count, more = sum(case.fields["count"] for case in cases), len(cases[_MOST_CASES:])
-        found.append(Reason("times-dropped", count=count, cases=cases[:_MOST_CASES], more=more))
-    return found
+        collected.append(Reason("times-dropped", count=count, cases=cases[:_MOST_CASES], more=more))
+    return collected
 
 
 def _shown(result: Result) -> dict[str, str]:

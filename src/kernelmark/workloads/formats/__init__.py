@@ -46,7 +46,7 @@ class Formats(Generic[F]):
         for name in modules:
             module = importlib.import_module(f"{__name__}.{name}")
             formats += getattr(module, self._attribute, ())
-        return {one.name: one for one in sorted(formats, key=lambda one: one.name)}
+        return {item.name: item for item in sorted(formats, key=lambda item: item.name)}
 
     def names(self) -> list[str]:
         """Return the names of all formats, sorted."""

@@ -55,9 +55,9 @@ class AiterCsv(LogReader):
     def table(self, line: bytes, file: str) -> RowReader | None:
         written = line.strip().decode("utf-8", "replace").split(",")
         columns = [name.upper() if name.upper() in _ALL_SIZES else name for name in written]
-        found = set(columns)
-        named = found <= _ALL_SIZES and _NAMED.search(PurePath(file).name.lower())
-        if not set(_SIZES) <= found or not (_OWN & found or named):
+        names = set(columns)
+        named = names <= _ALL_SIZES and _NAMED.search(PurePath(file).name.lower())
+        if not set(_SIZES) <= names or not (_OWN & names or named):
             return None
         return _Rows(columns, file)
 
@@ -112,10 +112,10 @@ class _Rows(Table):
 
     def _arch(self, cells: Fields, options: LogOptions) -> str:
         """Return the architecture of a row; raise BadLine if it is not the given one."""
-        asked = options.arch.partition(":")[0]
-        arch = cells.get("gfx") or asked
-        if asked and arch != asked:
-            raise BadLine(f"is of {arch[:24]}, not of {asked}")
+        wished = options.arch.partition(":")[0]
+        arch = cells.get("gfx") or wished
+        if wished and arch != wished:
+            raise BadLine(f"is of {arch[:24]}, not of {wished}")
         if cells.get("gfx"):
             self._archs[arch] = None
         return arch

@@ -92,11 +92,11 @@ class Cublaslt(LogReader):
     def part(self, line: bytes) -> Part | None:
         if _LIBRARY not in line or line[:1] == b"#":
             return None
-        found = _TRACED.search(line)
-        if found is None:
+        match = _TRACED.search(line)
+        if match is None:
             return NOTHING
         # A null pointer means that there is no C; other pointers differ in every line.
-        return "trace", _POINTER.sub(b"=0X1", _ALGO.sub(b"", line[found.end() :])).strip(), 1
+        return "trace", _POINTER.sub(b"=0X1", _ALGO.sub(b"", line[match.end() :])).strip(), 1
 
     def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
         text = part.decode("utf-8", "replace")
@@ -108,34 +108,34 @@ class Cublaslt(LogReader):
             _LETTERS.get(name, name): value for name, value in compute.items()
         }
         stored = [_by_columns(matrix, i, compute) for i, matrix in enumerate(matrices)]
-        found = blas_fields(stored, compute) | _scales(compute)
+        fields = blas_fields(stored, compute) | _scales(compute)
         lost = []
         has_c = f"C={_NULL} " not in text
         beta = factors["beta"] if has_c else "0"
         if beta == "?":  # in device memory
             beta, lost = "0", ["beta"]
-        found |= {"beta": beta, **_bias(compute, found, lost)}
+        fields |= {"beta": beta, **_bias(compute, fields, lost)}
         if compute.get("fastAccumulationFlag", "0") != "0":
             lost.append("fast_accumulation")
         # R_8F_E4M3 is unambiguous: no architecture is needed.
-        call = blas.call(found)
+        call = blas.call(fields)
         yield dataclasses.replace(call, lost=(*call.lost, *lost))
 
 
 def _by_columns(matrix: Description, index: int, compute: Description) -> Description:
     """Return a matrix in column-major form; a row-major one becomes its transpose."""
     _check(matrix, _MATRIX)
-    found = {_MATRIX[name]: value for name, value in matrix.items()}
-    if found.get("batch_count", "1") != "1":
-        found.setdefault("batch_stride", "0")
-    order = found.pop("order", "ORDER_COL")
+    fields = {_MATRIX[name]: value for name, value in matrix.items()}
+    if fields.get("batch_count", "1") != "1":
+        fields.setdefault("batch_stride", "0")
+    order = fields.pop("order", "ORDER_COL")
     if order == "ORDER_COL":
-        return found
+        return fields
     letter = ("transA", "transB", "", "")[index]
     if order != "ORDER_ROW" or not letter or compute[letter] not in _FLIPPED:
         raise BadLine(f"the order {order[:24]} of {'ABCD'[index]} is not supported")
     compute[letter] = _FLIPPED[compute[letter]]
-    return found | {"rows": found.get("cols", ""), "cols": found.get("rows", "")}
+    return fields | {"rows": fields.get("cols", ""), "cols": fields.get("rows", "")}
 
 
 def _check(description: Description, known: Container[str]) -> None:
@@ -145,28 +145,28 @@ def _check(description: Description, known: Container[str]) -> None:
 
 
 def _scales(compute: Description) -> dict[str, str]:
-    found = {}
+    fields = {}
     for ours, theirs in _SCALES.items():
         mode = compute.get(f"{theirs}Mode", "SCALAR_32F")
         if mode not in _MODES and not _BLOCKS.match(mode):
             raise BadLine(f"unknown scale mode {mode[:24]!r}")
         if f"{theirs}Pointer" in compute:
-            found[ours] = _MODES.get(mode, "3")
+            fields[ours] = _MODES.get(mode, "3")
     if "amaxDPointer" in compute:
-        found["amaxD"] = "1"
-    return found
+        fields["amaxD"] = "1"
+    return fields
 
 
-def _bias(compute: Description, found: Mapping[str, str], lost: list[str]) -> dict[str, str]:
+def _bias(compute: Description, fields: Mapping[str, str], lost: list[str]) -> dict[str, str]:
     """Return the type of the bias, if it is logged: the default is that of D, except for GEMMs of
     8-bit types."""
-    if found.get("bias_vector") != "1":
+    if fields.get("bias_vector") != "1":
         return {}
     if (number := compute.get("biasDataType", "-1")) != "-1":
         if number not in _BIAS_TYPES:
             raise BadLine(f"unknown bias type {number[:12]!r}")
         return {"bias_type": _BIAS_TYPES[number]}
-    if found["a_type"] in (*_F8, "i8_r") and found["d_type"] not in ("f16_r", "bf16_r"):
+    if fields["a_type"] in (*_F8, "i8_r") and fields["d_type"] not in ("f16_r", "bf16_r"):
         lost.append("bias_type")
     return {}
 
@@ -186,7 +186,7 @@ def descriptions(text: str) -> tuple[list[Description], Description, Description
 def blas_fields(matrices: list[Description], compute: Description) -> dict[str, str]:
     """Return the BLAS fields of a call with column-major matrices, by the names of hipBLASLt."""
     a, b, _, d = matrices
-    found = {
+    fields = {
         "transA": compute.get("transA", ""),
         "transB": compute.get("transB", ""),
         "m": d.get("rows", ""),
@@ -196,18 +196,18 @@ def blas_fields(matrices: list[Description], compute: Description) -> dict[str, 
         "compute_type": _compute_type(compute.get("computeType", "")),
         "scale_type": _TYPES.get(compute.get("scaleType", ""), ""),
     }
-    shapes = _shape(a, found["transA"]), _shape(b, found["transB"])
-    if shapes != ((found["m"], found["k"]), (found["k"], found["n"])):
-        every = (*shapes, (found["m"], found["n"]))
+    shapes = _shape(a, fields["transA"]), _shape(b, fields["transB"])
+    if shapes != ((fields["m"], fields["k"]), (fields["k"], fields["n"])):
+        every = (*shapes, (fields["m"], fields["n"]))
         shown = ", ".join(f"{rows[:24]}×{columns[:24]}" for rows, columns in every)
         raise BadLine(f"has shapes that do not fit: {shown}")
     for name, matrix in zip("abcd", matrices, strict=True):
         kind = matrix.get("type", "")
         # Some versions log an invalid type for a C that is not used.
-        found[f"{name}_type"] = "" if (name, kind) == ("c", "Invalid") else _type(kind)
-        found[f"ld{name}"] = matrix.get("ld", "")
-        found[f"stride_{name}"] = matrix.get("batch_stride", "")
-    return found | _epilogue(compute.get("epilogue", "EPILOGUE_DEFAULT"))
+        fields[f"{name}_type"] = "" if (name, kind) == ("c", "Invalid") else _type(kind)
+        fields[f"ld{name}"] = matrix.get("ld", "")
+        fields[f"stride_{name}"] = matrix.get("batch_stride", "")
+    return fields | _epilogue(compute.get("epilogue", "EPILOGUE_DEFAULT"))
 
 
 def _shape(matrix: Description, letter: str | None) -> tuple[str, str]:
@@ -234,16 +234,16 @@ def _epilogue(text: str) -> dict[str, str]:
     words = text.removeprefix("EPILOGUE_").split("_")
     if not text or not _EPILOGUE.issuperset(words):
         raise BadLine(f"unknown epilogue {text[:40]!r}")
-    found = {}
+    fields = {}
     if activations := [word.lower() for word in words if word in _ACTIVATIONS]:
-        found["activation_type"] = activations[0]
+        fields["activation_type"] = activations[0]
     if "BIAS" in words:
-        found["bias_vector"] = "1"
+        fields["bias_vector"] = "1"
     if "AUX" in words:
-        found["use_e"] = "1"
+        fields["use_e"] = "1"
     if any(word in _GRADIENTS for word in words):
-        found["gradient"] = "1"
-    return found
+        fields["gradient"] = "1"
+    return fields
 
 
 def _pairs(text: str) -> Description:

@@ -157,10 +157,10 @@ class Hipblaslt(LogReader):
 
     def table(self, line: bytes, file: str) -> RowReader | None:
         columns = _RANK.sub(b"", line, count=1).strip().decode("utf-8", "replace").split(",")
-        found = set(columns)
-        if _GFLOPS in found:  # M, N and K in 2022; in other tables, those of rocblas-gemm-tune
-            found |= {name.lower() for name in columns}
-        if not found >= _TABLE or not _OWN & found:
+        names = set(columns)
+        if _GFLOPS in names:  # M, N and K in 2022; in other tables, those of rocblas-gemm-tune
+            names |= {name.lower() for name in columns}
+        if not names >= _TABLE or not _OWN & names:
             return None
         return BlasTable(columns, MEASURED_COLUMNS | HARMLESS)
 
@@ -222,25 +222,25 @@ def _traced(text: str) -> dict[str, str]:
     for name, matrix in zip("ABCD", matrices, strict=True):
         if (order := matrix.get("order", "col")) != "col":
             raise BadLine(f"the order {order[:24]} of {name} is not supported")
-    found = cublaslt.blas_fields(matrices, compute)
-    found |= {name: factors[name] for name in ("alpha", "beta") if name in factors}
+    fields = cublaslt.blas_fields(matrices, compute)
+    fields |= {name: factors[name] for name in ("alpha", "beta") if name in factors}
     if "alphaVector" in factors:
-        found["scaleAlpha_vector"] = "1"
-    return found
+        fields["scaleAlpha_vector"] = "1"
+    return fields
 
 
-def _checked(found: dict[str, str], kind: str) -> dict[str, str]:
+def _checked(fields: dict[str, str], kind: str) -> dict[str, str]:
     """Return the fields with types and bias filled in. Command lines written by people may give one
     precision for all types; logs never do. Maps of PyTorch do not log `bias_vector`: with a bias,
     they have its type and no beta."""
     if kind != "bench":
-        bias = "bias_type" in found and "beta" not in found and "bias_vector" not in found
-        return found | {"bias_vector": "1"} if bias else found
-    precision = found.get("precision") or found.get("r")
+        bias = "bias_type" in fields and "beta" not in fields and "bias_vector" not in fields
+        return fields | {"bias_vector": "1"} if bias else fields
+    precision = fields.get("precision") or fields.get("r")
     if not precision:
-        return found
+        return fields
     types = {f"{name}_type": precision for name in "abcd"}
-    return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | found
+    return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | fields
 
 
 class HipblasltBench(Importer):

@@ -94,20 +94,20 @@ class InductorLog(LogReader):
 
 def _call_of(block: str, options: LogOptions) -> Call:
     """Return the call of a block whose name, strides and dtypes are joined to one line."""
-    found = _JOINED_BLOCK.match(block)
-    if found is None:
+    match = _JOINED_BLOCK.match(block)
+    if match is None:
         raise BadLine("cannot be read: an AUTOTUNE block")
-    name, texts = found[1], found[2].split(", ")
+    name, texts = match[1], match[2].split(", ")
     if name not in _OPS:
         raise BadLine(f"unknown operation {name[:40]!r}")
     if not all(map(_SIZES.match, texts)):
-        raise BadLine(f"cannot be read: sizes {found[2][:60]!r}")
+        raise BadLine(f"cannot be read: sizes {match[2][:60]!r}")
     dims = [[int(size) for size in text.split("x")] if text else [] for text in texts]
-    types = found[4].split(", ") if found[4] else [options.dtype] * len(dims)
+    types = match[4].split(", ") if match[4] else [options.dtype] * len(dims)
     if not types[0]:
         raise BadLine(NO_DTYPE)
-    strides = _strides(found[3] or "", dims)
-    if len(types) != len(dims) or (found[3] and len(strides) != len(dims)):
+    strides = _strides(match[3] or "", dims)
+    if len(types) != len(dims) or (match[3] and len(strides) != len(dims)):
         raise BadLine("has strides or dtypes that do not fit its shapes")
     op, lost, values = _OPS[name], [], [""] * 6
     if name == "scaled_mm":  # the output's type is not in the block
@@ -123,10 +123,12 @@ def _call_of(block: str, options: LogOptions) -> Call:
 
 
 def _strides(text: str, dims: Sequence[list[int]]) -> list[list[int]]:
-    found = [[int(step) for step in steps.split(", ") if step] for steps in _STRIDES.findall(text)]
-    if found and [len(steps) for steps in found] != [len(sizes) for sizes in dims]:
+    strides = [
+        [int(step) for step in steps.split(", ") if step] for steps in _STRIDES.findall(text)
+    ]
+    if strides and [len(steps) for steps in strides] != [len(sizes) for sizes in dims]:
         raise BadLine("has strides or dtypes that do not fit its shapes")
-    return found
+    return strides
 
 
 class InductorTimes(Importer):

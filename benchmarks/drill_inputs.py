@@ -44,8 +44,8 @@ from kernelmark.tune.install import tensile_logic as tensile
 from kernelmark.tune.install.emitters.base import text_at
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
-from kernelmark.workloads.logs import reading
+from kernelmark.workloads import logs as reading
+from kernelmark.workloads.importers import Overrides
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent / "results" / "damaged_files.json"
@@ -170,7 +170,10 @@ def _is_possible(reader: str, path: Path) -> bool:
         return all(map(is_time, drill_own.OWN[name][2](path) or ()))
     if kind == "times":
         importers.recognized(path)
-        return _possible_results(importers.registry.get(name).read(path, Given()))
+        try:
+            return _possible_results(importers.read(path, Overrides(), name))
+        except KernelmarkError as error:
+            raise error.__cause__ or error from None
     if kind == "calls":
         form = name.replace("_", "-")
         calls = reading.read([str(path)], form=form, key=_KEY).workload.calls

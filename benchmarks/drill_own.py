@@ -19,7 +19,7 @@ from kernelmark.tune.plans import planfile
 from kernelmark.tune.records.journal import Header, Journal, Trial
 from kernelmark.tune.records.journal import read as read_journal
 from kernelmark.workloads import importers, suites, workload
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 from kernelmark_dev.tuning import fake_plans
 
 _TABLE = "index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok\n"
@@ -86,7 +86,7 @@ def _write_results(path: Path) -> None:
     """A results file of our own, made from one of another tool."""
     other = path.with_name("rocblas-gemm.csv")
     other.write_text(_TABLE)
-    found = importers.read(other, Given())
+    found = importers.read(other, Overrides())
     run = Run(id="drill", started=1.0, environment=Environment(), cases=len(found.results))
     document = codec.to_document(ResultSet(run=run, results=(*found.results, _MICRO)))
     path.write_text(json.dumps(document, indent=1))

@@ -11,7 +11,7 @@ from pathlib import Path
 from drill_own import OWN
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
-from kernelmark.workloads.logs.reading import registry as log_formats
+from kernelmark.workloads.logs import registry as log_formats
 from kernelmark_dev import logs
 
 _BENCH = "transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,"
@@ -333,8 +333,8 @@ def readers() -> list[str]:
     """Every reader that is registered, and those of kernelmark's own files."""
     return [
         *(f"own {name}" for name in OWN),
-        *(f"times {name}" for name in importers.registry.names()),
-        *(f"calls {name}" for name in log_formats.names()),
+        *(f"times {name.replace('-', '_')}" for name in importers.registry.names()),
+        *(f"calls {name.replace('-', '_')}" for name in log_formats.names()),
         *(f"space {name}" for name in simulate.FACTS),
         *(f"configs {name}" for name in ("aiter", "sglang", "vllm", "tensile")),
     ]

@@ -23,3 +23,14 @@ def raises_code(
     assert reason.code == code, f"{message.code} ({message})"
     found = {name: reason.fields.get(name) for name in fields}
     assert found == fields
+
+
+@contextmanager
+def raises_with(
+    kind: type[KernelmarkError], *values: object
+) -> Iterator[pytest.ExceptionInfo[KernelmarkError]]:
+    """Expect an error of `kind` whose message has all these values."""
+    with pytest.raises(kind) as raised:
+        yield raised
+    missing = [value for value in values if str(value) not in raised.value.message]
+    assert not missing, raised.value.message

@@ -22,7 +22,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState, Status
 from kernelmark.core.units import time_text, width_text
 from kernelmark.runners.events import CaseFinished
-from kernelmark.workloads.importers.base import Given
+from kernelmark.workloads.importers import Overrides
 from kernelmark_dev.raising import raises_code
 
 QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
@@ -190,7 +190,7 @@ def test_a_label_by_which_no_run_could_be_found_is_refused():
     with raises_code(UsageError, "name-like-file", name="mine.json"):
         km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", label="mine.json")
     with raises_code(UsageError, "name-like-file", name="./mine"):
-        read_file("-", Given(label="./mine"))
+        read_file("-", Overrides(label="./mine"))
 
 
 @pytest.mark.slow

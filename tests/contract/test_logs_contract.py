@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.workloads.logs.base import LogReader, RowReader
-from kernelmark.workloads.logs.reading import registry
+from kernelmark.workloads.calls import LogReader, RowReader
+from kernelmark.workloads.logs import registry
 
 
 def _writes(reader: LogReader, name: str) -> bool:

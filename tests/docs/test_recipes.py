@@ -101,7 +101,7 @@ def test_there_is_a_recipe_for_each(recipes):
         "src/kernelmark/backends",
         "src/kernelmark/devices",
         "src/kernelmark/workloads/data",
-        "src/kernelmark/workloads/importers",
+        "src/kernelmark/workloads/formats",
         "src/kernelmark/micro/benchmarks",
         "src/kernelmark/tune/strategies",
         "tests/contract",

@@ -6,54 +6,54 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import importers, logs
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises_with
 
 
 @pytest.mark.parametrize("word", ["aiter-csv", "aiter_csv", "AITER_CSV", "aiter", " aiter-c"])
 def test_spellings_of_a_log(word):
-    assert logs.named(word).name == "aiter-csv"
+    assert logs.registry.find(word).name == "aiter-csv"
 
 
 @pytest.mark.parametrize("word", ["reference-csv", "reference_csv", "ref", "Reference_CSV"])
 def test_spellings_of_results(word):
-    assert importers.named(word).name == "reference-csv"
+    assert importers.registry.find(word).name == "reference-csv"
 
 
 def test_a_beginning_of_several_lists_these():
     with pytest.raises(UsageError) as refused:
-        logs.named("t")
-    names = "torch-trace, triton-autotune or tunableop"
-    assert refused.value.message == f"format 't' may be {names}"
+        logs.registry.find("t")
+    for name in ("torch-trace", "triton-autotune", "tunableop"):
+        assert name in refused.value.message
     assert refused.value.hint == "write one of them out"
     candidates = ("reference-csv", "rocprof")
-    with raises_code(UsageError, "format-ambiguous", name="r", candidates=candidates):
-        importers.named("r")
+    with raises_with(UsageError, "r", *candidates):
+        importers.registry.find("r")
 
 
 @pytest.mark.parametrize("word", ["xyz", "", "_", "shapess"])
 @pytest.mark.parametrize("kind", [logs, importers])
 def test_an_unknown_one_lists_all_in_one_spelling(kind, word):
-    with raises_code(UsageError, "unknown-name", what="format", name=word) as refused:
-        kind.named(word)
+    with raises_with(UsageError, word) as refused:
+        kind.registry.find(word)
     assert refused.value.hint is not None
-    assert ", ".join(kind.names()) in refused.value.hint
+    assert ", ".join(kind.registry.names()) in refused.value.hint
     assert "_" not in refused.value.hint
 
 
 def test_a_close_one_is_offered_as_it_is_taken():
     with pytest.raises(UsageError) as refused:
-        logs.named("torch_tracer")
+        logs.registry.find("torch_tracer")
     assert refused.value.hint is not None
     assert refused.value.hint.startswith("did you mean torch-trace?")
 
 
 def test_a_name_of_the_other_kind_is_told_so():
     with pytest.raises(UsageError) as refused:
-        logs.named("rocprof")
+        logs.registry.find("rocprof")
     assert refused.value.message == "rocprof is a format of results, not of logs of calls"
     assert "leave --workload out" in (refused.value.hint or "")
     # It is also the beginning of hipblaslt-bench, which would be a guess.
     with pytest.raises(UsageError) as refused:
-        importers.named("hipblaslt")
+        importers.registry.find("hipblaslt")
     assert refused.value.message == "hipblaslt is a format of logs of calls, not of results"
     assert "add: --workload DIR" in (refused.value.hint or "")

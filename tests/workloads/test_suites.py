@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
-from kernelmark.workloads import groups, suites
+from kernelmark.workloads import suites
 from kernelmark_dev.raising import raises_code
 
 COUNTS = {  # of the published lists; see docs/suites.md for what was put right in them
@@ -298,11 +298,11 @@ def test_an_unknown_name_says_what_was_meant():
 )
 def test_rows_and_columns_may_be_parameters_of_an_own_op(name, value, expected):
     """The own op in docs/own-kernel.md has rows."""
-    found = list(groups.items({"op": "softmax", name: value}, (), "mine"))
+    found = list(suites.items({"op": "softmax", name: value}, (), "mine"))
     assert [item.given for item in found] == [{name: size} for size in expected]
 
 
 @pytest.mark.parametrize("table", [{"rows": [[1, 2]]}, {"columns": ["m", "n"]}, {"rows": []}])
 def test_rows_without_columns_are_refused(table):
-    with pytest.raises(groups.GroupError):
-        list(groups.items({"op": "gemm", **table}, (), "mine"))
+    with pytest.raises(suites.GroupError):
+        list(suites.items({"op": "gemm", **table}, (), "mine"))

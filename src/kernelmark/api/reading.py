@@ -14,7 +14,7 @@ from kernelmark.stores.ids import check_name as check_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
-    from kernelmark.workloads.importers.base import Given
+    from kernelmark.workloads.importers import Overrides
 
 _SUFFIXES = {".json", ".csv", ".txt", ".log", ".db", ".sqlite"}
 _HEAD_BYTES = 4096
@@ -37,7 +37,7 @@ def check_name(name: str, what: str = "the label") -> None:
         )
 
 
-def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
+def read_file(place: str, given: Overrides | None = None, form: str | None = None) -> ResultSet:
     """Return the run in a file that `--json` or `export` wrote (`-`: stdin), or in any format that
     has an importer. `form` names the format (default: detected)."""
     if given is not None:
@@ -51,7 +51,6 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
         return _ours(sys.stdin.buffer.read(), place)
     from kernelmark.core.files import file_unreadable, read_whole
     from kernelmark.workloads import importers
-    from kernelmark.workloads.importers.base import Given as Nothing
 
     path = Path(place).expanduser()
     try:
@@ -64,7 +63,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
         raise UsageError(Reason("file-missing", file=place)) from None
     except OSError as error:
         raise UsageError(file_unreadable(place, error)) from None
-    return importers.read(path, given or Nothing(), form)
+    return importers.read(path, given or importers.Overrides(), form)
 
 
 @about("results-file")

@@ -34,10 +34,9 @@ from kernelmark.tune.plans.plan import Acceptance, Budget
 from kernelmark.tune.plans.planner import Draft, Fate, Refused, Settings
 from kernelmark.tune.plans.summary import Basis, Cost, Summary
 from kernelmark.tune.records import status
-from kernelmark.workloads import select
+from kernelmark.workloads import logs, select
 from kernelmark.workloads import workload as workloads
-from kernelmark.workloads.logs import inputs
-from kernelmark.workloads.logs.blas_words import F8_OCP, FNUZ_ARCHS, SHARED_BY
+from kernelmark.workloads.blas import F8_OCP, FNUZ_ARCHS, SHARED_BY
 from kernelmark.workloads.workload import Call, Workload
 
 if TYPE_CHECKING:
@@ -337,7 +336,7 @@ def _other_floats(
     taken = {kind for refusal in refused for kind in refusal.cost.problem.dtypes.values()} & F8_OCP
     if not (taken and info.arch.startswith(FNUZ_ARCHS)):
         return ()
-    if not SHARED_BY & inputs.formats(folder.workload):
+    if not SHARED_BY & logs.formats_of(folder.workload):
         names = ", ".join(f"{kind}fnuz instead of {kind}" for kind in sorted(taken))
         return (f"{info.arch} has FNUZ 8-bit floats: use {names}",)
     return (

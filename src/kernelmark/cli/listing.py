@@ -350,9 +350,9 @@ def dtypes() -> Table:
 
 def logs() -> Table:
     """Return a table of the log formats of `import --workload`."""
-    from kernelmark.workloads.logs import reading
+    from kernelmark.workloads.logs import registry
 
-    rows = [(name, reading.named(name).summary) for name in reading.names()]
+    rows = [(name, registry.get(name).summary) for name in registry.names()]
     return _table(("log", "what is read"), rows)
 
 

@@ -156,9 +156,9 @@ def dtypes() -> Rows:
 
 
 def logs() -> Rows:
-    from kernelmark.workloads.logs import reading
+    from kernelmark.workloads.logs import registry
 
-    return [{"log": name, "summary": reading.named(name).summary} for name in reading.names()]
+    return [{"log": name, "summary": registry.get(name).summary} for name in registry.names()]
 
 
 def strategies() -> Rows:

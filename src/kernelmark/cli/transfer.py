@@ -18,7 +18,7 @@ from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.core.result import ResultSet
-    from kernelmark.workloads.importers.base import Given
+    from kernelmark.workloads.importers import Overrides
 
 Files = Annotated[
     list[str],
@@ -237,8 +237,7 @@ def import_results(
             Reason("option-needs", options=given, other="--workload"), hint="add: --workload DIR"
         )
     from kernelmark.stores import open_store
-    from kernelmark.workloads.importers import notes
-    from kernelmark.workloads.importers.base import Given, iso_time
+    from kernelmark.workloads.importers import Overrides, iso_time, notes
 
     when = None if started is None else iso_time(started)
     if started is not None and when is None:
@@ -246,7 +245,7 @@ def import_results(
             Reason("argument-type", name="--started", given=repr(started), wanted="a date"),
             hint="write: 2024-10-01",
         )
-    origin = Given(label=label, backend=backend, device=device, arch=arch, started=when)
+    origin = Overrides(label=label, backend=backend, device=device, arch=arch, started=when)
     # Read all files before storing any: an invalid one leaves the store unchanged.
     found = [_results(file, origin, form) for file in files]
     with open_store(store) as opened:
@@ -283,7 +282,7 @@ def _given(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 @about("import-file")
-def _results(file: str, given: Given, form: str | None) -> ResultSet:
+def _results(file: str, given: Overrides, form: str | None) -> ResultSet:
     """Load the run in a file; raise UsageError if it is a log of calls."""
     from kernelmark.api.reading import read_file
     from kernelmark.workloads import importers, logs
@@ -304,7 +303,7 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
         raise UsageError(
             Reason("in-file", file=file, cause=of_calls),
             hint="add: --workload DIR"
-            + (f", or for its times: --as {known}" if known in importers.names() else ""),
+            + (f", or for its times: --as {known}" if known in importers.registry.names() else ""),
         ) from None
 
 

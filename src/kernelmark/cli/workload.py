@@ -13,8 +13,8 @@ from kernelmark.cli.output import check_writable, say, write
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
+    from kernelmark.workloads.counting import Skips
     from kernelmark.workloads.logs import Reading
-    from kernelmark.workloads.logs.skips import Skips
 
 _REASONS = 8  # maximum reasons printed
 
@@ -34,7 +34,6 @@ def import_workload(
     from kernelmark.core.dtype import dtype as checked
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.workloads import logs
-    from kernelmark.workloads.logs import inputs
 
     if skipped is not None:
         check_writable(skipped)
@@ -45,7 +44,7 @@ def import_workload(
     if skipped is not None:
         write(skipped, _table(reading.skipped))
     place = TuningFolder.make(folder)
-    inputs.save(reading, place.workload, arch=arch, force=force)
+    logs.save(reading, place.workload, arch=arch, force=force)
     _print_notes(reading, arch)
     say(f"written: {place.workload}; next: kmark tune summarise {shlex.quote(folder)}")
     return 0
@@ -112,7 +111,7 @@ def _table(skips: Skips) -> str:
 
 
 def _has_shared_f8(reading: Reading, formats: Iterable[str]) -> bool:
-    from kernelmark.workloads.logs.blas_words import SHARED_BY, SHARED_F8
+    from kernelmark.workloads.blas import SHARED_BY, SHARED_F8
 
     types = {call.blas.get(f"{name}_type") for call in reading.workload.calls for name in "ab"}
     return bool(SHARED_BY.intersection(formats) and SHARED_F8 & types)

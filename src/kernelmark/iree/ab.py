@@ -53,7 +53,7 @@ from kernelmark.numerics.divergence import Divergence, measure_divergence
 from kernelmark.runners.capture import environment
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stats.paired import Paired, paired_verdict
-from kernelmark.workloads.importers.base import Found, Given, build_run, problem_of
+from kernelmark.workloads.importers import Overrides, ResultFile, ResultRow, build_run, problem_of
 
 Outputs = tuple[NDArray[np.float64], ...]
 OnStep = Callable[[str], None]
@@ -394,13 +394,10 @@ def result_set(report: Report, label: str = "") -> ResultSet:
         device = f"{device}:0"
     here = [] if report.not_run or device == "vulkan" else [device]
     rows = [row for one in report.outcomes for row in _result_rows(report, one)]
-    made = build_run(
-        report.plan.module,
-        Given(label=label, device=device, arch=report.target, started=time.time()),
-        rows,
-        method="iree-benchmark-module",
-        environment=environment(here, ["iree"]),
-    )
+    facts = Overrides(label=label, device=device, arch=report.target, started=time.time())
+    file = ResultFile(report.plan.module, facts)
+    file.environment = environment(here, ["iree"])
+    made = build_run(file, rows, "iree-benchmark-module")
     kernels = {one.variant.name: _kernel_info(one) for one in report.outcomes}
     results = tuple(
         dataclasses.replace(one, kernel=kernels[str(one.case.config["variant"])])
@@ -409,7 +406,7 @@ def result_set(report: Report, label: str = "") -> ResultSet:
     return dataclasses.replace(made, results=results)
 
 
-def _result_rows(report: Report, one: Outcome) -> Iterator[Found]:
+def _result_rows(report: Report, one: Outcome) -> Iterator[ResultRow]:
     """Yield a row per round, or one row without a time if the variant was not timed."""
     status, error = one.status, Reason.of(one.error)
     if report.not_run and status is Status.OK:
@@ -420,7 +417,7 @@ def _result_rows(report: Report, one: Outcome) -> Iterator[Found]:
         words = {"module": report.plan.module.stem, "digest": f"x{report.module_sha256[:8]}"}
         words |= {"function": report.function or "none", "part": part}
         for samples in [block.samples_s for block in times.blocks] if times else [()]:
-            yield Found(
+            yield ResultRow(
                 problem=problem_of("iree_module", words),
                 backend="iree",
                 config={"variant": one.variant.name},

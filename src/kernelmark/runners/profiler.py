@@ -140,7 +140,7 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
 def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
     """Parse the trace that rocprofv3 wrote into `folder`: a CSV file or, by default since ROCm 7, a
     rocpd database. The mark kernels separate the launches."""
-    from kernelmark.workloads.importers.rocprof import timeline
+    from kernelmark.workloads.formats.rocprof import timeline
 
     files = sorted((*folder.rglob("*kernel_trace.csv"), *folder.rglob("*.db")))
     if not files:

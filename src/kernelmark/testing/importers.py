@@ -18,7 +18,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given, Importer
+from kernelmark.workloads.importers import Importer, Overrides
 
 
 class ImporterContract:
@@ -35,14 +35,14 @@ class ImporterContract:
     def read(self, folder: Path, text: str) -> ResultSet:
         path = folder / self.file
         path.write_text(text, encoding="utf-8")
-        return importers.read(path, Given(), self.importer.replace("_", "-"))
+        return importers.read(path, Overrides(), self.importer)
 
     def test_says_what_it_is(self) -> None:
-        found = self.the_importer
-        assert found.name.replace("-", "_") == self.importer
-        assert found.summary
-        assert "\n" not in found.summary
-        assert all((found.facts.versions, found.facts.exactness, found.facts.checked))
+        importer = self.the_importer
+        assert importer.summary
+        assert "\n" not in importer.summary
+        facts = importer.facts
+        assert all((importer.method, facts.versions, facts.exactness, facts.checked))
 
     def test_only_this_one_recognizes_the_sample(self) -> None:
         head = self.text.encode()
@@ -53,10 +53,10 @@ class ImporterContract:
         assert not self.the_importer.recognizes(self.file, b"\0 something else \xff")
 
     def test_reads_the_sample(self, tmp_path: Path) -> None:
-        found = self.read(tmp_path, self.text)
-        assert any(result.status is Status.OK for result in found.results)
-        again = self.the_importer.read(tmp_path / self.file, Given())
-        assert again == found, "the same file is the same run"
+        results = self.read(tmp_path, self.text)
+        assert any(result.status is Status.OK for result in results.results)
+        again = importers.read(tmp_path / self.file, Overrides(), self.importer)
+        assert again == results, "the same file is the same run"
 
     def test_a_cut_file_is_read_or_refused(self, tmp_path: Path) -> None:
         """Check that a truncated file raises no other exception, wherever it was cut."""

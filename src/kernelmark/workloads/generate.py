@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import ProblemError, UsageError
@@ -69,7 +69,7 @@ class Category:
     """A category of problems: how to draw one, and a predicate for membership."""
 
     draw: Callable[[Dice, Sizes], Given]
-    holds: Callable[[Op, Given], bool]
+    holds: Callable[[Op, Given], bool] = lambda op, given: True
 
 
 def categories(op: str) -> dict[str, Category]:
@@ -102,7 +102,8 @@ def draw(
     dice, the_op = Dice(seed), registry.get(op)
     found: dict[tuple[tuple[str, Parameter], ...], Given] = {}
     for name, category in itertools.islice(itertools.cycle(chosen.items()), count):
-        given = _draw_one(the_op, category, dice, bounds, extra, found)
+        tries = (category.draw(dice, bounds) | extra for _ in range(_TRIES))
+        given = next((g for g in tries if _key(g) not in found and category.holds(the_op, g)), None)
         if given is None:
             raise UsageError(
                 Reason(
@@ -116,8 +117,12 @@ def draw(
                 ),
                 hint="widen low and high, or lower the count",
             )
-        found[tuple(given.items())] = given
+        found[_key(given)] = given
     return list(found.values())
+
+
+def _key(given: Given) -> tuple[tuple[str, Parameter], ...]:
+    return tuple(given.items())
 
 
 def grid(
@@ -142,7 +147,9 @@ def grid(
         extra.setdefault("batch", 8)
     chosen = _chosen(op, names) if names else {}
     the_op = registry.get(op)
-    ladder = list(_ladder(bounds, factor))
+    ladder = [bounds.low]
+    while ladder[-1] * factor <= bounds.high:
+        ladder.append(ladder[-1] * factor)
     check_count(len(ladder) ** 3, "the grid")
     found: list[Given] = []
     for m, n, k in itertools.product(ladder, repeat=3):
@@ -150,13 +157,6 @@ def grid(
         if not chosen or any(c.holds(the_op, given) for c in chosen.values()):
             found.append(given)
     return found
-
-
-def _ladder(sizes: Sizes, factor: int) -> Iterator[int]:
-    step = sizes.low
-    while step <= sizes.high:
-        yield step
-        step *= factor
 
 
 def _below(name: str, value: int, least: int) -> Reason:
@@ -174,21 +174,6 @@ def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
     return {name: known[name] for name in names} if names else known
 
 
-def _draw_one(
-    op: Op,
-    category: Category,
-    dice: Dice,
-    sizes: Sizes,
-    fixed: Given,
-    found: Mapping[tuple[tuple[str, Parameter], ...], Given],
-) -> Given | None:
-    for _ in range(_TRIES):
-        given = category.draw(dice, sizes) | fixed
-        if tuple(given.items()) not in found and category.holds(op, given):
-            return given
-    return None
-
-
 def _intensity(op: Op, given: Given) -> float:
     try:
         problem = op.problem(**given)
@@ -196,10 +181,6 @@ def _intensity(op: Op, given: Given) -> float:
         reason = Reason("at", where="generator", cause=error.message)
         raise ProblemError(reason, hint=error.hint) from None
     return op.flops(problem) / op.bytes(problem)
-
-
-def _sizes(given: Given, *names: str) -> list[int]:
-    return [int(given[name]) for name in names]
 
 
 def _free(dice: Dice, sizes: Sizes) -> Given:
@@ -229,18 +210,21 @@ def _thin(dice: Dice, sizes: Sizes) -> Given:
     return given | {thin: dice.between(1, ASPECT)}
 
 
+def _dims(given: Given, *names: str) -> list[int]:
+    return [int(given[name]) for name in names]
+
+
 def _is_square(op: Op, given: Given) -> bool:
-    m, n, k = _sizes(given, "m", "n", "k")
-    return m == n == k
+    return len(set(_dims(given, "m", "n", "k"))) == 1
 
 
 def _is_skinny(op: Op, given: Given) -> bool:
-    m, n, k = _sizes(given, "m", "n", "k")
+    m, n, k = _dims(given, "m", "n", "k")
     return ASPECT * m <= min(n, k)
 
 
 def _is_tall(op: Op, given: Given) -> bool:
-    m, n, k = _sizes(given, "m", "n", "k")
+    m, n, k = _dims(given, "m", "n", "k")
     return m >= ASPECT * max(n, k)
 
 
@@ -252,15 +236,16 @@ def _is_compute_bound(op: Op, given: Given) -> bool:
     return _intensity(op, given) >= COMPUTE_BOUND_INTENSITY
 
 
+def _is_extend(op: Op, given: Given) -> bool:
+    seq_q, seq_kv = _dims(given, "seq_q", "seq_kv")
+    return 1 < seq_q < seq_kv
+
+
 def _batched(category: Category) -> Category:
     def batched_draw(dice: Dice, sizes: Sizes) -> Given:
         return {"batch": dice.between(2, 64), **category.draw(dice, sizes)}
 
     return Category(draw=batched_draw, holds=category.holds)
-
-
-def _any(op: Op, given: Given) -> bool:
-    return True
 
 
 def _attention(dice: Dice, batch: int, seq_q: int, seq_kv: int) -> Given:
@@ -288,11 +273,6 @@ def _decode(dice: Dice, sizes: Sizes) -> Given:
 def _extend(dice: Dice, sizes: Sizes) -> Given:
     context = dice.size(sizes, low=max(2, sizes.low))
     return _attention(dice, 1, dice.between(2, max(2, context - 1)), context)
-
-
-def _is_extend(op: Op, given: Given) -> bool:
-    seq_q, seq_kv = _sizes(given, "seq_q", "seq_kv")
-    return 1 < seq_q < seq_kv
 
 
 def _conv(side: int, stride: int) -> Callable[[Dice, Sizes], Given]:
@@ -324,13 +304,13 @@ _CATEGORIES: dict[str, dict[str, Category]] = {
     "gemm": _GEMM,
     "batched_gemm": {name: _batched(category) for name, category in _GEMM.items()},
     "attention": {
-        "prefill": Category(draw=_prefill, holds=_any),
-        "decode": Category(draw=_decode, holds=_any),
+        "prefill": Category(draw=_prefill),
+        "decode": Category(draw=_decode),
         "extend": Category(draw=_extend, holds=_is_extend),
     },
     "conv": {
-        "pointwise": Category(draw=_conv(1, 1), holds=_any),
-        "spatial": Category(draw=_conv(3, 1), holds=_any),
-        "strided": Category(draw=_conv(3, 2), holds=_any),
+        "pointwise": Category(draw=_conv(1, 1)),
+        "spatial": Category(draw=_conv(3, 1)),
+        "strided": Category(draw=_conv(3, 2)),
     },
 }

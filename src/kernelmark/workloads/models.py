@@ -8,10 +8,12 @@ sizes must be divisible. Key/value heads are replicated if there are fewer of th
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.reason import Reason
@@ -54,92 +56,70 @@ class Model:
         return self.kv_rank > 0
 
 
-def _dense(name: str, hidden: int, heads: int, kv_heads: int, mlp: int, vocab: int) -> Model:
-    return Model(
-        name=name,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=128,
-        mlp=mlp,
-        vocab=vocab,
-    )
-
-
-def _mixture(
-    name: str, hidden: int, heads: int, kv_heads: int, experts: tuple[int, int, int], vocab: int
-) -> Model:
-    count, top_k, expert_mlp = experts
-    return Model(
-        name=name,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=128,
-        experts=count,
-        top_k=top_k,
-        expert_mlp=expert_mlp,
-        vocab=vocab,
-    )
-
-
-def _gpt_oss(name: str, experts: int) -> Model:
-    return Model(
-        name=name,
-        hidden=2880,
-        heads=64,
-        kv_heads=8,
-        head_dim=64,
-        experts=experts,
-        top_k=4,
-        expert_mlp=2880,
-        vocab=201088,
-        window=128,
-        bias=True,
-    )
-
-
-def _deepseek(name: str) -> Model:
-    return Model(
-        name=name,
-        hidden=7168,
-        heads=128,
-        kv_heads=128,
-        head_dim=192,
-        mlp=18432,
-        experts=256,
-        top_k=8,
-        expert_mlp=2048,
-        shared_experts=1,
-        vocab=129280,
-        q_rank=1536,
-        kv_rank=512,
-        nope_dim=128,
-        rope_dim=64,
-        value_dim=128,
-    )
-
-
 # From the published config.json files of the models, each row checked in two or more sources.
 # Mixtral 8x22B has the vocabulary of its Instruct release, the one that is served.
-_ALL = (
-    _dense("llama-2-13b", 5120, 40, 40, 13824, 32000),
-    _dense("llama-2-70b", 8192, 64, 8, 28672, 32000),
-    _dense("llama-3-8b", 4096, 32, 8, 14336, 128256),
-    _dense("llama-3-70b", 8192, 64, 8, 28672, 128256),
-    _dense("llama-3-405b", 16384, 128, 8, 53248, 128256),
-    _mixture("mixtral-8x7b", 4096, 32, 8, (8, 2, 14336), 32000),
-    _mixture("mixtral-8x22b", 6144, 48, 8, (8, 2, 16384), 32768),
-    _deepseek("deepseek-v3"),
-    _deepseek("deepseek-r1"),
-    _dense("qwen3-8b", 4096, 32, 8, 12288, 151936),
-    _dense("qwen3-32b", 5120, 64, 8, 25600, 151936),
-    _mixture("qwen3-30b-a3b", 2048, 32, 4, (128, 8, 768), 151936),
-    _mixture("qwen3-235b-a22b", 4096, 64, 4, (128, 8, 1536), 151936),
-    _gpt_oss("gpt-oss-20b", 32),
-    _gpt_oss("gpt-oss-120b", 128),
+_DENSE_NAMES = ("hidden", "heads", "kv_heads", "mlp", "vocab")
+_DENSE = {
+    "llama-2-13b": (5120, 40, 40, 13824, 32000),
+    "llama-2-70b": (8192, 64, 8, 28672, 32000),
+    "llama-3-8b": (4096, 32, 8, 14336, 128256),
+    "llama-3-70b": (8192, 64, 8, 28672, 128256),
+    "llama-3-405b": (16384, 128, 8, 53248, 128256),
+    "qwen3-8b": (4096, 32, 8, 12288, 151936),
+    "qwen3-32b": (5120, 64, 8, 25600, 151936),
+}
+_MIXTURE_NAMES = ("hidden", "heads", "kv_heads", "vocab", "experts", "top_k", "expert_mlp")
+_MIXTURES = {
+    "mixtral-8x7b": (4096, 32, 8, 32000, 8, 2, 14336),
+    "mixtral-8x22b": (6144, 48, 8, 32768, 8, 2, 16384),
+    "qwen3-30b-a3b": (2048, 32, 4, 151936, 128, 8, 768),
+    "qwen3-235b-a22b": (4096, 64, 4, 151936, 128, 8, 1536),
+}
+_GPT_OSS = Model(
+    name="",
+    hidden=2880,
+    heads=64,
+    kv_heads=8,
+    head_dim=64,
+    vocab=201088,
+    top_k=4,
+    expert_mlp=2880,
+    window=128,
+    bias=True,
 )
-MODELS: dict[str, Model] = {model.name: model for model in _ALL}
+_DEEPSEEK = Model(
+    name="",
+    hidden=7168,
+    heads=128,
+    kv_heads=128,
+    head_dim=192,
+    vocab=129280,
+    mlp=18432,
+    experts=256,
+    top_k=8,
+    expert_mlp=2048,
+    shared_experts=1,
+    q_rank=1536,
+    kv_rank=512,
+    nope_dim=128,
+    rope_dim=64,
+    value_dim=128,
+)
+
+
+def _table() -> Iterator[Model]:
+    plain = Model(name="", hidden=0, heads=0, kv_heads=0, head_dim=128, vocab=0)
+    for names, rows in ((_DENSE_NAMES, _DENSE), (_MIXTURE_NAMES, _MIXTURES)):
+        for name, sizes in rows.items():
+            changed: dict[str, Any] = dict(zip(names, sizes, strict=True))
+            yield dataclasses.replace(plain, name=name, **changed)
+    for name in ("deepseek-v3", "deepseek-r1"):
+        yield dataclasses.replace(_DEEPSEEK, name=name)
+    for name, experts in (("gpt-oss-20b", 32), ("gpt-oss-120b", 128)):
+        yield dataclasses.replace(_GPT_OSS, name=name, experts=experts)
+
+
+MODELS: dict[str, Model] = {model.name: model for model in _table()}
 
 
 def model(name: str) -> Model:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.tune.plans.planner import assign, stem
-from kernelmark.workloads.logs.blas import fields_of
+from kernelmark.workloads.blas import fields_of
 
 
 @pytest.mark.parametrize(

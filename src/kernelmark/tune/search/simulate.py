@@ -28,8 +28,9 @@ from kernelmark.core.result import ConfigValue
 from kernelmark.tune.points import Points
 from kernelmark.tune.strategies import registry
 from kernelmark.tune.strategies.base import Search
-from kernelmark.workloads.importers.triton_autotune import timed_configs
-from kernelmark.workloads.logs import opening
+from kernelmark.workloads.fields import Fields
+from kernelmark.workloads.formats.triton import timed_configs
+from kernelmark.workloads.source import opened
 
 BROKEN = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
@@ -157,7 +158,7 @@ def read(path: str | os.PathLike[str]) -> Simulated:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    with opening.opened(str(path)) as source:
+    with opened(str(path)) as source:
         data = b"".join(source.chunks())
     if source.complaint:
         raise CodecError(
@@ -224,7 +225,7 @@ def _of_t4(name: str, document: Mapping[str, Any]) -> Simulated:
 def _of_triton(name: str, document: Mapping[str, Any]) -> Simulated:
     """Return the configs that Triton's autotuner timed, with the parameters that vary."""
     rows, times = [], []
-    for config, timing in timed_configs(document, "it"):
+    for config, timing in timed_configs(Fields(document)):
         rows.append(config)
         times.append(_time_of(timing[0], 1e-3))
     every = list(dict.fromkeys(key for row in rows for key in row))

@@ -25,8 +25,8 @@ from kernelmark.tune.install.emitters.base import (
     Winners,
 )
 from kernelmark.tune.records.results import Outcome
-from kernelmark.workloads.logs.blas import fields_of
-from kernelmark.workloads.logs.blas_words import number_text
+from kernelmark.workloads.blas import fields_of
+from kernelmark.workloads.blas import number_text
 
 Call = Mapping[str, str]
 _GEMMS = ("gemm", "batched_gemm")

@@ -1,0 +1,156 @@
+"""aiter-csv: aiter's tables of GEMMs, untuned and tuned.
+
+Columns depend on the operator; M, N and K are always present, in lower case for one operator, and
+Y = X·Wᵀ with X (M, K) and W (N, K). Without a column for the dtype, it is taken from the name of
+the file (a8w8, a4w4, bf16) or of the kernel; otherwise the user must give it. A table has no counts
+and aiter drops rows with the same key: each shape is one call, however many rows it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+from kernelmark import ops
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.workloads import blas
+from kernelmark.workloads.calls import NO_DTYPE, LogOptions, LogReader, RowReader, Table
+from kernelmark.workloads.fields import BadLine, Fields
+from kernelmark.workloads.workload import Call
+
+_SIZES = ("M", "N", "K")
+_ALL_SIZES = frozenset(("B", *_SIZES))
+# A header with one of these is from aiter. Sizes alone may be any list, unless the file has a name
+# of aiter: a8w8_blockscale_untuned_gemm_ds_v3.csv, dsv4_batched_gemm_…_mxscale_tuned.csv.
+_OWN = frozenset(
+    ("cu_num", "q_dtype_w", "scaleAB", "bpreshuffle", "kernelId", "libtype", "outdtype", "gfx")
+)
+_NAMED = re.compile(r"tuned_(?:batched_)?gemm|batched_gemm_.*tuned")
+_WANTED = (
+    *(*_SIZES, "B", "bias", "dtype", "outdtype", "q_dtype_w"),
+    *("scaleAB", "bpreshuffle", "gfx"),
+)
+# Types of the operands by a word in the name, the least ambiguous first: names of kernels contain
+# the output type too. Without q_dtype_w, aiter's tuners use int8 for a8w8, fp8 for the other two.
+_FAMILIES = (
+    (re.compile(r"a4w4|f4gemm"), "a4w4"),
+    (re.compile(r"fp8gemm|a8w8.*(?:blockscale|bpreshuffle|mxscale)"), "fp8"),
+    (re.compile(r"a8w8|i8gemm"), "a8w8"),
+    (re.compile(r"bf16|a16w16"), "bf16"),
+)
+
+
+class AiterCsv(LogReader):
+    name = "aiter-csv"
+    summary = "aiter's CSV tables of GEMMs, untuned and tuned"
+    facts = FormatFacts(
+        versions="aiter e4048607 (2026-08), and its tuners before q_dtype_w",
+        exactness="exact; a table without a dtype is rejected unless --dtype is given",
+        checked="all 90 tables of aiter e4048607 (59,625 rows) against an independent count of "
+        "shapes and types; compared with the code of aiter's readers and tuners",
+    )
+
+    def table(self, line: bytes, file: str) -> RowReader | None:
+        written = line.strip().decode("utf-8", "replace").split(",")
+        columns = [name.upper() if name.upper() in _ALL_SIZES else name for name in written]
+        names = set(columns)
+        named = names <= _ALL_SIZES and _NAMED.search(PurePath(file).name.lower())
+        if not set(_SIZES) <= names or not (_OWN & names or named):
+            return None
+        return _Rows(columns, file)
+
+
+class _Rows(Table):
+    once = True
+
+    def __init__(self, columns: Sequence[str], file: str) -> None:
+        typed = bool({"dtype", "q_dtype_w"} & set(columns))
+        super().__init__(columns, _WANTED if typed else (*_WANTED, "kernelName"))
+        self._file = PurePath(file).name.lower()
+        self._archs: dict[str, None] = {}
+        self._assumed_f8 = False
+
+    def notes(self) -> tuple[str, ...]:
+        notes = []
+        if len(self._archs) > 1:
+            notes.append(
+                f"rows of {' and '.join(sorted(self._archs))}: a shape counts once for each dtype, "
+                "and fp8 of gfx942 is another than OCP's; --arch reads the rows of one"
+            )
+        if self._assumed_f8:
+            notes.append("fp8 was read as f8e4m3, OCP's; for gfx940 to gfx942: --arch gfx942")
+        return tuple(notes)
+
+    def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
+        arch = self._arch(cells, options)
+        sizes = {name.lower(): cells.whole(name) for name in _SIZES}
+        batch = cells.whole("B", 1)
+        lost = []
+        if cells.flag("bpreshuffle") or "bpreshuffle" in self._file:
+            lost.append("bpreshuffle")
+        name = cells.get("q_dtype_w") or cells.get("dtype") or self._family(cells, options)
+        if name in ("a4w4", "a8w8") or blas.dtype_named(name, arch) in ("i8", "f4e2m1"):
+            yield _quantised(name, batch, sizes, cells, lost)
+            return
+        self._assumed_f8 |= name == "fp8" and not arch
+        dtype = blas.dtype_named(name, arch)
+        problem = ops.registry.get("batched_gemm" if batch > 1 else "gemm").problem(
+            **({"batch": batch} if batch > 1 else {}),
+            **sizes,
+            dtype=dtype,
+            **({"c": blas.dtype_named(cells["outdtype"], arch)} if cells.get("outdtype") else {}),
+            tb="t",
+            bias=cells.flag("bias"),
+        )
+        fields = dict(blas.fields_of(problem))
+        if mode := self._scales(cells, dtype):
+            lost = ["scaleA", "scaleB", *lost]
+            fields |= {"scaleA": mode, "scaleB": mode}
+        yield Call(problem=problem, blas=FrozenDict(fields), lost=tuple(lost))
+
+    def _arch(self, cells: Fields, options: LogOptions) -> str:
+        """Return the architecture of a row; raise BadLine if it is not the given one."""
+        wished = options.arch.partition(":")[0]
+        arch = cells.get("gfx") or wished
+        if wished and arch != wished:
+            raise BadLine(f"is of {arch[:24]}, not of {wished}")
+        if cells.get("gfx"):
+            self._archs[arch] = None
+        return arch
+
+    def _scales(self, cells: Fields, dtype: str) -> str:
+        """Return hipBLASLt's scale mode: 1 per tensor, 2 per row, 3 per block; "" for none."""
+        if cells.flag("scaleAB"):
+            return "1"
+        if not dtype.startswith("f8"):
+            return ""
+        names = self._file + cells.get("kernelName", "").lower()
+        return "3" if "blockscale" in names or "mxscale" in names else "2"
+
+    def _family(self, cells: Fields, options: LogOptions) -> str:
+        for text in (self._file, cells.get("kernelName", "").lower()):
+            for pattern, family in _FAMILIES:
+                if pattern.search(text):
+                    return family
+        if not options.dtype:
+            raise BadLine(NO_DTYPE)
+        return options.dtype
+
+
+def _quantised(
+    name: str, batch: int, sizes: Mapping[str, int], cells: Fields, lost: Sequence[str]
+) -> Call:
+    """Return the call of a batched GEMM with quantised operands and scales."""
+    four_bits = name == "a4w4" or (name != "a8w8" and blas.dtype_named(name) == "f4e2m1")
+    problem = ops.registry.get("batched_gemm_quant").problem(
+        batch=batch,
+        **sizes,
+        scheme="afp4wfp4" if four_bits else "a8w8",
+        bias=cells.flag("bias"),
+    )
+    return Call(problem=problem, lost=tuple(lost))
+
+
+readers = (AiterCsv(),)

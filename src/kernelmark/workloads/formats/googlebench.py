@@ -1,0 +1,141 @@
+"""googlebench: JSON of Google Benchmark, also that of iree-benchmark-module.
+
+Repetitions of a benchmark are samples of one process. Aggregates are used only if the file has
+nothing else, as a bare mean. A fit of the complexity (BigO, RMS) is no time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Status
+from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.fields import Fields, unexpected
+from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, iso_time, problem_of
+from kernelmark.workloads.launches import SECONDS
+
+# Any of these is enough: people shorten files.
+_MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')
+_FITS = ("BigO", "RMS")
+# Parts of a name that describe how it was timed, not what was timed.
+_MANNERS = re.compile(
+    r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
+    r"min_warmup_time:.*|threads:1)\Z"
+)
+# Characters that the name of an op loses: f<int> becomes f_int, f<float*> and f<float&> the same.
+_LOST = re.compile(r"\W")
+_TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
+
+
+class GoogleBench(Importer):
+    name = "googlebench"
+    summary = "JSON of Google Benchmark and of iree-benchmark-module"
+    facts = FormatFacts(
+        versions="JSON, with and without run_name",
+        exactness="every repetition; names that differ stay different; fits of the complexity are "
+        "not times and are left out",
+        checked="samples of our own in tests; nine public files",
+    )
+    method = "Google Benchmark"
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        return (
+            name.endswith(".json") and b'"context"' in head and any(word in head for word in _MARKS)
+        )
+
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        document = file.document()
+        document.required("benchmarks")
+        context = document.get("context")
+        context = Fields(context if isinstance(context, dict) else {})
+        backend = "iree" if "iree" in context.text("executable") else "googlebench"
+        file.environment = Environment(host=context.text("host_name"))
+        file.started = iso_time(context.get("date"))
+        groups: dict[str, list[Fields]] = {}
+        for entry in document.objects("benchmarks"):
+            name = str(entry.required("name"))
+            if entry.get("aggregate_name") not in _FITS:
+                groups.setdefault(str(entry.get("run_name", name)), []).append(entry)
+        problems = _problems(groups)
+        for name, group in groups.items():
+            yield _row(problems[name], group, backend)
+
+
+def _row(problem: Problem, group: list[Fields], backend: str) -> ResultRow:
+    broken = next((e for e in group if e.get("error_occurred") or e.get("skipped")), None)
+    if broken is not None:
+        skipped = bool(broken.get("skipped")) and not broken.get("error_occurred")
+        message = broken.get("error_message") or broken.get("skip_message")
+        return ResultRow(
+            problem=problem,
+            backend=backend,
+            timing=_TIMING,
+            status=Status.SKIPPED if skipped else Status.RUNTIME_ERROR,
+            error=str(message) if message else Reason("failure-unexplained"),
+        )
+    runs = [e for e in group if e.get("run_type", "iteration") == "iteration"]
+    runs = runs or [e for e in group if e.get("aggregate_name") == "mean"]
+    host = sorted(_seconds(e, "cpu_time") for e in runs if "cpu_time" in e)
+    return ResultRow(
+        problem=problem,
+        backend=backend,
+        timing=_TIMING,
+        samples_s=tuple(_seconds(e, "real_time") for e in runs),
+        also={"cpu_s": host[len(host) // 2]} if host else {},
+    )
+
+
+def _seconds(entry: Fields, name: str) -> float:
+    unit = entry.text("time_unit", "ns")
+    if unit not in SECONDS:
+        raise unexpected(entry.at("time_unit"), "a unit of time", unit)
+    return entry.number(name) * SECONDS[unit]
+
+
+def _problems(names: Iterable[str]) -> dict[str, Problem]:
+    """Return the problem of each name. If different names would give the same problem, such as
+    names that differ only in case, each gets its name as an option: if possible without the way of
+    timing, so that a series continues when that changes. The manual time and the real time of one
+    benchmark are two problems."""
+    labels = {name: "/".join(_parts(name)) for name in names}
+    problems = {
+        name: _problem(name, label if _LOST.search(name.partition("/")[0]) else "")
+        for name, label in labels.items()
+    }
+    options: tuple[Mapping[str, str], ...] = (labels, {name: name for name in labels})
+    for option in options:
+        times = Counter(problem.key for problem in problems.values())
+        problems = {
+            name: problem if times[problem.key] == 1 else _problem(name, option[name])
+            for name, problem in problems.items()
+        }
+    return problems
+
+
+def _parts(name: str) -> list[str]:
+    """Return the parts of a name that describe what was timed."""
+    return [part for part in name.split("/") if not _MANNERS.match(part)]
+
+
+def _problem(name: str, label: str) -> Problem:
+    """Return the problem of a name: `BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128. A
+    label is added as name=label."""
+    first, *rest = _parts(name) or [name]
+    values: dict[str, str] = {"name": label} if label else {}
+    for part in rest:
+        key, colon, value = part.partition(":")
+        if not colon:
+            key, value = "arg", part
+        while key in values:
+            key += "_"
+        values[key] = value
+    return problem_of(first, values)
+
+
+importers = (GoogleBench(),)

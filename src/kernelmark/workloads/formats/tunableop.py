@@ -1,0 +1,108 @@
+"""tunableop: files of PyTorch's TunableOp, with results or with recorded untuned calls.
+
+    GemmTunableOp_BFloat16_TN,tn_1024_16_4096_ld_4096_4096_1024,Gemm_Hipblaslt_123,0.0123
+
+A row has the operation, its sizes in BLAS order (older versions end after k) and, in results, the
+solution and milliseconds. Files have no counts: each row is one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from kernelmark.core.formats import FormatFacts
+from kernelmark.workloads import blas
+from kernelmark.workloads.calls import NOTHING, LogOptions, LogReader, Part
+from kernelmark.workloads.fields import BadLine
+from kernelmark.workloads.workload import Call
+
+_MARK = b"TunableOp_"
+_TYPES = {
+    "double": "f64_r",
+    "float": "f32_r",
+    "tf32": "f32_r",
+    "Half": "f16_r",
+    "BFloat16": "bf16_r",
+    "Float8_e4m3fnuz": "f8_fnuz_r",
+    "Float8_e5m2fnuz": "bf8_fnuz_r",
+    "Float8_e4m3fn": "f8_r",
+    "Float8_e5m2": "bf8_r",
+    "Float": "f32_r",
+    "Double": "f64_r",
+}
+_TYPE = "|".join(_TYPES)
+_OPERATION = re.compile(rf"(\w*?)TunableOp_((?:(?:c10::)?(?:{_TYPE})_)+)([NTC]{{2}})\Z")
+_SIZES = re.compile(
+    r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?(?:_(\D\w*))?\Z",
+    re.IGNORECASE,
+)
+
+
+class TunableOp(LogReader):
+    name = "tunableop"
+    summary = "PyTorch TunableOp files: results and untuned calls"
+    facts = FormatFacts(
+        versions="PyTorch, with and without leading dimensions in its parameters",
+        exactness="exact, counts are not in the file",
+        checked="compared with TunableGemm.h and torch.cuda.tunable; samples of our own in tests",
+    )
+
+    def part(self, line: bytes) -> Part | None:
+        if line.startswith(b"Validator,"):
+            return NOTHING
+        at = line.find(_MARK)
+        if at < 0 or line[:1] == b"#" or b" " in line[:at]:
+            return None
+        cells = line.split(b",", 2)
+        return "row", b",".join(cells[:2]).strip(), 1
+
+    def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
+        operation, _, sizes = part.decode("utf-8", "replace").partition(",")
+        named = _OPERATION.match(operation)
+        if named is None:
+            raise BadLine(f"unknown operation {operation[:60]!r}")
+        sized = _SIZES.match(sizes)
+        if sized is None:
+            raise BadLine(f"cannot be read: sizes {sizes[:60]!r}")
+        types = re.findall(_TYPE, named[2])
+        fields = _fields(named[1], types, sized)
+        # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.
+        call = blas.call(fields)
+        if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without output type
+            call = dataclasses.replace(call, lost=(*call.lost, "d_type"))
+        yield call
+
+
+def _fields(operation: str, types: list[str], sized: re.Match[str]) -> dict[str, str]:
+    tokens = [_TYPES[name] for name in types]
+    a, b = tokens[0], tokens[1] if len(tokens) > 1 else tokens[0]
+    out = tokens[-1]
+    if len(tokens) == 2:  # the type of both operands, then that of the output
+        b = a
+    names = ("transA", "transB", "m", "n", "k", "batch_count", "lda", "ldb", "ldc")
+    fields = {name: value or "" for name, value in zip(names, sized.groups(), strict=False)}
+    fields |= {"a_type": a, "b_type": b, "c_type": out, "d_type": out, "ldd": fields["ldc"]}
+    fields["compute_type"] = "f64_r" if a == "f64_r" else "f32_r"
+    if types[0] == "tf32":
+        fields["compute_type"] = "xf32_r"
+    fields["bias_vector"] = str(int(operation.startswith("GemmAndBias")))
+    if operation.startswith("ScaledGemm"):
+        _scale(fields, sized[10] or "")
+        if len(tokens) == 1:
+            fields |= {"c_type": "bf16_r", "d_type": "bf16_r"}
+    return fields
+
+
+def _scale(fields: dict[str, str], rest: str) -> None:
+    """Set scale modes and bias from the rest of a row: rw_1 is a scale per row; bias_ is followed
+    by None or the type of the bias."""
+    rows = re.search(r"(?:\A|_)rw_([01])", rest)
+    fields["scaleA"] = fields["scaleB"] = "2" if rows and rows[1] == "1" else "1"
+    bias = re.search(rf"(?:\A|_)bias_({_TYPE})", rest)
+    if bias:
+        fields |= {"bias_vector": "1", "bias_type": _TYPES[bias[1]]}
+
+
+readers = (TunableOp(),)

@@ -1,0 +1,534 @@
+"""Import results of other tools as runs; `formats` has one module for the formats of each tool.
+
+A format describes how a file is recognised and yields a row for each time in it. The engine opens
+and decodes the file, splits it into lines, tables or JSON, adds file and position to every error,
+and builds the run. A bare mean becomes a measurement of one sample. It has no dispersion, so it is
+used by history and threshold rules only, never for an interval.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelmark import ops
+from kernelmark.core import codec
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import UNEXPECTED, KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.files import MOST_BYTES
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.plausible import bad_size, check_results, is_moment
+from kernelmark.core.problem import Option, Problem, parse_value
+from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Config,
+    KernelInfo,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    RunState,
+    Status,
+    StopReason,
+)
+from kernelmark.core.timing import MOST_S, Timing
+from kernelmark.stats.interval import measured_interval
+from kernelmark.workloads import formats
+from kernelmark.workloads.fields import BadLine, Fields, check_columns
+from kernelmark.workloads.source import opened
+
+registry = formats.importers
+CUT = "the file was cut: give it whole, or without that line"
+EACH_TABLE = "import each table in a file of its own"
+_HEAD_BYTES = 16384
+_MOST_CASES = 3  # shown of those with times that were dropped
+_NOTED = ("may-be-cut", "graphs-untraced", "times-left-out")
+# Words in a file's name that identify a run, not what was measured.
+_SIDES = {"golden", "tot", "base", "baseline", "head", "before", "after", "old", "new", "main"}
+_DATE = re.compile(
+    r"(?<![0-9])20[0-9]{2}[-_.]?[01][0-9][-_.]?[0-3][0-9]"
+    r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Facts about a file that the user gives (`kmark import --label …`). `started` is in seconds
+    since the epoch."""
+
+    label: str = ""
+    backend: str = ""
+    device: str = ""
+    arch: str = ""
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """One row of a file: what ran, and its times in seconds as written; a bare mean is a single
+    time. `doubt` is the reason why the row may differ from what the tool wrote."""
+
+    problem: Problem
+    backend: str
+    samples_s: tuple[float, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    config: Config = field(default_factory=FrozenDict)
+    status: Status = Status.OK
+    error: str = ""
+    kernel: str = ""
+    binary_hash: str = ""
+    device: str = ""
+    arch: str = ""
+    also: Mapping[str, float] = field(default_factory=FrozenDict)
+    doubt: str = ""
+
+
+class ResultFile:
+    """A file of results, with what the user says about it. `at` is the position that is being
+    read, which begins errors; a format sets `environment` and `started` if the file has them."""
+
+    def __init__(self, path: Path, overrides: Overrides | None = None) -> None:
+        self.path = path
+        self.overrides = overrides or Overrides()
+        self.name = path.name.removesuffix(".gz")
+        self.at = ""
+        self.doubt = NO_REASON  # whether the line that is being read may be truncated
+        self.environment = Environment()
+        self.started: float | None = None
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The text of the file, with its line ends normalised."""
+        parts, size = [], 0
+        with opened(str(self.path)) as source:
+            for part in source.chunks():
+                parts.append(part)
+                if (size := size + len(part)) > MOST_BYTES:
+                    raise UsageError(f"the file has more than {MOST_BYTES >> 20} MiB")
+            if source.complaint:
+                raise UsageError(source.complaint, hint="copy it again")
+        try:
+            text = b"".join(parts).decode("utf-8")
+        except UnicodeDecodeError:
+            raise UsageError("the file is not text in UTF-8") from None
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+
+    @functools.cached_property
+    def texts(self) -> list[str]:
+        """The lines, without line ends."""
+        return self.text.splitlines()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last line ends with a newline; many tools write files without it."""
+        return self.text.endswith("\n")
+
+    def lines(self, begin: int = 0, end: int | None = None) -> Iterator[str]:
+        """Yield some lines, by index, each as the current position."""
+        for number, text in enumerate(self.texts[begin:end], begin + 1):
+            self._move(number)
+            yield text
+        self.at = ""
+
+    def table(
+        self,
+        begin: int = 0,
+        end: int | None = None,
+        *,
+        least: int = 0,
+        separator: str = ",",
+        harmless: Sequence[str] = (),
+    ) -> tuple[list[str], Iterator[Fields]]:
+        """Return the header of a CSV table that begins at this line, by index, and its rows, each
+        as the current position. A row has at least `least` values (default: one for each column).
+        Empty lines and lines that begin with == are not part of the table; a column that occurs
+        twice is refused unless it is `harmless`.
+        """
+        # Strict: an unclosed quote means that the file is truncated.
+        rows = csv.reader(self.texts[begin:end], delimiter=separator, strict=True)
+        try:
+            columns = next(rows, [])
+        except csv.Error as error:
+            raise UsageError(f"line {begin + 1} is not CSV: {error}", hint=CUT) from None
+        if fault := check_columns(name for name in columns if name not in harmless):
+            raise UsageError(f"line {begin + 1}: {fault}", hint="name each column once")
+        return columns, self._rows(rows, columns, begin, least or len(columns))
+
+    def _rows(self, rows: Any, columns: list[str], begin: int, least: int) -> Iterator[Fields]:
+        try:
+            for row in rows:
+                self._move(begin + rows.line_num)
+                if not row or row[0].startswith("=="):
+                    continue
+                if not least <= len(row) <= len(columns):
+                    raise uneven_row(len(row), len(columns))
+                yield Fields(dict(zip(columns, row, strict=False)))
+        except csv.Error as error:
+            self._move(begin + rows.line_num)
+            raise UsageError(f"the table is damaged: {error}", hint=CUT) from None
+        self.at = ""
+
+    def _move(self, line: int) -> None:
+        self.at = f"line {line}"
+        is_last = line >= len(self.texts) and not self.ended
+        self.doubt = Reason("may-be-cut") if is_last else NO_REASON
+
+    def document(self) -> Fields:
+        """Parse a file that is one JSON object."""
+        return Fields.of(codec.parse(self.text), "")
+
+    def python_document(self) -> Any:
+        """Parse a JSON file of Python, which may have Infinity; the codec refuses that."""
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the file is not JSON: {error}") from None
+
+
+class Importer(ABC):
+    """The importer of one format. Errors have neither file nor line: the engine adds both."""
+
+    name: str
+    summary: str  # one line
+    facts: FormatFacts
+    method: str  # how the tool measures, as stored with the results
+    is_log = False  # whether its files can also be imported as call logs (--workload)
+
+    @abstractmethod
+    def recognizes(self, name: str, head: bytes) -> bool:
+        """Return whether a file with this name and these first bytes has this format."""
+
+    @abstractmethod
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        """Yield the rows of the file. Raise BadLine or another UsageError if it cannot be read."""
+
+
+def recognized(path: Path) -> Importer | None:
+    """Return the importer that recognises the file by its name and first bytes."""
+    with path.open("rb"):  # a missing file is an OSError, as for other readers
+        pass
+    with opened(str(path)) as source:
+        return known_by(path.name.removesuffix(".gz"), source.head)
+
+
+def known_by(name: str, head: bytes) -> Importer | None:
+    """Return the importer that recognises a file by its name and first bytes `head`."""
+    importers = map(registry.get, registry.names())
+    return next((one for one in importers if one.recognizes(name, head[:_HEAD_BYTES])), None)
+
+
+def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet:
+    """Return the run in a file of another tool; `name` is its format (default: detected)."""
+    importer = registry.find(name) if name is not None else None
+    with opened(str(path)) as source:
+        if not source.head:
+            raise UsageError(f"{path}: the file is empty", hint="leave it out, or measure again")
+        importer = importer or known_by(path.name.removesuffix(".gz"), source.head)
+    if importer is None:
+        raise UsageError(
+            f"{path} is in no format that can be read",
+            hint=f"kmark import --as FORMAT reads it as one of: {', '.join(registry.names())}",
+        )
+    file = ResultFile(path, overrides)
+    try:
+        rows = _placed(importer.rows(file), file)
+        return check_results(build_run(file, rows, importer.method))
+    except UNEXPECTED as error:
+        # No importer anticipates everything that can be wrong with a file.
+        text = f"{type(error).__name__}: {str(error)[:80]}"
+        raise UsageError(f"{path} is not a whole file of {importer.name}: {text}") from error
+    except KernelmarkError as error:
+        where = f"{path}: {file.at}" if file.at else str(path)
+        kind = NothingToDo if isinstance(error, NothingToDo) else UsageError
+        # Without a hint, callers would add one for kernelmark's own files.
+        hint = f"it was read as {importer.name}: is it whole, and as that tool wrote it?"
+        reason = Reason("at", where=where, cause=error.message)
+        raise kind(reason, hint=error.hint or hint) from None
+
+
+def _placed(rows: Iterable[ResultRow], file: ResultFile) -> Iterator[ResultRow]:
+    """Yield the rows, checked, and with the doubt about the line that they are from."""
+    for number, row in enumerate(rows, 1):
+        if absurd := _absurd(row):
+            file.at = file.at or f"result {number}"
+            raise UsageError(absurd, hint="is the file damaged?")
+        yield dataclasses.replace(row, doubt=file.doubt) if file.doubt and file.at else row
+
+
+def uneven_row(cells: int, columns: int) -> UsageError:
+    """Return the error for a row with fewer or more cells than columns."""
+    return BadLine(
+        f"{cells} values for {columns} columns",
+        hint=CUT if cells < columns else "a value with the separator in it must be in quotes",
+    )
+
+
+def notes(results: Iterable[Result]) -> list[Reason]:
+    """Return notes on the file that these results come from: whether it may be truncated, kernels
+    without a name in it, and times that were dropped."""
+    noted = [r for r in results if any(reason.code in _NOTED for reason in _reasons(r))]
+    pairs = [(result, reason) for result in noted for reason in _reasons(result)]
+    collected = []
+    for result, reason in pairs:
+        if reason.code == "may-be-cut":
+            collected.append(Reason("doubt-of", cause=reason, **_shown(result)))
+            break
+    collected += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
+    cases = tuple(
+        Reason("times-dropped-of", count=int(reason.fields["count"]), **_shown(result))
+        for result, reason in pairs
+        if reason.code == "times-left-out"
+    )
+    if cases:
+        count, more = sum(case.fields["count"] for case in cases), len(cases[_MOST_CASES:])
+        collected.append(Reason("times-dropped", count=count, cases=cases[:_MOST_CASES], more=more))
+    return collected
+
+
+def _shown(result: Result) -> dict[str, str]:
+    return {"problem": result.case.problem.key, "backend": result.case.backend}
+
+
+def _reasons(result: Result) -> list[Reason]:
+    """Return the warnings of a result and its error, which may contain a second reason."""
+    warned = result.measurement.warnings if result.measurement else ()
+    if not result.error:
+        return list(warned)
+    doubted = result.error.fields.get("doubt", NO_REASON)
+    return [*warned, result.error.root, doubted]
+
+
+def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> ResultSet:
+    """Return a run of these rows. Its id is a digest of the file and of what the user says about
+    it, so that importing a file twice changes nothing.
+
+    Rows of one case are its repetitions: each is a block.
+    """
+    overrides = file.overrides
+    cases: dict[tuple[str, str], list[ResultRow]] = {}
+    devices: set[str] = set()
+    for row in rows:
+        devices.add(row.device)
+        device = overrides.device or row.device or "unknown"
+        cases.setdefault((_case(row, overrides).id, device), []).append(row)
+    if not cases:
+        raise NothingToDo(
+            "the file has no results", hint="is the file truncated, or in another format (--as)?"
+        )
+    if overrides.device and len(devices) > 1:
+        raise UsageError(
+            f"the results are of {len(devices)} devices, not only {overrides.device}",
+            hint="leave --device out: the results keep their own devices",
+        )
+    path = file.path
+    when = next(
+        (t for t in (overrides.started, file.started) if t and is_moment(t)), path.stat().st_mtime
+    )
+    run = Run(
+        id=_id(path, overrides, when),
+        started=when,
+        finished=when,
+        environment=file.environment,
+        label=overrides.label,
+        suite=path.name,
+        cases=len(cases),
+        state=RunState.DONE,
+    )
+    results = []
+    for (_, device), repetitions in cases.items():
+        file.at = repetitions[0].problem.key
+        results.append(_result(repetitions, device, overrides, method, when))
+    file.at = ""
+    return ResultSet(run=run, results=tuple(results))
+
+
+def _absurd(row: ResultRow) -> str:
+    """Return the reason for an impossible size or time of a row, if there is one. Times of 0 or
+    less are left to `_left_out`."""
+    if bad := bad_size(row.problem):
+        return f"{row.problem.op} {bad} is not possible"
+    late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
+    return "" if late is None else f"{row.problem.key}: {late:g} s is not possible"
+
+
+def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
+    """Return a problem for a benchmark of another tool. Names and words are made valid; integers
+    become dims, names of dtypes become dtypes, everything else options."""
+    dims: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
+    options: dict[str, Option] = {}
+    for name, value in values.items():
+        key = legal = legal_name(name)
+        suffix = 2
+        while key in dims or key in dtypes or key in options:
+            key, suffix = f"{legal}_{suffix}", suffix + 1
+        parsed = parse_value(value) if isinstance(value, str) and value else value
+        if isinstance(parsed, bool):
+            options[key] = parsed
+        elif isinstance(parsed, int):
+            dims[key] = parsed
+        elif isinstance(parsed, float):
+            options[key] = parsed if math.isfinite(parsed) else legal_word(str(value))
+        elif parsed in DTYPES:
+            dtypes[key] = parsed
+        else:
+            options[key] = legal_word(parsed)
+    return Problem(op=legal_name(op), dims=dims, dtypes=dtypes, options=options)
+
+
+def name_words(file_name: str) -> list[str]:
+    """Return the words of a file's name, without those that identify a run."""
+    stem = Path(file_name).stem.lower()
+    words = re.split(r"[^a-z0-9.]+", _DATE.sub("_", stem))
+    return [word for word in words if word and word not in _SIDES]
+
+
+def legal_name(text: str) -> str:
+    """Return `text` as a valid name of an op or a parameter."""
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    return name if name[:1].isalpha() else f"x{name}"
+
+
+def legal_word(text: str) -> str:
+    """Return `text` as a valid value of an option. If it had to be changed, a digest of the
+    original is added, so that different texts stay different."""
+    word = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", text)
+    if word != text:
+        word = word.strip("_") or "none"
+    if not re.match(r"[A-Za-z_]", word) or word.lower() in {"yes", "no", "true", "infinity"}:
+        word = f"_{word}"
+    if word.lower() in {"inf", "nan"} or word in DTYPES:
+        word = f"_{word}"
+    if word == text:
+        return word
+    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{word[:80]}.{mark}"
+
+
+def iso_time(text: object) -> float | None:
+    """Parse an ISO date to seconds since the epoch (UTC if it has no zone); None for anything
+    else."""
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _case(row: ResultRow, overrides: Overrides) -> Case:
+    return Case(
+        problem=row.problem,
+        backend=overrides.backend or row.backend,
+        timing=row.timing,
+        config=row.config,
+    )
+
+
+def _result(
+    rows: Sequence[ResultRow], device: str, overrides: Overrides, method: str, when: float
+) -> Result:
+    first = rows[0]
+    failed = next((row for row in rows if row.status is not Status.OK), None)
+    flops, size = _costs(first.problem)
+    shown = failed or first
+    left_out = _left_out(rows)
+    if failed is None and not any(_times(row) for row in rows):
+        error = left_out or Reason("no-times")
+        shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
+    error, doubt = Reason.of(shown.error), Reason.of(shown.doubt)
+    doubted = Reason("doubtful", cause=error, doubt=doubt) if error and doubt else error or doubt
+    return Result(
+        case=_case(first, overrides),
+        device=device,
+        arch=overrides.arch or first.arch,
+        status=shown.status,
+        error=doubted,
+        flops=flops,
+        bytes=size,
+        measurement=_measurement(rows, method, left_out),
+        kernel=KernelInfo(name=first.kernel, binary_hash=first.binary_hash),
+        started=when,
+    )
+
+
+def _times(row: ResultRow) -> tuple[float, ...]:
+    """Return the times of a row above 0; others are not measurements."""
+    return tuple(time_s for time_s in row.samples_s if time_s > 0)
+
+
+def _left_out(rows: Sequence[ResultRow]) -> Reason:
+    """Summarise the non-positive times of a case that were dropped."""
+    every = [time_s for row in rows if row.status is Status.OK for time_s in row.samples_s]
+    none = [time_s for time_s in every if not time_s > 0]
+    if not none:
+        return NO_REASON
+    return Reason("times-left-out", count=len(none), every=len(every), first=none[0])
+
+
+def _measurement(rows: Sequence[ResultRow], method: str, left_out: Reason) -> Measurement | None:
+
+    blocks = tuple(
+        Block(process=i, allocation=0, samples_s=times)
+        for i, times in enumerate(filter(None, map(_times, rows)))
+    )
+    if not blocks:
+        return None
+    interval = measured_interval(blocks)
+    bare = all(len(block.samples_s) == 1 for block in blocks)
+    warnings = [Reason("no-dispersion")] if bare and len(blocks) == 1 else []
+    if interval.note and not bare:
+        warnings.append(interval.note)
+    doubts = [Reason.of(row.doubt) for row in rows]
+    warnings += dict.fromkeys(filter(None, (left_out, *doubts)))
+    return Measurement(
+        blocks=blocks,
+        low_s=interval.low_s,
+        high_s=interval.high_s,
+        method=method,
+        launches=1,
+        sets=1,
+        footprint_bytes=0,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=0.0,
+        warnings=tuple(warnings),
+        also=rows[0].also,
+        modes=interval.modes,
+    )
+
+
+@functools.lru_cache(maxsize=64)  # the results of a problem are usually consecutive
+def _costs(problem: Problem) -> tuple[int, int]:
+    """Return FLOPs and bytes of a problem of a known op; zeros for any other."""
+    try:
+        op = ops.registry.get(problem.op)
+        known = ops.parse(problem.key)
+    except KernelmarkError:
+        return 0, 0
+    return op.flops(known), op.bytes(known)
+
+
+def _id(path: Path, overrides: Overrides, when: float) -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when))
+    with path.open("rb") as file:  # a database may not fit into memory
+        digest = hashlib.file_digest(file, "sha256")
+    facts = repr(overrides).replace("Overrides", "Given", 1)  # as in older versions: ids stay
+    digest.update(f"({path.name!r}, {facts}, {when!r})".encode())
+    return f"{stamp}-{digest.hexdigest()[:6]}"

@@ -1,1 +1,0 @@
-"""Formats of logs: one module each, with a `reader`."""

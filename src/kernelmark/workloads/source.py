@@ -1,0 +1,258 @@
+"""Read files of other tools in chunks, as bytes or lines: plain or gzipped, or from stdin.
+
+Some calls extend over several lines, which are joined to one: commands that end with a backslash,
+the blocks of PyTorch's inductor, and maps that a YAML writer folded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import hashlib
+import itertools
+import re
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.files import file_unreadable
+from kernelmark.core.reason import Reason
+
+_CHUNK = 1 << 22
+_PACKED = 1 << 12
+_HEAD = 1 << 20
+_LONGEST_LINE = 1 << 24
+_GZIP = b"\x1f\x8b"
+DAMAGED = "the compressed file is damaged from here on"
+CUT_OFF = "the compressed file is cut off here"
+# A log that repeats one call compresses to a few thousandths. A large file that compresses better
+# is a decompression bomb.
+MOST_RATIO = 400
+MOST_UNPACKED = 1 << 30
+EXPANDS = f"the file unpacks to more than {MOST_UNPACKED:,} bytes, {MOST_RATIO} times its size"
+
+
+class Source:
+    """An open file. Digest and size are those of the stored bytes, and complete after the last
+    chunk; `complaint` is the reason if the file is damaged."""
+
+    def __init__(self, place: str, file: BinaryIO) -> None:
+        self.place = place
+        self.size = 0
+        self.unpacked = 0
+        self.complaint = ""
+        self.packed = False
+        self.ended = True  # whether the last chunk ends with a newline
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._pieces = self._unpacked()
+        self.head = self._first().removeprefix(codecs.BOM_UTF8)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def _first(self) -> bytes:
+        """Return the first bytes: decompressed chunks are too small to detect a format."""
+        head = b""
+        while len(head) < _HEAD and (piece := next(self._pieces, None)) is not None:
+            head += piece
+        return head
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the decompressed contents; can be iterated once."""
+        for data in itertools.chain([self.head], self._pieces):
+            if data:
+                self.ended = data.endswith(b"\n")
+            yield data
+
+    def _raw(self) -> Iterator[bytes]:
+        while data := self._file.read(_CHUNK):
+            self.size += len(data)
+            self._digest.update(data)
+            yield data
+
+    def _unpacked(self) -> Iterator[bytes]:
+        unpack = None
+        for number, data in enumerate(self._raw()):
+            if number == 0 and data.startswith(_GZIP):
+                unpack, self.packed = zlib.decompressobj(wbits=31), True
+            if unpack is None:
+                yield data
+                continue
+            # zlib returns nothing from a damaged chunk, so keep chunks small.
+            for at in range(0, len(data), _PACKED):
+                piece = data[at : at + _PACKED]
+                while piece and not self.complaint:
+                    try:
+                        unpacked = unpack.decompress(piece, _CHUNK)
+                    except zlib.error:
+                        self.complaint = DAMAGED
+                        break
+                    self.unpacked += len(unpacked)
+                    if self.unpacked > max(MOST_UNPACKED, MOST_RATIO * self.size):
+                        self.complaint = EXPANDS
+                        break
+                    yield unpacked
+                    piece = unpack.unconsumed_tail or unpack.unused_data
+                    if unpack.eof and piece:  # concatenated files: `cat a.gz b.gz`
+                        unpack = zlib.decompressobj(wbits=31)
+        if unpack is not None and not unpack.eof and not self.complaint:
+            self.complaint = CUT_OFF
+
+
+@contextlib.contextmanager
+def opened(place: str) -> Iterator[Source]:
+    """Open the file at path `place`; `-` is stdin."""
+    if place == "-":
+        yield Source(place, sys.stdin.buffer)
+        return
+    try:
+        with Path(place).expanduser().open("rb") as file:
+            yield Source(place, file)
+    except FileNotFoundError:
+        raise UsageError(
+            Reason("file-missing", file=place),
+            hint="look at its spelling; 'kmark import --help' says which files can be read",
+        ) from None
+    except IsADirectoryError:
+        raise UsageError(
+            Reason("file-is-folder", file=place),
+            hint=f"name the files in it: {place.rstrip('/')}/*",
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            file_unreadable(place, error),
+            hint="copy it to where it can be read, or change its permissions",
+        ) from None
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield lists of lines without newlines; lines that are too long are truncated."""
+    rest, too_long = b"", False
+    for chunk in chunks:
+        whole = (rest + chunk).split(b"\n")
+        rest = whole.pop()
+        if too_long and whole:
+            del whole[0]  # the rest of the truncated line
+            too_long = False
+        if whole:
+            yield whole
+        if too_long:
+            rest = b""
+        elif len(rest) > _LONGEST_LINE:
+            yield [rest]
+            rest, too_long = b"", True
+    if rest:
+        yield [rest]
+
+
+class Joiner(ABC):
+    """A rule by which several lines are one."""
+
+    @abstractmethod
+    def begins(self, line: bytes) -> bool:
+        """Return whether the line may be continued by the next one."""
+
+    @abstractmethod
+    def continues(self, pieces: list[bytes], line: bytes) -> bytes | None:
+        """Return what the line adds to the pieces so far; None if it is a line of its own."""
+
+    @abstractmethod
+    def text(self, pieces: list[bytes]) -> bytes:
+        """Return the pieces as one line."""
+
+    def joined(self, pieces_of: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], list[int]]]:
+        """Yield lists of lines and their numbers; a joined line has the number of its first."""
+        number, begun = 0, 0
+        pieces: list[bytes] = []
+        for some in pieces_of:
+            whole: list[bytes] = []
+            numbers: list[int] = []
+            for line in some:
+                number += 1
+                if pieces:
+                    if (more := self.continues(pieces, line)) is not None:
+                        pieces.append(more)
+                        continue
+                    whole.append(self.text(pieces))
+                    numbers.append(begun)
+                    pieces = []
+                if self.begins(line):
+                    pieces, begun = [line.rstrip()], number
+                else:
+                    whole.append(line)
+                    numbers.append(number)
+            yield whole, numbers
+        if pieces:
+            yield [self.text(pieces)], [begun]
+
+
+class Continued(Joiner):
+    """Commands that scripts split with backslashes, and the blocks of PyTorch's inductor, which
+    have strides and dtypes in the two lines after the name of the op."""
+
+    _COMMAND = re.compile(rb"(?:-bench|MIOpenDriver(?:\.exe)?) [^\n]*\\\r?\n")
+    _BLOCK = re.compile(rb"(.*?)AUTOTUNE \w+\([^()]*\)\s*\Z")
+    _OF_BLOCK = (b"strides: ", b"dtypes: ")
+    _MOST_LINES = 200  # more lines are not one command
+
+    @classmethod
+    def is_in(cls, head: bytes) -> bool:
+        """Return whether a log with these first bytes has commands or blocks over several lines."""
+        return b"AUTOTUNE " in head or cls._COMMAND.search(head) is not None
+
+    def begins(self, line: bytes) -> bool:
+        if b"AUTOTUNE " in line and self._BLOCK.match(line):
+            return True
+        return line.rstrip(b" \t\r").endswith(b"\\")
+
+    def continues(self, pieces: list[bytes], line: bytes) -> bytes | None:
+        if pieces[-1].endswith(b"\\"):
+            return line.rstrip(b" \t\r") if len(pieces) <= self._MOST_LINES else None
+        if len(pieces) > len(self._OF_BLOCK) or not (block := self._BLOCK.match(pieces[0])):
+            return None
+        # A launcher may write the same prefix before each line.
+        name = self._OF_BLOCK[len(pieces) - 1]
+        return line[len(block[1]) :].strip() if line.startswith(block[1] + name) else None
+
+    def text(self, pieces: list[bytes]) -> bytes:
+        return b" ".join(piece.removesuffix(b"\\") for piece in pieces)
+
+
+class Folded(Joiner):
+    """Maps that a YAML writer folded at 80 columns, or wrote with one field per line."""
+
+    _WHOLE = re.compile(rb"^[ \t]*-?[ \t]*\{[^\n]*\}[ \t\r]*$", re.MULTILINE)
+    _FLOW = re.compile(rb"^[ \t]*- *\{[^}\n]*\n[ \t]+[\w'\"]+: ", re.MULTILINE)
+    _BLOCK = re.compile(rb"^[ \t]*- +[\w'\"]+: [^\n{}]*\n[ \t]+[\w'\"]+: ", re.MULTILINE)
+    _ENTRY = re.compile(rb"\s*(?:- +)?[\w'\"]+:(?: |\r?\Z)")
+
+    @classmethod
+    def is_in(cls, head: bytes) -> bool:
+        """Return whether a log with these first bytes has maps over several lines only."""
+        head = head[: 1 << 16]
+        if b"transA" not in head or cls._WHOLE.search(head):
+            return False
+        return bool(cls._FLOW.search(head) or cls._BLOCK.search(head))
+
+    def begins(self, line: bytes) -> bool:
+        return line.lstrip().startswith(b"- ")
+
+    def continues(self, pieces: list[bytes], line: bytes) -> bytes | None:
+        flow = pieces[0].lstrip(b"- \t").startswith(b"{")
+        ended = flow and pieces[-1].endswith(b"}")
+        inside = not ended and line[:1].isspace() and bool(line.strip())
+        return line.strip() if inside and not self.begins(line) else None
+
+    def text(self, pieces: list[bytes]) -> bytes:
+        first = pieces[0].strip()[1:].strip()
+        if first.startswith(b"{"):
+            return b"- " + b" ".join([first, *pieces[1:]])
+        if len(pieces) > 1 or self._ENTRY.match(first):
+            return b"- { " + b", ".join([first, *pieces[1:]]) + b" }"
+        return pieces[0]

@@ -1,0 +1,111 @@
+"""Damaged files: what cannot be is a sentence or a line that is left out, never a result."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.tune.search import simulate
+from kernelmark.workloads import importers
+from kernelmark.workloads import logs as reading
+from kernelmark.workloads import source as opening
+from kernelmark.workloads.importers import Importer, Overrides
+
+CSV = "x_val;aten-latency\n(256, 512, 64);{}\n"
+GOOGLE = '{{"context":{{"library_build_type":"x"}},"benchmarks":[{{"name":"BM/{size}/k:8",' + (
+    '"run_name":"BM/{size}/k:8","run_type":"iteration","real_time":{time},"time_unit":"ns"}}]}}'
+)
+
+
+@pytest.mark.parametrize("time", ["1e43", "1e12"])
+def test_a_time_that_cannot_be_is_refused(tmp_path, time):
+    path = tmp_path / "gemm.csv"
+    path.write_text(CSV.format(time))
+    with pytest.raises(UsageError):
+        importers.read(path, Overrides())
+
+
+@pytest.mark.parametrize(("size", "time"), [(2**64, 1), (2**48, 1), (8, 1e40), (8, "1e300")])
+def test_a_size_that_cannot_be_is_refused(tmp_path, size, time):
+    path = tmp_path / "out.json"
+    path.write_text(GOOGLE.format(size=size, time=time))
+    with pytest.raises(KernelmarkError):
+        importers.read(path, Overrides())
+    path.write_text(GOOGLE.format(size=8, time=1))
+    assert len(importers.read(path, Overrides()).results) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), IndexError(), ZeroDivisionError(), RecursionError(), KeyError("a")]
+)
+def test_what_a_reader_did_not_foresee_is_a_sentence(tmp_path, monkeypatch, error):
+    path = tmp_path / "out.json"
+    path.write_text(GOOGLE.format(size=8, time=1))
+
+    def fail(self: Importer, file: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(importers.registry.find("googlebench")), "rows", fail)
+    with pytest.raises(UsageError) as refused:
+        importers.read(path, Overrides())
+    assert refused.value.__cause__ is error
+
+
+def test_a_log_line_of_a_size_that_cannot_be_is_left_out(tmp_path):
+    log = tmp_path / "log"
+    line = "hipblaslt-bench --api_method c --transA N --transB N -m 8 -n 8 -k 8 "
+    line += "--lda 8 --ldb 8 --ldc 8 --ldd 8 --a_type f16_r --b_type f16_r "
+    line += "--c_type f16_r --d_type f16_r --compute_type f32_r"
+    log.write_text(f"{line}\n{line.replace('-m 8', '-m 281474976710656')}\n")
+    found = reading.read([str(log)])
+    assert [call.problem.dims["m"] for call in found.workload.calls] == [8]
+    assert [skip.line for skip in found.skipped] == [2]
+
+
+def test_a_compressed_bomb_stops_at_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "MOST_UNPACKED", 1 << 22)
+    path = tmp_path / "bomb.gz"
+    pack = zlib.compressobj(9, wbits=31)
+    path.write_bytes(b"".join(pack.compress(bytes(1 << 20)) for _ in range(64)) + pack.flush())
+    with opening.opened(str(path)) as source:
+        taken = sum(map(len, source.chunks()))
+    assert source.complaint == opening.EXPANDS
+    assert taken <= 1 << 25
+    assert path.stat().st_size * opening.MOST_RATIO < 64 << 20
+
+
+def bomb(path: Path, head: bytes) -> str:
+    """A file of 64 MiB of blanks after `head`, in 64 KiB."""
+    pack = zlib.compressobj(9, wbits=31)
+    blanks = (pack.compress(b" " * (1 << 20)) for _ in range(64))
+    path.write_bytes(pack.compress(head) + b"".join(blanks) + pack.flush())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: importers.read(Path(path), Overrides()),
+        lambda path: reading.read([path]),
+        simulate.read,
+    ],
+    ids=["results", "log", "space"],
+)
+def test_every_reader_says_that_a_file_expands_too_much(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(opening, "MOST_UNPACKED", 1 << 22)
+    place = bomb(tmp_path / "x.json.gz", b'{"schemaVersion": 1, "traceEvents": [')
+    with pytest.raises(KernelmarkError) as refused:
+        read(place)
+    assert opening.EXPANDS in refused.value.message
+
+
+def test_a_log_of_one_line_over_and_over_is_no_bomb(tmp_path):
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(b"the same line\n" * 1_000_000))
+    with opening.opened(str(path)) as source:
+        assert sum(map(len, source.chunks())) == 14_000_000
+    assert source.complaint == ""

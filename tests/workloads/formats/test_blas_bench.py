@@ -1,0 +1,139 @@
+"""Output of rocblas-bench and hipblaslt-bench, in every form their argument models print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.errors import UsageError
+from kernelmark.workloads import importers
+from kernelmark.workloads.importers import Overrides
+
+ROCBLAS = "transA,transB,M,N,K,alpha,lda,beta,ldb,ldc,ldd,batch_count"
+PERF = ",cold_iters,hot_iters,rocblas-Gflops,us\n"
+TYPES = "a_type,b_type,c_type,d_type,compute_type,"
+F16 = "f16_r,f16_r,f16_r,f16_r,f32_r,"
+LT = (
+    "transA,transB,grouped_gemm,batch_count,m,n,k,alpha,lda,stride_a,beta,ldb,stride_b,ldc,"
+    "stride_c,ldd,stride_d,a_type,b_type,c_type,d_type,compute_type,activation_type,bias_vector"
+)
+LT_ROW = "T,N,0,1,48,5,32,1,32,1536,0,32,160,48,240,48,240,f16_r,f16_r,f16_r,f16_r,f32_r,none,0"
+
+
+@pytest.fixture
+def results(tmp_path):
+    def call(text: str):
+        path = Path(tmp_path) / "out.txt"
+        path.write_text(text)
+        return importers.read(path, Overrides()).results
+
+    return call
+
+
+def times(found):
+    return {result.case.problem.key: result.measurement.median_s for result in found}
+
+
+def test_capital_sizes_tell_problems_apart(results):
+    text = f"{ROCBLAS}{PERF}N,T,48,5,32,1,48,0,5,48,48,1, 2, 10, 100, 7.5\n"
+    text += f"{ROCBLAS}{PERF}N,T,64,5,32,1,64,0,5,64,64,1, 2, 10, 100, 9.5\n"
+    found = results(text)
+    assert [dict(one.case.problem.dims)["m"] for one in found] == [48, 64]
+    assert [one.measurement.median_s for one in found] == pytest.approx([7.5e-6, 9.5e-6])
+
+
+def test_every_row_below_a_header_is_read(results):
+    row = "N,T,{0},5,32,1,{0},0,5,{0},{0},1, 2, 10, 100, {1}\n"
+    text = f"{ROCBLAS}{PERF}" + row.format(48, 7.5) + row.format(64, 9.5) + "done,a,b,c,d,e,f\n"
+    assert sorted(times(results(text)).values()) == pytest.approx([7.5e-6, 9.5e-6])
+    head = f"[0]:{LT},hipblaslt-Gflops,us\n    {LT_ROW},1,7\n    --Solution index: 5\n"
+    found = results(head + f"    {LT_ROW.replace('48,5', '64,5')},1,9\n    --Solution index: 6\n")
+    assert [one.case.config["solution_index"] for one in found] == [5, 6]
+
+
+@pytest.mark.parametrize("function", ["", "function,"])
+def test_a_header_may_begin_with_the_function_and_the_types(results, function):
+    named = "gemm_ex," if function else ""
+    text = (
+        f"{function}{TYPES}{ROCBLAS}{PERF}{named}{F16}T,N,48,5,32,1,32,0,32,48,48,1, 2, 9, 1, 7\n"
+    )
+    (one,) = results(text)
+    assert one.case.problem.key.startswith("gemm m=5 n=48 k=32 a=f16 b=f16 c=f16 acc=f32")
+    assert one.case.backend == "rocblas"
+
+
+def test_rows_without_types_cannot_be_repetitions(results):
+    """They may be of two types: the header of f32 and of f16 is the same."""
+    row = f"{ROCBLAS}{PERF}N,T,48,5,32,1,48,0,5,48,48,1, 2, 10, 100, 7.5\n"
+    assert len(results(row)) == 1
+    with pytest.raises(UsageError):
+        results(row + row)
+
+
+def test_other_functions_keep_their_arguments(results):
+    head = "N,alpha,incx,incy,cold_iters,hot_iters,rocblas-Gflops,rocblas-GB/s,us\n"
+    text = f"function,{head}axpy,64,1,1,1, 2, 10, 3, 5, 7\n"
+    text += f"function,{head}axpy,64,1,2,1, 2, 9, 3, 5, 8\n"
+    assert len(results(text)) == 2
+
+
+def test_gaps_and_factors_are_other_problems(results):
+    head = f"[0]:{LT},hipblaslt-Gflops,us\n"
+    rows = [
+        f"    {LT_ROW},1,7\n",
+        f"    {LT_ROW},1,8\n".replace("48,240,f16", "64,320,f16"),
+        f"    {LT_ROW},1,9\n".replace("0,32,160", "0.5,32,160"),
+    ]
+    found = times(results("".join(head + row for row in rows)))
+    assert sorted(found.values()) == pytest.approx([7e-6, 8e-6, 9e-6])
+
+
+def test_rows_of_several_kernels_are_several_cases(results):
+    """Without --print_kernel_info they differ in their rank alone; with --splitk in that."""
+    found = results(
+        "".join(f"[{i}]:{LT},hipblaslt-Gflops,us\n    {LT_ROW},1,{7 + i}\n" for i in (0, 1))
+    )
+    assert [dict(one.case.config) for one in found] == [{}, {"rank": 1}]
+    head = f"[0]:{LT},splitK,wgm,hipblaslt-Gflops,us\n"
+    found = results(head + f"    {LT_ROW},0,0,1,7\n" + head + f"    {LT_ROW},4,0,1,8\n")
+    assert [dict(one.case.config) for one in found] == [{}, {"splitk": 4}]
+
+
+def test_a_winner_repeats_a_row_unless_it_is_the_only_one(results):
+    head, row = f"[0]:{LT},hipblaslt-Gflops,us\n", f"    {LT_ROW},1,7\n"
+    other = row.replace("T,N", "N,N")
+    text = head + row + f"Winner: \n{head}{row}" + head + other
+    assert len(results(text)) == 2
+    assert all(len(one.measurement.blocks) == 1 for one in results(text))
+    assert len(results(f"Winner: \n{head}{row}Winner: \n{head}{other}")) == 2
+
+
+@pytest.mark.parametrize("prefix", ["[0]", "[0]:"])
+def test_a_table_of_output_types_alone_is_no_product_of_ours(results, prefix):
+    head = (
+        "transA,transB,M,N,K,alpha,lda,beta,ldb,ldc,ldd,d_type,compute_type,hipblaslt-Gflops,us\n"
+    )
+    (one,) = results(f"{prefix}{head}    T,N,48,5,32,1,32,0,32,48,48,f32_r,f32_r,1,7\n")
+    assert one.case.problem.op == "blas_matmul"
+    assert one.case.problem.dims == {"m": 48, "n": 5, "k": 32}
+
+
+def test_the_time_of_the_cpu_is_not_that_of_the_gpu(results):
+    """Before b520bc83 both columns were named us."""
+    head = f"{ROCBLAS},rocblas-Gflops,us,CPU-Gflops,us,norm-error\n"
+    (found,) = results(f"{head}N,T,48,5,32,1,48,0,5,48,48,1,2,53.5,1,26840,0\n")
+    assert found.measurement.median_s == pytest.approx(53.5e-6)
+    with pytest.raises(UsageError):
+        results(f"{ROCBLAS},us,rocblas-Gflops,us\nN,T,48,5,32,1,48,0,5,48,48,1,7,2,8\n")
+
+
+def test_solutions_of_one_table_are_several_configs(results):
+    head = LT.replace("transA", "sol_idx_global,transA", 1)
+    rows = ((7, 20), (8, 120))
+    text = "".join(f"{head},hipblaslt-Gflops,us\n{i},{LT_ROW},1,{us}\n" for i, us in rows)
+    found = results(text)
+    assert [dict(one.case.config) for one in found] == [
+        {"solution_index": 7},
+        {"solution_index": 8},
+    ]

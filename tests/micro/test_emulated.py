@@ -12,7 +12,7 @@ import pytest
 from kernelmark.core import codec
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
-from kernelmark.micro import _host, registry
+from kernelmark.micro import _kernels, registry
 from kernelmark.micro.base import GPUS
 from kernelmark.micro.benchmarks import roofline
 from kernelmark.micro.execute import execute, open_rig
@@ -54,14 +54,14 @@ pytestmark = pytest.mark.usefixtures("compiler")
 @pytest.fixture
 def rig(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
-    _host.library.cache_clear()
+    _kernels.library.cache_clear()
     # Launches of the roofline read 1 MiB, not the 64 that a GPU needs to get going.
     monkeypatch.setitem(roofline._MOST_FLOPS, True, 1.0)
     with emulator.emulated(devices=2, block=64):
         made = open_rig("cuda:0")
         yield made
         made.close()
-    _host.library.cache_clear()
+    _kernels.library.cache_clear()
 
 
 GPU_BENCHMARKS = [name for name in registry.names() if set(GPUS) & set(registry.get(name).kinds)]

@@ -19,8 +19,8 @@ from kernelmark.core.metric import Metric, impossible
 from kernelmark.core.result import Status
 from kernelmark.micro import (
     _chase,
-    _host,
-    _signatures,
+    _kernels,
+    _kernels,
     _windows,
     execute,
     hardware,
@@ -39,21 +39,21 @@ from kernelmark_dev.raising import raises_code
 class TestSignatures:
     def test_every_kernel_file_is_understood(self):
         for name in session.kernel_files():
-            for kernel, parameters in _signatures.of_file(name).items():
+            for kernel, parameters in _kernels.of_file(name).items():
                 for kind, word in parameters:
                     assert word.isidentifier(), (kernel, word)
-                    assert kind.endswith("*") or kind in {*_signatures._TYPES, "T"}, (kernel, kind)
+                    assert kind.endswith("*") or kind in {*_kernels._TYPES, "T"}, (kernel, kind)
 
     def test_values_get_the_declared_size(self):
         given = (0x1000, 4, 2, 0, 1, 10, 0x2000, 0x3000)
-        packed = _signatures.pack("micro_window.cu", "window_read", given, {})
+        packed = _kernels.pack("micro_window.cu", "window_read", given, {})
         assert [ctypes.sizeof(value) for value in packed] == [8, 4, 4, 4, 4, 4, 8, 8]
 
     def test_macros_and_type_parameters(self):
         given = (1, 2.5, 0.5, 0, 0x10, 0x20)
-        packed = _signatures.pack("micro_ops.cu", "chain_fma_f64_8", given, {"T": "double"})
+        packed = _kernels.pack("micro_ops.cu", "chain_fma_f64_8", given, {"T": "double"})
         assert isinstance(packed[1], ctypes.c_double)
-        packed = _signatures.pack("micro_ops.cu", "chain_fma_f32_8", given, {"T": "float"})
+        packed = _kernels.pack("micro_ops.cu", "chain_fma_f32_8", given, {"T": "float"})
         assert isinstance(packed[1], ctypes.c_float)
 
     @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ class TestSignatures:
     )
     def test_what_does_not_fit_is_refused(self, given, code, fields):
         with raises_code(UsageError, code, kernel="window_read", **fields):
-            _signatures.pack("micro_window.cu", "window_read", given, {})
+            _kernels.pack("micro_window.cu", "window_read", given, {})
 
     def test_unknown_kernels_are_refused(self):
         with raises_code(UsageError, "kernel-unknown", kernel="nonsense"):
-            _signatures.parameters("micro_window.cu", "nonsense")
+            _kernels.parameters("micro_window.cu", "nonsense")
 
 
 class TestLevels:
@@ -244,46 +244,46 @@ class TestSettings:
 class TestHostCompiler:
     def test_a_program_that_does_not_compile_is_a_sentence(self, compiler, tmp_path, monkeypatch):
         monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
-        monkeypatch.setattr(_host, "source", lambda file: "this is not C++\n")
-        _host.library.cache_clear()
+        monkeypatch.setattr(_kernels, "source", lambda file: "this is not C++\n")
+        _kernels.library.cache_clear()
         with pytest.raises(CompileError, match="this is not C"):
-            _host.library("micro_window.cu")
+            _kernels.library("micro_window.cu")
 
     def test_without_a_compiler_the_reason_is_told(self, monkeypatch):
         monkeypatch.setenv("PATH", "")
         monkeypatch.delenv("CXX", raising=False)
-        _host.library.cache_clear()
+        _kernels.library.cache_clear()
         with raises_code(Unsupported, "no-host-compiler"):
-            _host.library("micro_window.cu")
+            _kernels.library("micro_window.cu")
 
     @pytest.mark.parametrize("asked", ["/nonexistent/cxx", "/bin/false", "'", "/bin/true"])
     def test_a_compiler_that_does_not_work_is_told(self, compiler, monkeypatch, asked):
         monkeypatch.setenv("CXX", asked)
-        _host.library.cache_clear()
-        made = _host.library("micro_launch.cu")
-        _host.library.cache_clear()
+        _kernels.library.cache_clear()
+        made = _kernels.library("micro_launch.cu")
+        _kernels.library.cache_clear()
         assert made.note.startswith(f"$CXX is {asked!r}, which does not work here: /")
         assert made.note.endswith("+ was used instead")
 
     def test_a_compiler_that_works_needs_no_word(self, compiler, monkeypatch):
         for asked in ("", next(n for n in ("c++", "g++", "clang++") if shutil.which(n))):
             monkeypatch.setenv("CXX", asked)
-            _host.library.cache_clear()
-            assert _host.library("micro_launch.cu").note == ""
-        _host.library.cache_clear()
+            _kernels.library.cache_clear()
+            assert _kernels.library("micro_launch.cu").note == ""
+        _kernels.library.cache_clear()
 
     def test_a_second_time_comes_from_the_cache(self, compiler, tmp_path, monkeypatch):
         monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
-        _host.library.cache_clear()
-        first = _host.library("micro_launch.cu")
-        _host.library.cache_clear()
-        again = _host.library("micro_launch.cu")
-        _host.library.cache_clear()
+        _kernels.library.cache_clear()
+        first = _kernels.library("micro_launch.cu")
+        _kernels.library.cache_clear()
+        again = _kernels.library("micro_launch.cu")
+        _kernels.library.cache_clear()
         assert first.seconds > 0
         assert again.seconds == 0
 
     def test_arguments_are_unpacked_by_declared_type(self):
-        found = _host.entries('extern "C" void f(quad* a, u64 n, double q) { }\nint g() { }')
+        found = _kernels.entries('extern "C" void f(quad* a, u64 n, double q) { }\nint g() { }')
         assert list(found) == ["f"]
         assert "f(*(quad**)a[0], *(u64*)a[1], *(double*)a[2])" in found["f"]
 

@@ -38,12 +38,12 @@ def rig():
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    from kernelmark.micro import _host
+    from kernelmark.micro import _kernels
 
-    _host.library.cache_clear()
-    monkeypatch.setattr(_host, "_commands", list)
+    _kernels.library.cache_clear()
+    monkeypatch.setattr(_kernels, "_commands", list)
     yield
-    _host.library.cache_clear()
+    _kernels.library.cache_clear()
 
 
 def found_roofs(results):

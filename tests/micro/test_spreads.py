@@ -10,7 +10,7 @@ import pytest
 
 from kernelmark.core.metric import WIDE, Metric, with_spreads
 from kernelmark.core.result import Status
-from kernelmark.micro import _host, registry
+from kernelmark.micro import _kernels, registry
 from kernelmark.micro._cpu_rig import Passes
 from kernelmark.micro.base import GPUS, SPREAD
 from kernelmark.micro.benchmarks import roofline
@@ -86,12 +86,12 @@ class TestEveryBenchmark:
     def test_on_an_emulated_gpu(self, name, tmp_path, monkeypatch):
         monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
         monkeypatch.setitem(roofline._MOST_FLOPS, True, 1.0)
-        _host.library.cache_clear()
+        _kernels.library.cache_clear()
         with emulator.emulated(devices=2, block=64):
             rig = open_rig("cuda:0")
             result = execute(registry.get(name), rig, "quick", ON_GPU.get(name, {}))
             rig.close()
-        _host.library.cache_clear()
+        _kernels.library.cache_clear()
         assert result.metrics, result.error
         check_spreads(name, result)
 

@@ -15,7 +15,7 @@ from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.result import ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, duration_text
-from kernelmark.micro.roofs import SOURCES, measure
+from kernelmark.micro.session import ROOF_SOURCES, measure_roof_sources
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
 from kernelmark.runners.possible import threads_of
@@ -83,7 +83,7 @@ def expected_roofs_s(plan: Plan, store: Store | None, mode: RoofMode) -> float:
         _expected_s(means, info)
         for info in plan.devices
         for threads in {_threads(info, case.timing.threads) for case in plan.cases}
-        if info.kind in SOURCES and mode != "none" and _must_measure(info, threads, store, mode)[0]
+        if info.kind in ROOF_SOURCES and mode != "none" and _must_measure(info, threads, store, mode)[0]
     )
 
 
@@ -167,7 +167,7 @@ def measure_roofs(
 ) -> tuple[Roof, ...]:
     """Measure and store the roofs of a device, and return them; `known` ones replace those that
     fail. `when` is added to the progress note."""
-    if info.kind not in SOURCES:
+    if info.kind not in ROOF_SOURCES:
         return known
     count = _threads(info, threads)
     means = Means.of_machine()
@@ -176,7 +176,7 @@ def measure_roofs(
     tell(f"measuring the roofs of {info.name}{how}{when}: about {expected}")
     started, here = time.time(), dataclasses.replace(environment((), ()), devices=(info,))
     try:
-        results = measure(info.name, count, tell)
+        results = measure_roof_sources(info.name, count, tell)
     except KernelmarkError as error:
         tell(error.message)
         return known

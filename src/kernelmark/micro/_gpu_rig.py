@@ -16,13 +16,13 @@ from kernelmark.gpu.driver import pack as packed
 from kernelmark.gpu.objects import resources
 from kernelmark.gpu.rtc import Binary, compile_source
 from kernelmark.kernels import rtc
-from kernelmark.micro import _signatures
+from kernelmark.micro import _kernels
 from kernelmark.micro.hardware import Hardware
 from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Samples, Timed
 
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
-_WARM_UP_S = 0.4
-FULL_BLOCK = 1024
+_WARM_UP_S = 0.4  # it takes about 0.3 s of work until the clock of an idle GPU is steady
+FULL_BLOCK = 1024  # threads: the most of both vendors
 
 
 def build(file: str, arch: str) -> Binary:
@@ -42,6 +42,11 @@ def no_cycles(arch: str) -> str | None:
     if not arch.startswith("gfx11"):
         return None
     return Reason("cycles-wrap", arch=arch)
+
+
+def as_gpu(device: object) -> GpuDevice:
+    assert isinstance(device, GpuDevice)
+    return device
 
 
 class GpuRig(Rig):
@@ -67,10 +72,10 @@ class GpuRig(Rig):
 
     def binary(self, file: str) -> Binary:
         if file not in self._binaries:
-            made = build(file, self.info.arch)
-            self._binaries[file] = made
-            self.ledger.compile_s += made.seconds
-            self.ledger.compilations += not made.cached
+            binary = build(file, self.info.arch)
+            self._binaries[file] = binary
+            self.ledger.compile_s += binary.seconds
+            self.ledger.compilations += not binary.cached
         return self._binaries[file]
 
     def kernels(self, file: str) -> frozenset[str]:
@@ -100,7 +105,7 @@ class GpuRig(Rig):
             file=file,
             kernel=kernel,
             function=function,
-            arguments=packed(*_signatures.pack(file, kernel, values, types or {})),
+            arguments=packed(*_kernels.pack(file, kernel, values, types or {})),
             grid=grid,
             block=block,
             shared_bytes=shared_bytes,

@@ -13,8 +13,7 @@ from kernelmark.core.micro import benchmark_name, is_micro, mode_of
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text, rate_text, value_text, width_text
-from kernelmark.micro.hardware import find_sheet
-from kernelmark.micro.roofs import sheet_value
+from kernelmark.micro.hardware import find_sheet, sheet_value
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Row, Table, results_table, status_text
 

@@ -59,7 +59,7 @@ class MicroContract:
                 assert value != ()
                 # The text form on a command line gives the same value.
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                chosen = benchmark.settings("quick", {word: text}).plain()[word]
+                chosen = benchmark.case_parameters("quick", {word: text})[word]
                 assert str(chosen) == text
 
     def test_columns_are_explained_and_drawn_ones_exist(self, name: str) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from kernelmark.core.result import Status
-from kernelmark.micro import _chains, registry
+from kernelmark.micro import registry
 from kernelmark.micro._cpu_rig import Passes
+from kernelmark.micro.benchmarks import incore
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import CHUNK_BYTES
 
@@ -180,7 +181,7 @@ class Core:
         if found := re.fullmatch(r"chain_(\w+)_(\d)", kernel):
             op, ilp = found[1], int(found[2])
             each = max(self.LATENCY[op] / ilp, self.CYCLES[op])
-            return values[0] * _chains.OPS[op].loop * each
+            return values[0] * incore.OPS[op].loop * each
         if kernel == "window_read":
             return values[5] * CHUNK_BYTES / at(self.READS, values[1] * CHUNK_BYTES)
         if kernel in ("chase", "chase_index"):

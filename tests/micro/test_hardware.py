@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.micro import _chains
-from kernelmark.micro.hardware import Hardware, find_sheet
+from kernelmark.micro.hardware import Hardware, find_sheet, lanes_of, most_lanes
 
 
 def device(model, arch, units=132, kind="cuda"):
@@ -100,7 +99,7 @@ class TestLinks:
 
 def test_double_precision_is_held_to_its_own_units():
     h200 = Hardware.of(device("NVIDIA H200", "sm_90"))
-    assert _chains.lanes_of(h200, "fma_f64").value == 64
-    assert _chains.lanes_of(h200, "fma_f32").value == 128
+    assert lanes_of(h200, "fma_f64").value == 64
+    assert lanes_of(h200, "fma_f32").value == 128
     unknown = Hardware.of(device("a GPU of tomorrow", "sm_999"))
-    assert _chains.lanes_of(unknown, "fma_f64") == _chains.most_lanes(unknown)
+    assert lanes_of(unknown, "fma_f64") == most_lanes(unknown)

@@ -20,17 +20,15 @@ from kernelmark.core.result import Status
 from kernelmark.micro import (
     _chase,
     _kernels,
-    _kernels,
     _windows,
     execute,
     hardware,
     registry,
-    roofs,
     session,
 )
-from kernelmark.micro.base import Parameter
-from kernelmark.micro.benchmarks import small_kernels
-from kernelmark.micro.rig import CHUNK_BYTES
+from kernelmark.micro.base import MicroRun, Parameter
+from kernelmark.micro.benchmarks import incore, small_kernels
+from kernelmark.micro.rig import CHUNK_BYTES, Samples
 from kernelmark.stores.roofs import roofs_of
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises_code
@@ -123,19 +121,9 @@ class TestLevels:
 class TestWindows:
     RIG = SimpleNamespace(grid=132, warps=32)
 
-    @given(st.integers(1, 5000))
-    def test_what_is_shared_out_brings_every_warp_to_every_chunk(self, chunks):
-        window = _windows.shared_out(self.RIG, chunks * CHUNK_BYTES)
-        assert 0.9 * chunks - 8 <= window.chunks <= chunks
-        at, seen = 0, set()
-        for _ in range(window.chunks):
-            seen.add(at)
-            at = (at + window.step) % window.chunks
-        assert len(seen) == window.chunks
-
     def test_scattered_chunks_are_all_alike(self):
         numbers = np.arange(32, dtype=np.uint64)[:, None]
-        found = _windows._scattered(numbers, 80, 2000)
+        found = _windows.scattered_chunks(numbers, 80, 2000)
         counts = np.bincount(found.ravel().astype(int), minlength=80)
         assert counts.size == 80
         assert 0.8 * counts.mean() < counts.min() <= counts.max() < 1.2 * counts.mean()
@@ -144,8 +132,8 @@ class TestWindows:
 
     def test_a_core_reads_its_window_in_turn(self):
         alone = SimpleNamespace(grid=4, warps=1)
-        assert _windows.private(alone, 8 * CHUNK_BYTES).step == 1
-        assert _windows.private(self.RIG, 8 * CHUNK_BYTES).step is None
+        assert _windows.private_window(alone, 8 * CHUNK_BYTES).step == 1
+        assert _windows.private_window(self.RIG, 8 * CHUNK_BYTES).step is None
 
 
 class TestHardware:
@@ -160,7 +148,7 @@ class TestHardware:
 
     def test_an_h200(self):
         found = hardware.Hardware.of(self.INFO)
-        assert found.known
+        assert found.listed
         assert found.bandwidth("l1").value == pytest.approx(132 * 128 * 1.98e9)
         assert found.flops("vector", "f32").value == pytest.approx(132 * 256 * 1.98e9)
         assert found.bandwidth("dram").value == pytest.approx(4.917e12, rel=1e-3)
@@ -191,7 +179,7 @@ class TestHardware:
     def test_an_unknown_gpu_still_has_limits(self):
         info = dataclasses.replace(self.INFO, model="something", arch="sm_999", attributes={})
         found = hardware.Hardware.of(info)
-        assert not found.known
+        assert not found.listed
         assert found.sheet is None
         for level in ("l1", "l2", "shared", "dram"):
             assert found.bandwidth(level).value > 0
@@ -213,10 +201,10 @@ class TestSettings:
 
     def test_modes_and_choices(self):
         chosen = self.LATENCY.settings("brief", {"samples": "5", "sizes": [4096, 8192]})
-        assert chosen.whole("samples") == 5
-        assert chosen.wholes("sizes") == [4096, 8192]
-        assert chosen.whole("refine") == 0
-        assert self.LATENCY.settings("quick", {"refine": "0"}).whole("refine") == 0
+        assert chosen["samples"] == 5
+        assert chosen["sizes"] == (4096, 8192)
+        assert chosen["refine"] == 0
+        assert self.LATENCY.settings("quick", {"refine": "0"})["refine"] == 0
 
     @pytest.mark.parametrize(
         ("chosen", "code", "fields"),
@@ -238,7 +226,7 @@ class TestSettings:
         assert where.get("benchmark", where.get("where")) == "latency"
 
     def test_quick_stands_in_for_what_is_not_said(self):
-        assert Parameter(help="x", quick=3).value("full") == 3
+        assert Parameter("x", quick=3).value("full") == 3
 
 
 class TestHostCompiler:
@@ -388,7 +376,7 @@ class TestRoofs:
         assert [roof for result in bad for roof in roofs_of(result)] == []
 
     def test_every_source_is_a_benchmark_of_its_kind(self):
-        for kind, sources in roofs.SOURCES.items():
+        for kind, sources in session.ROOF_SOURCES.items():
             for name, chosen in sources.items():
                 assert kind in registry.get(name).kinds
                 registry.get(name).settings("brief", chosen)
@@ -396,8 +384,8 @@ class TestRoofs:
     def test_the_data_sheet_stands_beside(self):
         sheet = hardware.find_sheet(TestHardware.INFO)
         every = [roof for result in self.results() for roof in roofs_of(result)]
-        assert [roofs.sheet_value(r, sheet) for r in every] == [67e12, 989.5e12, 4.8e12, None]
-        assert roofs.sheet_value(every[0], None) is None
+        assert [hardware.sheet_value(r, sheet) for r in every] == [67e12, 989.5e12, 4.8e12, None]
+        assert hardware.sheet_value(every[0], None) is None
 
 
 class TestLaunchFit:
@@ -424,3 +412,33 @@ class TestUnsteady:
 
     def test_steady_ones_are_not_spoken_of(self):
         assert execute._unsteady([{"spread": 0.02}, {"size": 3}]) == []
+
+
+class TestIncore:
+    # An MI300X: one number a lane is half of what pairs reach.
+    PER_S = {"fma_f32": 81e12, "fma_f32x2": 163e12, "fma_f64": 81e12}  # noqa: RUF012
+
+    @pytest.mark.parametrize(("names", "f32"), [(list(PER_S), 163e12), (["fma_f32"], 81e12)])
+    def test_the_peak_is_that_of_the_fastest_instruction(self, names, f32):
+        rig = SimpleNamespace(
+            grid=1,
+            kernels=lambda file: {f"chain_{name}_8" for name in names},
+            hardware=hardware.Hardware.of(TestHardware.INFO),
+        )
+        timed = Samples(seconds=(1.0, 1.0), block_cycles=(1e9, 1e9))
+        chains = SimpleNamespace(peak=lambda op, **more: (self.PER_S[op.name], timed))
+        run = MicroRun(rig)
+        incore._add_peaks(run, chains, seconds=1e-3, samples=1)
+        found = {m.name: m.value for m in run.metrics}
+        assert (found["peak_f32"], found["per_clk_f32"]) == (f32, f32 / 1e9)
+        assert ("peak_f64" in found) == (len(names) > 1)
+
+    def test_a_step_of_pairs_is_four_operations(self):
+        assert incore.OPS["fma_f32x2"].flops == 2 * incore.OPS["fma_f32"].flops
+
+    def test_the_multiply_add_of_integers_is_computed_exactly(self):
+        op = incore.OPS["mad_i32"]
+        x = op.seed
+        for _ in range(16):
+            x = (x * op.other + op.other) % 2**32
+        assert int(op.after(16)) == x

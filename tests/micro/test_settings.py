@@ -52,7 +52,6 @@ def test_every_word_parameter_has_its_choices(name):
         ("incore", "ops", "fma_f32"),
         ("instructions", "ops", "fma_f32"),
         ("l2_cache", "units", "apart, together"),
-        ("l2_stream", "kernels", "triad"),
         ("matrix", "dtypes", "bf16"),
         ("memcpy", "memory", "pinned, pageable"),
         ("roofline", "dtypes", "f32, f64"),
@@ -81,8 +80,7 @@ def test_an_unknown_word_is_refused_with_those_there_are(name, word, known):
         ("shared", {"strides": 33}, "micro-too-large"),
         ("shared", {"hops": 31}, "micro-too-small"),
         ("strides", {"bytes": 2}, "micro-value-unknown"),
-        ("lines", {"strides": 12}, "not-multiple"),
-        ("lines", {"strides": MIB}, "micro-too-large"),
+        ("tlb", {"strides": 100 * KIB + 8}, "not-multiple"),
         ("loaded_latency", {"hops": 8}, "micro-too-small"),
         ("matrix", {"seconds": 0}, "micro-too-small"),
         ("matrix", {"seconds": "inf"}, "micro-too-large"),
@@ -92,7 +90,6 @@ def test_an_unknown_word_is_refused_with_those_there_are(name, word, known):
         ("small_kernels", {"sizes": 1}, "micro-too-small"),
         ("stream", {"nbytes": 1000}, "micro-too-small"),
         ("tlb", {"strides": 64}, "micro-too-small"),
-        ("l2_stream", {"sizes": 4096}, "micro-too-small"),
         ("um_stream", {"sizes": 1}, "micro-too-small"),
     ],
 )
@@ -109,9 +106,9 @@ def test_a_number_that_measures_nothing_is_refused(name, chosen, code):
 
 
 def test_what_a_mode_has_may_be_chosen():
-    assert registry.get("matrix").settings("quick", {"rest": 0}).number("rest") == 0
-    assert registry.get("matrix").settings("quick", {"sustained": 0}).number("sustained") == 0
-    assert registry.get("cache").settings("quick", {"sizes": "8,8,4"}).wholes("sizes") == [8, 4]
+    assert registry.get("matrix").settings("quick", {"rest": 0})["rest"] == 0
+    assert registry.get("matrix").settings("quick", {"sustained": 0})["sustained"] == 0
+    assert registry.get("cache").settings("quick", {"sizes": "8,8,4"})["sizes"] == (8, 4)
 
 
 def test_sizes_that_do_not_fit_are_told():
@@ -155,7 +152,6 @@ def test_what_a_cpu_cannot_do_is_one_sentence(cpu, name, chosen):
     ("name", "chosen"),
     [
         ("l2_cache", {"sizes": HUGE}),
-        ("l2_stream", {"sizes": HUGE}),
         ("latency", {"sizes": HUGE}),
         ("latency", {"sizes": 4096, "most": HUGE}),
         ("loaded_latency", {"hops": 2**20, "nbytes": MIB}),
@@ -198,8 +194,6 @@ def test_only_dtypes_that_were_asked_for_are_missed(gpu):
 
 def test_small_arrays_are_checked_inside_themselves(gpu):
     """A check of a fixed size would write beyond them: the emulated memory ends where they do."""
-    few = {"sizes": 64 * KIB, "seconds": 1e-5, "samples": 1}
-    assert execute(registry.get("l2_stream"), gpu, "quick", few).status is Status.OK
     result = execute(registry.get("peer"), gpu, "quick", {"nbytes": 4096, "repeats": 1})
     assert result.status is Status.OK, result.error
 

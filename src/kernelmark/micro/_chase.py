@@ -40,9 +40,7 @@ def typical(rig: Rig, hops: Sequence[Hop]) -> Hop:
     cycles = rig.typical((hop.cycles for hop in hops), waited)
     seconds = rig.typical((hop.seconds for hop in hops), waited)
     return Hop(
-        cycles=cycles.value,
-        seconds=seconds.value,
-        spread=widest((cycles.spread, seconds.spread)),
+        cycles=cycles.value, seconds=seconds.value, spread=widest((cycles.spread, seconds.spread))
     )
 
 

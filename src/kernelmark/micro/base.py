@@ -2,7 +2,7 @@
 
 Each file in micro/benchmarks provides one or more:
 
-    @microbenchmark(name="empty", summary=…, parameters={…}, columns=(…), figure=…)
+    @microbenchmark(summary=…, measures=…, parameters={…}, columns=(…), figure=…)
     def empty(run: MicroRun, *, blocks: Ints, samples: int) -> None: ...
 
 The function gets the values of its parameters and goes through three phases: it allocates and
@@ -38,7 +38,7 @@ Record = dict[str, Any]  # a Value by column
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter with its values by mode. `brief` is the subset that the headline metrics need.
 
@@ -60,7 +60,7 @@ class Parameter:
         return self.quick if chosen is None else chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of the rows, with the bound that its numbers must not exceed."""
 
@@ -77,10 +77,10 @@ class Column:
 
 
 # A metric with the value of a row gets the row's spread.
-SPREAD = Column(name="spread", help="spread of the launches (see Comparing)")
+SPREAD = Column("spread", "spread of the launches (see Comparing)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One panel of a figure: a column over the figure's x, divided by `per`. With `zero` the axis
     begins at zero, as it always does for bars."""
@@ -231,10 +231,14 @@ def microbenchmark(
     *, parameters: Mapping[str, Parameter], **declared: Any
 ) -> Callable[[Callable[..., None]], Microbenchmark]:
     """Declare a microbenchmark by the fields of `Microbenchmark`; it decorates the function that
-    measures, whose keyword arguments are the parameters."""
-    return lambda measure: Microbenchmark(
-        measure=measure, parameters=FrozenDict(parameters), **declared
-    )
+    measures, which has the benchmark's name and its parameters as keyword arguments."""
+
+    def declare(measure: Callable[..., None]) -> Microbenchmark:
+        name = measure.__name__.replace("_", "-")
+        fields = {"parameters": FrozenDict(parameters), **declared}
+        return Microbenchmark(name=name, measure=measure, **fields)
+
+    return declare
 
 
 def _convert(benchmark: str, name: str, value: Any, default: Setting) -> Setting:

@@ -10,13 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelmark.core import codec
-from kernelmark.core.errors import (
-    CaseError,
-    CompileError,
-    OutOfMemory,
-    Unsupported,
-    UsageError,
-)
+from kernelmark.core.errors import CaseError, CompileError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.metric import WIDE, Metric, PointColumn, impossible, with_spreads
 from kernelmark.core.micro import micro_case
 from kernelmark.core.reason import Reason

@@ -85,17 +85,11 @@ def run(
     kind, info = find(device)
     if info.kind not in EVERYWHERE:
         raise UsageError(
-            Reason("micro-device", device=device),
-            hint=f"they run on: {', '.join(EVERYWHERE)}",
+            Reason("micro-device", device=device), hint=f"they run on: {', '.join(EVERYWHERE)}"
         )
     check_threads(info, threads)
     jobs = [
-        _RunMicro(
-            name=plain_name(name),
-            mode=mode,
-            parameters=chosen[name],
-            threads=threads,
-        )
+        _RunMicro(name=plain_name(name), mode=mode, parameters=chosen[name], threads=threads)
         for name in names
     ]
     limits = Limits(timeout_s=timeout_s or TIMEOUT_S[mode], compile_timeout_s=_OPEN_TIMEOUT_S)

@@ -49,8 +49,7 @@ def _limit_per_cycle(hardware: Hardware) -> Limit:
     lanes."""
     lanes = most_lanes(hardware)
     return Limit(
-        value=hardware.units * lanes.value,
-        why=f"{hardware.units} units × {lanes.value:g} lanes",
+        value=hardware.units * lanes.value, why=f"{hardware.units} units × {lanes.value:g} lanes"
     )
 
 
@@ -74,7 +73,6 @@ def _is_one_line(kernel: str, pattern: str) -> bool:
 
 
 @microbenchmark(
-    name="atomics",
     summary="Atomic adds by contention, with and without result; latency; ping-pong between "
     "SMs/CUs.",
     by_cycles=True,
@@ -91,30 +89,22 @@ def _is_one_line(kernel: str, pattern: str) -> bool:
     "on the chosen SMs/CUs: near and far parts of a GPU differ.",
     parameters={
         "kernels": Parameter(
-            help="operations", quick=tuple(KERNELS), brief=("add_u32",), choices=tuple(KERNELS)
+            "operations", quick=tuple(KERNELS), brief=("add_u32",), choices=tuple(KERNELS)
         ),
-        "patterns": Parameter(help="how threads contend", quick=PATTERNS, choices=PATTERNS),
-        "seconds": Parameter(help="length of a launch", quick=1e-3, full=4e-3),
-        "units": Parameter(help="SMs/CUs in the ping-pong", quick=6, full=16, brief=2),
-        "turns": Parameter(help="rounds of ping-pong", quick=500, full=5000),
-        "samples": Parameter(help="launches timed for a point", quick=5, full=7),
+        "patterns": Parameter("how threads contend", quick=PATTERNS, choices=PATTERNS),
+        "seconds": Parameter("length of a launch", quick=1e-3, full=4e-3),
+        "units": Parameter("SMs/CUs in the ping-pong", quick=6, full=16, brief=2),
+        "turns": Parameter("rounds of ping-pong", quick=500, full=5000),
+        "samples": Parameter("launches timed for a point", quick=5, full=7),
     },
     columns=(
-        Column(name="what", help="operation, or ping-pong"),
-        Column(name="pattern", help="how threads contend, or the two SMs/CUs"),
+        Column("what", "operation, or ping-pong"),
+        Column("pattern", "how threads contend, or the two SMs/CUs"),
+        Column("per_s", "operations per second of the whole device", "1/s", _limit_per_second),
         Column(
-            name="per_s",
-            help="operations per second of the whole device",
-            unit="1/s",
-            limit=_limit_per_second,
+            "per_clk", "operations per core cycle of the whole device", "1/clk", _limit_per_cycle
         ),
-        Column(
-            name="per_clk",
-            help="operations per core cycle of the whole device",
-            unit="1/clk",
-            limit=_limit_per_cycle,
-        ),
-        Column(name="cycles", help="cycles of a round trip", unit="cycles"),
+        Column("cycles", "cycles of a round trip", "cycles"),
         SPREAD,
     ),
     no_spread=FrozenDict({"ping_pong": "each pair of SMs/CUs is one launch"}),
@@ -123,7 +113,7 @@ def _is_one_line(kernel: str, pattern: str) -> bool:
         title="pattern",
         scale="band",
         colour="what",
-        panels=(Panel(y="per_clk", title="operations a cycle", mark="point", scale="log"),),
+        panels=(Panel("per_clk", "operations a cycle", mark="point", scale="log"),),
     ),
 )
 def atomics(

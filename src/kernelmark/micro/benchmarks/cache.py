@@ -47,18 +47,18 @@ def _rate_columns(level: str, reader: str) -> tuple[Column, ...]:
     block."""
     return (
         Column(
-            name="bytes_per_s",
-            help="bytes read per second by the whole device",
-            unit="B/s",
-            limit=lambda h: h.bandwidth(level),
+            "bytes_per_s",
+            "bytes read per second by the whole device",
+            "B/s",
+            lambda h: h.bandwidth(level),
         ),
         Column(
-            name="bytes_per_clk",
-            help=f"bytes read per core cycle by one {reader}",
-            unit="B/clk",
-            limit=lambda h: h.rate(level),
+            "bytes_per_clk",
+            f"bytes read per core cycle by one {reader}",
+            "B/clk",
+            lambda h: h.rate(level),
         ),
-        Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
+        Column("clock_mhz", "core clock meanwhile (GPU)", "MHz"),
         SPREAD,
     )
 
@@ -86,7 +86,6 @@ def _sweep(
 
 
 @microbenchmark(
-    name="cache",
     summary="Read bandwidth over the working set of an SM, CU or core, from its private cache "
     "outwards.",
     kinds=EVERYWHERE,
@@ -103,28 +102,26 @@ def _sweep(
     "next level cannot serve the misses: `latency` measures the size.",
     parameters={
         "sizes": Parameter(
-            help="bytes of a window",
+            "bytes of a window",
             quick=_NEAR + _FAR,
             full=tuple(sorted({*_NEAR, *_FINE, *_FAR, 128 * MIB, 256 * MIB})),
             # One of these is in the middle of the L1 of any GPU and of any CPU core.
             brief=(16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB),
         ),
         "windows": Parameter(
-            help="private, shared",
+            "private, shared",
             quick=("private", "shared"),
             brief=("private",),
             choices=("private", "shared"),
         ),
-        "most": Parameter(
-            help="bytes of all private windows together", quick=2 * 2**30, full=8 * 2**30
-        ),
+        "most": Parameter("bytes of all private windows together", quick=2 * 2**30, full=8 * 2**30),
         # A thousand times the resolution of events (about a microsecond).
-        "seconds": Parameter(help="length of a launch", quick=1.5e-3, full=3e-3),
-        "samples": Parameter(help="launches timed for a point", quick=5, full=11),
+        "seconds": Parameter("length of a launch", quick=1.5e-3, full=3e-3),
+        "samples": Parameter("launches timed for a point", quick=5, full=11),
     },
     columns=(
-        Column(name="windows", help="private or shared"),
-        Column(name="size_bytes", help="bytes of one window", unit="B"),
+        Column("windows", "private or shared"),
+        Column("size_bytes", "bytes of one window", "B"),
         *_rate_columns("l1", "SM, CU or core"),
     ),
     figure=Figure(
@@ -134,8 +131,8 @@ def _sweep(
         scale="log",
         colour="windows",
         panels=(
-            Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12, zero=True),
-            Panel(y="bytes_per_clk", title="one unit (B/clk)", zero=True),
+            Panel("bytes_per_s", "all units (TB/s)", per=1e12, zero=True),
+            Panel("bytes_per_clk", "one unit (B/clk)", zero=True),
         ),
     ),
 )
@@ -173,7 +170,6 @@ def _plateau_median(rows: list[Record]) -> Record:
 
 
 @microbenchmark(
-    name="l2-cache",
     summary="Read bandwidth of the shared cache over the footprint, out to main memory.",
     measures="Every SM/CU reads the whole footprint in chunks of 4 KiB. With `apart`, each uses "
     "its own scattered order, so that its private cache serves no more than its fraction of the "
@@ -187,20 +183,20 @@ def _plateau_median(rows: list[Record]) -> Record:
     "of a single SM/CU is not measured.",
     parameters={
         "sizes": Parameter(
-            help="bytes of the footprint",
+            "bytes of the footprint",
             quick=_bytes(_FOOTPRINTS),
             full=_bytes(_FINE_FOOTPRINTS),
             brief=_bytes((12, 16, 20, 3072)),
         ),
         "units": Parameter(
-            help="apart, together", quick=("apart", "together"), choices=("apart", "together")
+            "apart, together", quick=("apart", "together"), choices=("apart", "together")
         ),
-        "seconds": Parameter(help="length of a launch", quick=2e-3, full=3e-3),
-        "samples": Parameter(help="launches timed for a point", quick=5, full=7),
+        "seconds": Parameter("length of a launch", quick=2e-3, full=3e-3),
+        "samples": Parameter("launches timed for a point", quick=5, full=7),
     },
     columns=(
-        Column(name="units", help="apart or together"),
-        Column(name="size_bytes", help="bytes of the footprint", unit="B"),
+        Column("units", "apart or together"),
+        Column("size_bytes", "bytes of the footprint", "B"),
         *_rate_columns("l2", "SM/CU"),
     ),
     figure=Figure(
@@ -209,7 +205,7 @@ def _plateau_median(rows: list[Record]) -> Record:
         per=MIB,
         scale="log",
         colour="units",
-        panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12, zero=True),),
+        panels=(Panel("bytes_per_s", "all units (TB/s)", per=1e12, zero=True),),
     ),
 )
 def l2_cache(run: MicroRun, *, sizes: Ints, units: Names, seconds: float, samples: int) -> None:

@@ -196,12 +196,11 @@ _ILPS = (1, 2, 4, 8)
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 _HEADLINES = ("fma_f32", "fma_f64", "fma_f16x2", "mul_i32")
 # Reading the clock costs some dozens of cycles at each end: a thousandth of this.
-_LEAST_CYCLES = Parameter(help="minimum cycles of a point", quick=40_000, full=400_000)
-_LAUNCHES = Parameter(help="launches timed for a point", quick=3, full=11)
+_LEAST_CYCLES = Parameter("minimum cycles of a point", quick=40_000, full=400_000)
+_LAUNCHES = Parameter("launches timed for a point", quick=3, full=11)
 
 
 @microbenchmark(
-    name="incore",
     summary="Cycles of FMA, DIV and SQRT by warps and independent chains; the FMA peak.",
     kinds=EVERYWHERE,
     measures="One block on one SM/CU runs dependent chains of one instruction: one warp with one "
@@ -215,33 +214,25 @@ _LAUNCHES = Parameter(help="launches timed for a point", quick=3, full=11)
     "allows: see the clock.",
     parameters={
         "ops": Parameter(
-            help="instructions",
-            quick=_CLASSIC,
-            brief=("fma_f32", "fma_f64"),
-            choices=tuple(OPS),
+            "instructions", quick=_CLASSIC, brief=("fma_f32", "fma_f64"), choices=tuple(OPS)
         ),
-        "warps": Parameter(help="warps of the block", quick=(1, 2, 4, 8, 16, 32), brief=(1, 32)),
-        "ilps": Parameter(help="chains in a thread", quick=_ILPS, brief=(1, 8), choices=_ILPS),
+        "warps": Parameter("warps of the block", quick=(1, 2, 4, 8, 16, 32), brief=(1, 32)),
+        "ilps": Parameter("chains in a thread", quick=_ILPS, brief=(1, 8), choices=_ILPS),
         "cycles": _LEAST_CYCLES,
         "samples": _LAUNCHES,
-        "seconds": Parameter(help="length of a launch for the peak", quick=3e-3, full=2e-2),
+        "seconds": Parameter("length of a launch for the peak", quick=3e-3, full=2e-2),
     },
     columns=(
-        Column(name="op", help="instruction and dtype"),
-        Column(name="warps", help="warps in the block; cores of a CPU"),
-        Column(name="ilp", help="independent chains in a thread"),
-        Column(name="cycles", help="cycles per instruction of each warp", unit="cycles"),
+        Column("op", "instruction and dtype"),
+        Column("warps", "warps in the block; cores of a CPU"),
+        Column("ilp", "independent chains in a thread"),
+        Column("cycles", "cycles per instruction of each warp", "cycles"),
         Column(
-            name="reciprocal",
-            help="the same over the warps: cycles of the SM/CU per warp instruction",
-            unit="cycles",
+            "reciprocal",
+            "the same over the warps: cycles of the SM/CU per warp instruction",
+            "cycles",
         ),
-        Column(
-            name="per_clk",
-            help="lanes per cycle of an SM/CU",
-            unit="1/clk",
-            limit=most_lanes,
-        ),
+        Column("per_clk", "lanes per cycle of an SM/CU", "1/clk", most_lanes),
         SPREAD,
     ),
     figure=Figure(
@@ -250,7 +241,7 @@ _LAUNCHES = Parameter(help="launches timed for a point", quick=3, full=11)
         scale="log",
         colour="ilp",
         facet="op",
-        panels=(Panel(y="reciprocal", title="cycles", scale="log"),),
+        panels=(Panel("reciprocal", "cycles", scale="log"),),
     ),
 )
 def incore(
@@ -325,7 +316,6 @@ def _add_peaks(run: MicroRun, chains: Chains, seconds: float, samples: int) -> N
 
 
 @microbenchmark(
-    name="instructions",
     summary="Latency and throughput of each instruction.",
     kinds=EVERYWHERE,
     by_cycles=True,
@@ -336,22 +326,15 @@ def _add_peaks(run: MicroRun, chains: Chains, seconds: float, samples: int) -> N
     misleads="Each throughput is of one instruction alone: contention for pipes that several "
     "instructions share does not show. f16x2 and bf16x2 compute two numbers per lane.",
     parameters={
-        "ops": Parameter(
-            help="instructions", quick=tuple(OPS), brief=_HEADLINES, choices=tuple(OPS)
-        ),
+        "ops": Parameter("instructions", quick=tuple(OPS), brief=_HEADLINES, choices=tuple(OPS)),
         "cycles": _LEAST_CYCLES,
         "samples": _LAUNCHES,
     },
     columns=(
-        Column(name="op", help="instruction and dtype"),
-        Column(name="latency", help="cycles until the result can be used", unit="cycles"),
-        Column(
-            name="per_clk",
-            help="lanes per cycle of an SM/CU",
-            unit="1/clk",
-            limit=most_lanes,
-        ),
-        Column(name="ns", help="latency in nanoseconds", unit="ns"),
+        Column("op", "instruction and dtype"),
+        Column("latency", "cycles until the result can be used", "cycles"),
+        Column("per_clk", "lanes per cycle of an SM/CU", "1/clk", most_lanes),
+        Column("ns", "latency in nanoseconds", "ns"),
         SPREAD,
     ),
     figure=Figure(
@@ -359,8 +342,8 @@ def _add_peaks(run: MicroRun, chains: Chains, seconds: float, samples: int) -> N
         title="instruction",
         scale="band",
         panels=(
-            Panel(y="latency", title="latency (cycles)", mark="bar"),
-            Panel(y="per_clk", title="lanes a cycle", mark="bar"),
+            Panel("latency", "latency (cycles)", mark="bar"),
+            Panel("per_clk", "lanes a cycle", mark="bar"),
         ),
     ),
 )

@@ -158,7 +158,6 @@ class Curve:
 
 
 @microbenchmark(
-    name="latency",
     summary="Latency of dependent loads over the working set; sizes of the cache levels.",
     kinds=EVERYWHERE,
     by_cycles=True,
@@ -179,20 +178,20 @@ class Curve:
     "addresses adds address arithmetic: it is measured separately, at one size.",
     parameters={
         "sizes": Parameter(
-            help="bytes of the working set",
+            "bytes of the working set",
             quick=_sizes(256 * MIB, 2),
             full=_sizes(512 * MIB, 4),
             # In the L1, the L2 and the main memory of GPUs: two or three sizes each.
             brief=tuple(KIB * k for k in (16, 32, 64, 2048, 3072, 4096, 196608, 262144)),
         ),
-        "samples": Parameter(help="repeats of a chain", quick=3, full=5),
-        "most": Parameter(help="maximum hops timed", quick=2**15, full=2**16),
-        "refine": Parameter(help="bisections of each level's edge", quick=4, full=6, brief=0),
+        "samples": Parameter("repeats of a chain", quick=3, full=5),
+        "most": Parameter("maximum hops timed", quick=2**15, full=2**16),
+        "refine": Parameter("bisections of each level's edge", quick=4, full=6, brief=0),
     },
     columns=(
-        Column(name="size_bytes", help="bytes of the working set", unit="B"),
-        Column(name="cycles", help="core cycles per load", unit="cycles"),
-        Column(name="ns", help="nanoseconds per load", unit="ns"),
+        Column("size_bytes", "bytes of the working set", "B"),
+        Column("cycles", "core cycles per load", "cycles"),
+        Column("ns", "nanoseconds per load", "ns"),
         SPREAD,
     ),
     figure=Figure(
@@ -201,8 +200,8 @@ class Curve:
         per=KIB,
         scale="log",
         panels=(
-            Panel(y="cycles", title="cycles a load", scale="log"),
-            Panel(y="ns", title="ns a load", scale="log"),
+            Panel("cycles", "cycles a load", scale="log"),
+            Panel("ns", "ns a load", scale="log"),
         ),
     ),
 )
@@ -315,7 +314,6 @@ _LEAST_NS = 5.0
 
 
 @microbenchmark(
-    name="tlb",
     summary="Latency over the span of one load per page: the reach of the TLB levels.",
     by_cycles=True,
     measures="A chain visits one line in every page of a span, at a different offset in each page, "
@@ -325,27 +323,27 @@ _LEAST_NS = 5.0
     "same pages many times. Lines in the same cache set can look like a limit of the TLB.",
     parameters={
         "strides": Parameter(
-            help="bytes between two visited lines",
+            "bytes between two visited lines",
             quick=(_HUGE_PAGE,),
             full=(64 * KIB, _HUGE_PAGE, 32 * MIB),
             least=_LINE,
             multiple=_LINE,
         ),
         "span": Parameter(
-            help="bytes of the largest span",
+            "bytes of the largest span",
             quick=64 * GIB,
             full=128 * GIB,
             brief=4 * GIB,
             least=_PAGES * _LINE,
         ),
-        "hops": Parameter(help="hops timed", quick=2**13, full=2**15, brief=2**12),
-        "samples": Parameter(help="repeats of a chain", quick=3, full=5),
+        "hops": Parameter("hops timed", quick=2**13, full=2**15, brief=2**12),
+        "samples": Parameter("repeats of a chain", quick=3, full=5),
     },
     columns=(
-        Column(name="stride_bytes", help="bytes between two visited lines", unit="B"),
-        Column(name="span_bytes", help="bytes from the first to the last line", unit="B"),
-        Column(name="cycles", help="core cycles per load", unit="cycles"),
-        Column(name="ns", help="nanoseconds per load", unit="ns"),
+        Column("stride_bytes", "bytes between two visited lines", "B"),
+        Column("span_bytes", "bytes from the first to the last line", "B"),
+        Column("cycles", "core cycles per load", "cycles"),
+        Column("ns", "nanoseconds per load", "ns"),
         SPREAD,
     ),
     figure=Figure(
@@ -354,7 +352,7 @@ _LEAST_NS = 5.0
         per=MIB,
         scale="log",
         colour="stride_bytes",
-        panels=(Panel(y="cycles", title="cycles a load", zero=True),),
+        panels=(Panel("cycles", "cycles a load", zero=True),),
     ),
 )
 def tlb(run: MicroRun, *, strides: Ints, span: int, hops: int, samples: int) -> None:

@@ -30,7 +30,6 @@ _LINES_PER_HOP = 4  # a sample of the lines is enough: the chain never wraps aro
 
 
 @microbenchmark(
-    name="loaded-latency",
     summary="Latency of main memory over the bandwidth that other SMs/CUs use.",
     by_cycles=True,
     measures="One SM/CU follows a random chain through main memory while all others read it, one "
@@ -40,26 +39,26 @@ _LINES_PER_HOP = 4  # a sample of the lines is enough: the chain never wraps aro
     "access their parts in order, which suits the rows of the memory.",
     parameters={
         "pauses": Parameter(
-            help="cycles from one chunk to the next",
+            "cycles from one chunk to the next",
             quick=(65536, 32768, 16384, 12288, 8192, 6144, 4096, 3072, 2048, 0),
             full=(*(int(65536 / 1.3**n) for n in range(24)), 0),
             brief=(2**20, 0),
         ),
         "hops": Parameter(
-            help="hops of the chain", quick=2**12, full=2**14, brief=2**11, least=_chase.UNROLLED
+            "hops of the chain", quick=2**12, full=2**14, brief=2**11, least=_chase.UNROLLED
         ),
-        "nbytes": Parameter(help="bytes of the chain and of the data", quick=1024 * MIB, least=MIB),
+        "nbytes": Parameter("bytes of the chain and of the data", quick=1024 * MIB, least=MIB),
     },
     columns=(
-        Column(name="pause", help="cycles from one chunk to the next", unit="cycles"),
+        Column("pause", "cycles from one chunk to the next", "cycles"),
         Column(
-            name="bytes_per_s",
-            help="bytes per second read meanwhile by the other SMs/CUs",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("dram"),
+            "bytes_per_s",
+            "bytes per second read meanwhile by the other SMs/CUs",
+            "B/s",
+            lambda h: h.bandwidth("dram"),
         ),
-        Column(name="ns", help="nanoseconds per load of the chain", unit="ns"),
-        Column(name="cycles", help="core cycles per load of the chain", unit="cycles"),
+        Column("ns", "nanoseconds per load of the chain", "ns"),
+        Column("cycles", "core cycles per load of the chain", "cycles"),
     ),
     no_spread=FrozenDict(
         dict.fromkeys(("quiet_ns", "busy_ns", "busy_bytes"), "each pause is one launch")
@@ -68,7 +67,7 @@ _LINES_PER_HOP = 4  # a sample of the lines is enough: the chain never wraps aro
         x="bytes_per_s",
         title="drawn by the others (TB/s)",
         per=1e12,
-        panels=(Panel(y="ns", title="ns a load", zero=True),),
+        panels=(Panel("ns", "ns a load", zero=True),),
     ),
 )
 def loaded_latency(run: MicroRun, *, pauses: Ints, hops: int, nbytes: int) -> None:

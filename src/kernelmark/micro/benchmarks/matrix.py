@@ -37,11 +37,7 @@ PATTERNS = {
     "f4e2m1": (0x22222222, 0x99999999, "float"),
     "i8": (0x01010101, 0xFFFFFFFF, "int"),
 }
-_ELEMENT: dict[str, type[np.generic]] = {
-    "double": np.float64,
-    "float": np.float32,
-    "int": np.int32,
-}
+_ELEMENT: dict[str, type[np.generic]] = {"double": np.float64, "float": np.float32, "int": np.int32}
 _WIDE_BLOCK, _GROUP_BLOCK = 512, 256  # threads: of warp-level instructions, and of wgmma or MFMA
 
 
@@ -68,7 +64,6 @@ class _Burst:
 
 
 @microbenchmark(
-    name="matrix",
     summary="Peak of the matrix units for f64, tf32, f16, bf16, f8, f4 and i8.",
     unsupported=_unsupported,
     measures="Matrix instructions are issued back to back on operands that stay in registers, or "
@@ -82,33 +77,26 @@ class _Burst:
     "that. On Blackwell data-centre GPUs the warp-level instructions used here do not reach the "
     "peak. Ones or zeros as operands would give higher, meaningless figures.",
     parameters={
-        "dtypes": Parameter(help="number formats", quick=tuple(PATTERNS), choices=tuple(PATTERNS)),
-        "seconds": Parameter(help="length of a burst", quick=2e-3),
+        "dtypes": Parameter("number formats", quick=tuple(PATTERNS), choices=tuple(PATTERNS)),
+        "seconds": Parameter("length of a burst", quick=2e-3),
         # With a shorter gap, five runs in a row heat an H200 until its f8 bursts are 2 % slower.
-        "rest": Parameter(help="idle seconds before each burst", quick=0.05, least=0),
+        "rest": Parameter("idle seconds before each burst", quick=0.05, least=0),
         # Sustained bf16 products take an H200 to its limit of 700 W, and its clock falls.
         "sustained": Parameter(
-            help="seconds of the sustained run of each dtype", quick=1.0, full=2.0, brief=0.0
+            "seconds of the sustained run of each dtype", quick=1.0, full=2.0, brief=0.0
         ),
-        "samples": Parameter(help="bursts", quick=7, full=11),
+        "samples": Parameter("bursts", quick=7, full=11),
     },
     columns=(
-        Column(name="dtype", help="dtype of the inputs"),
-        Column(
-            name="flops_per_s",
-            help="operations per second in a burst",
-            unit="FLOP/s",
-            limit=_highest,
-        ),
-        Column(
-            name="sustained_per_s", help="operations per second of the sustained run", unit="FLOP/s"
-        ),
-        Column(name="per_clk", help="operations per core cycle of an SM/CU", unit="FLOP/clk"),
-        Column(name="share", help="fraction of the data sheet's operations per cycle and SM/CU"),
-        Column(name="clock_mhz", help="core clock in the burst", unit="MHz"),
-        Column(name="sustained_mhz", help="core clock of the sustained run", unit="MHz"),
-        Column(name="power_w", help="power in the sustained run", unit="W"),
-        Column(name="throttle", help="throttle reasons that the driver reports"),
+        Column("dtype", "dtype of the inputs"),
+        Column("flops_per_s", "operations per second in a burst", "FLOP/s", _highest),
+        Column("sustained_per_s", "operations per second of the sustained run", "FLOP/s"),
+        Column("per_clk", "operations per core cycle of an SM/CU", "FLOP/clk"),
+        Column("share", "fraction of the data sheet's operations per cycle and SM/CU"),
+        Column("clock_mhz", "core clock in the burst", "MHz"),
+        Column("sustained_mhz", "core clock of the sustained run", "MHz"),
+        Column("power_w", "power in the sustained run", "W"),
+        Column("throttle", "throttle reasons that the driver reports"),
         SPREAD,
     ),
     figure=Figure(
@@ -116,9 +104,9 @@ class _Burst:
         title="dtype",
         scale="band",
         panels=(
-            Panel(y="flops_per_s", title="burst (TFLOP/s)", per=1e12, mark="bar"),
-            Panel(y="sustained_per_s", title="sustained (TFLOP/s)", per=1e12, mark="bar"),
-            Panel(y="per_clk", title="FLOP/clk of a unit", mark="bar"),
+            Panel("flops_per_s", "burst (TFLOP/s)", per=1e12, mark="bar"),
+            Panel("sustained_per_s", "sustained (TFLOP/s)", per=1e12, mark="bar"),
+            Panel("per_clk", "FLOP/clk of a unit", mark="bar"),
         ),
     ),
 )

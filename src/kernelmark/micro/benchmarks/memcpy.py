@@ -183,7 +183,6 @@ def _repeats(first_s: float) -> int:
 
 
 @microbenchmark(
-    name="memcpy",
     summary="Copies: host to device, device to host, both at once, on the device; on a CPU, "
     "memcpy.",
     kinds=EVERYWHERE,
@@ -196,34 +195,34 @@ def _repeats(first_s: float) -> int:
     "writes: its rate is half that of a stream.",
     parameters={
         "sizes": Parameter(
-            help="bytes of a copy",
+            "bytes of a copy",
             quick=(4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB),
             full=tuple(4**n for n in range(5, 16)),
             brief=(128 * MIB,),
         ),
         "memory": Parameter(
-            help="pinned, pageable",
+            "pinned, pageable",
             quick=("pinned", "pageable"),
             brief=("pinned",),
             choices=("pinned", "pageable"),
         ),
-        "samples": Parameter(help="timings of a copy", quick=3, full=7),
+        "samples": Parameter("timings of a copy", quick=3, full=7),
     },
     columns=(
-        Column(name="direction", help="h2d, d2h, both or d2d; on a CPU one core, or all"),
-        Column(name="memory", help="pinned, pageable or device"),
-        Column(name="size_bytes", help="bytes of one copy", unit="B"),
+        Column("direction", "h2d, d2h, both or d2d; on a CPU one core, or all"),
+        Column("memory", "pinned, pageable or device"),
+        Column("size_bytes", "bytes of one copy", "B"),
         Column(
-            name="bytes_per_s",
-            help="bytes copied per second",
-            unit="B/s",
+            "bytes_per_s",
+            "bytes copied per second",
+            "B/s",
             # A copy that fits in the caches may reach their bandwidth; for copies over the link,
             # the metrics have a separate bound.
-            limit=lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
+            lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
         ),
-        Column(name="seconds", help="seconds per copy", unit="s"),
+        Column("seconds", "seconds per copy", "s"),
         SPREAD,
-        Column(name="series", help="direction and memory, for the figure"),
+        Column("series", "direction and memory, for the figure"),
     ),
     host_paced=("h2d_pageable", "d2h_pageable"),
     figure=Figure(
@@ -232,7 +231,7 @@ def _repeats(first_s: float) -> int:
         per=KIB,
         scale="log",
         colour="series",
-        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),),
+        panels=(Panel("bytes_per_s", "GB/s", per=1e9, scale="log"),),
     ),
 )
 def memcpy(run: MicroRun, *, sizes: Ints, memory: Names, samples: int) -> None:
@@ -354,7 +353,6 @@ def _lacks_peers(rig: Rig) -> str | None:
 
 
 @microbenchmark(
-    name="peer",
     summary="Copies between every pair of GPUs, one way and both ways.",
     unsupported=_lacks_peers,
     measures="The driver copies from the memory of one GPU to that of another, for all pairs: one "
@@ -363,21 +361,16 @@ def _lacks_peers(rig: Rig) -> str | None:
     "the column `direct`. Pairs are measured one after the other, so contention on links that "
     "several pairs share does not show.",
     parameters={
-        "nbytes": Parameter(help="bytes of a copy", quick=256 * MIB, full=1024 * MIB),
-        "repeats": Parameter(help="copies timed together", quick=5, full=20),
+        "nbytes": Parameter("bytes of a copy", quick=256 * MIB, full=1024 * MIB),
+        "repeats": Parameter("copies timed together", quick=5, full=20),
     },
     columns=(
-        Column(name="from", help="sending GPU"),
-        Column(name="to", help="receiving GPU"),
-        Column(name="way", help="one or both"),
-        Column(name="direct", help="whether they can access each other's memory"),
-        Column(
-            name="bytes_per_s",
-            help="bytes copied per second",
-            unit="B/s",
-            limit=lambda h: h.link("peer", ways=2),
-        ),
-        Column(name="series", help="way and receiver, for the figure"),
+        Column("from", "sending GPU"),
+        Column("to", "receiving GPU"),
+        Column("way", "one or both"),
+        Column("direct", "whether they can access each other's memory"),
+        Column("bytes_per_s", "bytes copied per second", "B/s", lambda h: h.link("peer", ways=2)),
+        Column("series", "way and receiver, for the figure"),
     ),
     no_spread=FrozenDict(
         dict.fromkeys(
@@ -389,7 +382,7 @@ def _lacks_peers(rig: Rig) -> str | None:
         title="sending GPU",
         scale="band",
         colour="series",
-        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, mark="point"),),
+        panels=(Panel("bytes_per_s", "GB/s", per=1e9, mark="point"),),
     ),
 )
 def peer(run: MicroRun, *, nbytes: int, repeats: int) -> None:

@@ -36,7 +36,6 @@ _CHECKED_STEPS = 512
 
 
 @microbenchmark(
-    name="roofline",
     summary="FLOP/s and bytes/s over arithmetic intensity, with clock and power.",
     kinds=EVERYWHERE,
     measures="Numbers are read once from main memory, with n multiply-adds on each, from 0 to 512: "
@@ -49,42 +48,31 @@ _CHECKED_STEPS = 512
     "one it is the driver's average, which may include the point before.",
     parameters={
         "steps": Parameter(
-            help="multiply-adds on a number: 0, 1, 2, 4, 8 or a multiple of 16",
+            "multiply-adds on a number: 0, 1, 2, 4, 8 or a multiple of 16",
             quick=(0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512),
             full=(0, 1, 2, 4, 8, *range(16, 272, 16), 320, 384, 448, 512, 768, 1024),
             brief=(0, 1, 512),
         ),
-        "dtypes": Parameter(help="f32, f64", quick=("f32", "f64"), choices=tuple(_BYTES)),
-        "seconds": Parameter(help="seconds of a point", quick=0.1, full=0.25, brief=0.05),
+        "dtypes": Parameter("f32, f64", quick=("f32", "f64"), choices=tuple(_BYTES)),
+        "seconds": Parameter("seconds of a point", quick=0.1, full=0.25, brief=0.05),
         # Several steps of the energy counter, which are up to 0.1 s long, after the clock settled.
         "powered": Parameter(
-            help="minimum seconds on a device that reports its power",
-            quick=0.75,
-            full=1.0,
-            brief=0.0,
+            "minimum seconds on a device that reports its power", quick=0.75, full=1.0, brief=0.0
         ),
-        "most": Parameter(help="bytes read by a launch", quick=1024 * MIB, least=_LEAST),
+        "most": Parameter("bytes read by a launch", quick=1024 * MIB, least=_LEAST),
     },
     columns=(
-        Column(name="dtype", help="f32 or f64"),
-        Column(name="steps", help="multiply-adds on a number"),
-        Column(name="intensity", help="operations per byte", unit="FLOP/B"),
+        Column("dtype", "f32 or f64"),
+        Column("steps", "multiply-adds on a number"),
+        Column("intensity", "operations per byte", "FLOP/B"),
         Column(
-            name="flops_per_s",
-            help="operations per second",
-            unit="FLOP/s",
-            limit=lambda h: h.flops("vector", "f32"),
+            "flops_per_s", "operations per second", "FLOP/s", lambda h: h.flops("vector", "f32")
         ),
-        Column(
-            name="bytes_per_s",
-            help="bytes read per second",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("dram"),
-        ),
-        Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
-        Column(name="power_w", help="power meanwhile", unit="W"),
-        Column(name="temperature_c", help="temperature meanwhile", unit="°C"),
-        Column(name="throttle", help="throttle reasons that the driver reports"),
+        Column("bytes_per_s", "bytes read per second", "B/s", lambda h: h.bandwidth("dram")),
+        Column("clock_mhz", "core clock meanwhile (GPU)", "MHz"),
+        Column("power_w", "power meanwhile", "W"),
+        Column("temperature_c", "temperature meanwhile", "°C"),
+        Column("throttle", "throttle reasons that the driver reports"),
         SPREAD,
     ),
     figure=Figure(
@@ -93,9 +81,9 @@ _CHECKED_STEPS = 512
         scale="log",
         colour="dtype",
         panels=(
-            Panel(y="flops_per_s", title="TFLOP/s", per=1e12, scale="log"),
-            Panel(y="power_w", title="power (W)"),
-            Panel(y="clock_mhz", title="core clock (MHz)"),
+            Panel("flops_per_s", "TFLOP/s", per=1e12, scale="log"),
+            Panel("power_w", "power (W)"),
+            Panel("clock_mhz", "core clock (MHz)"),
         ),
     ),
 )

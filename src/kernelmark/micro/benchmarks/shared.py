@@ -30,7 +30,6 @@ _CHECKS = 8  # patterns checked: a wrong address pattern shows in any of them
 
 
 @microbenchmark(
-    name="shared",
     summary="Shared memory: bandwidth by width, bank conflicts by stride, latency.",
     by_cycles=True,
     measures="A full block on every SM/CU reads its shared memory, 4, 8 or 16 bytes per lane, with "
@@ -41,26 +40,26 @@ _CHECKS = 8  # patterns checked: a wrong address pattern shows in any of them
     "cycle count every lane's copy and may exceed what the memory delivers.",
     parameters={
         "strides": Parameter(
-            help="elements between lanes",
+            "elements between lanes",
             quick=(1, 2, 3, 4, 5, 8, 16, 17, 31, 32),
             full=tuple(range(1, 33)),
             brief=(1, 2, 32),
             most=32,  # the limit of micro_shared.cu
         ),
-        "bytes": Parameter(help="bytes per lane", quick=_WIDTHS, choices=_WIDTHS),
-        "rounds": Parameter(help="rounds of 8 loads", quick=400, full=4000),
-        "hops": Parameter(help="loads of the chain", quick=2**14, full=2**17, least=32),
-        "samples": Parameter(help="launches timed for a point", quick=3, full=9),
+        "bytes": Parameter("bytes per lane", quick=_WIDTHS, choices=_WIDTHS),
+        "rounds": Parameter("rounds of 8 loads", quick=400, full=4000),
+        "hops": Parameter("loads of the chain", quick=2**14, full=2**17, least=32),
+        "samples": Parameter("launches timed for a point", quick=3, full=9),
     },
     columns=(
-        Column(name="bytes", help="bytes per lane", unit="B"),
-        Column(name="stride", help="elements between lanes"),
-        Column(name="cycles", help="cycles of the SM/CU per warp load", unit="cycles"),
+        Column("bytes", "bytes per lane", "B"),
+        Column("stride", "elements between lanes"),
+        Column("cycles", "cycles of the SM/CU per warp load", "cycles"),
         Column(
-            name="bytes_per_clk",
-            help="bytes loaded per cycle by an SM/CU",
-            unit="B/clk",
-            limit=lambda h: h.rate("shared"),
+            "bytes_per_clk",
+            "bytes loaded per cycle by an SM/CU",
+            "B/clk",
+            lambda h: h.rate("shared"),
         ),
         SPREAD,
     ),
@@ -68,7 +67,7 @@ _CHECKS = 8  # patterns checked: a wrong address pattern shows in any of them
         x="stride",
         title="stride between lanes (elements)",
         colour="bytes",
-        panels=(Panel(y="bytes_per_clk", title="B/clk of a unit", scale="log"),),
+        panels=(Panel("bytes_per_clk", "B/clk of a unit", scale="log"),),
     ),
 )
 def shared(
@@ -134,7 +133,6 @@ def _requested_limit(hardware: Hardware) -> Limit:
 
 
 @microbenchmark(
-    name="strides",
     summary="Cycles of a load that hits the first-level cache, by the stride between lanes.",
     by_cycles=True,
     measures="One full block per SM/CU loads 4, 8 or 16 bytes per lane that all hit the "
@@ -145,31 +143,26 @@ def _requested_limit(hardware: Hardware) -> Limit:
     "per cycle count requested bytes: a stride leaves most of each line unused.",
     parameters={
         "strides": Parameter(
-            help="elements between lanes",
+            "elements between lanes",
             # Around the powers of two, where banks and lines repeat.
             quick=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64),
             full=tuple(range(65)),
             brief=(1, 2, 4),
         ),
         "widths": Parameter(
-            help="adjacent lanes", quick=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16), brief=(8,)
+            "adjacent lanes", quick=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16), brief=(8,)
         ),
-        "bytes": Parameter(help="bytes per lane", quick=_WIDTHS, brief=(4, 16), choices=_WIDTHS),
-        "rounds": Parameter(help="rounds of 8 loads", quick=200, full=1000),
-        "samples": Parameter(help="launches timed for a point", quick=3, full=7),
+        "bytes": Parameter("bytes per lane", quick=_WIDTHS, brief=(4, 16), choices=_WIDTHS),
+        "rounds": Parameter("rounds of 8 loads", quick=200, full=1000),
+        "samples": Parameter("launches timed for a point", quick=3, full=7),
     },
     columns=(
-        Column(name="pattern", help="stride s or block w"),
-        Column(name="bytes", help="bytes per lane", unit="B"),
-        Column(name="stride", help="elements between lanes"),
-        Column(name="width", help="adjacent lanes"),
-        Column(name="cycles", help="cycles of the SM/CU per warp load", unit="cycles"),
-        Column(
-            name="bytes_per_clk",
-            help="bytes requested per cycle by an SM/CU",
-            unit="B/clk",
-            limit=_requested_limit,
-        ),
+        Column("pattern", "stride s or block w"),
+        Column("bytes", "bytes per lane", "B"),
+        Column("stride", "elements between lanes"),
+        Column("width", "adjacent lanes"),
+        Column("cycles", "cycles of the SM/CU per warp load", "cycles"),
+        Column("bytes_per_clk", "bytes requested per cycle by an SM/CU", "B/clk", _requested_limit),
         SPREAD,
     ),
     figure=Figure(
@@ -177,7 +170,7 @@ def _requested_limit(hardware: Hardware) -> Limit:
         title="stride between lanes (elements)",
         colour="bytes",
         where=FrozenDict({"pattern": "stride"}),
-        panels=(Panel(y="cycles", title="cycles a warp's load", scale="log"),),
+        panels=(Panel("cycles", "cycles a warp's load", scale="log"),),
     ),
 )
 def strides(

@@ -46,7 +46,6 @@ _ARRAY_ROOM = 64  # bytes beyond each array
 
 
 @microbenchmark(
-    name="small-kernels",
     summary="Cost of a launch: plain, in a graph, or as a step of a persistent kernel; its fit.",
     measures="The same small kernel, a[i]=b[i]/4, runs repeatedly: launched by a loop in C, "
     "captured in a graph (difference of two lengths), or as steps of one kernel with a barrier "
@@ -57,25 +56,22 @@ _ARRAY_ROOM = 64  # bytes beyond each array
     "sizes are in the shared cache, so the fitted rate is not that of main memory.",
     parameters={
         "sizes": Parameter(
-            help="bytes of both arrays",
+            "bytes of both arrays",
             quick=tuple(64 * KIB << n for n in range(12)),
             full=tuple(int(64 * KIB * 2 ** (n / 2)) // 16 * 16 for n in range(28)),
             brief=(64 * KIB, 16 * MIB),
             least=16,
             multiple=16,  # one number of each array
         ),
-        "launches": Parameter(help="launches in a row", quick=1000, full=3000),
-        "samples": Parameter(help="timings of a point", quick=3, full=7),
+        "launches": Parameter("launches in a row", quick=1000, full=3000),
+        "samples": Parameter("timings of a point", quick=3, full=7),
     },
     columns=(
-        Column(name="way", help="plain, graph or persistent"),
-        Column(name="size_bytes", help="bytes of both arrays; 0 is an empty kernel", unit="B"),
-        Column(name="seconds", help="seconds per kernel or step", unit="s"),
+        Column("way", "plain, graph or persistent"),
+        Column("size_bytes", "bytes of both arrays; 0 is an empty kernel", "B"),
+        Column("seconds", "seconds per kernel or step", "s"),
         Column(
-            name="bytes_per_s",
-            help="bytes read and written per second",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("l1"),
+            "bytes_per_s", "bytes read and written per second", "B/s", lambda h: h.bandwidth("l1")
         ),
         SPREAD,
     ),
@@ -87,8 +83,8 @@ _ARRAY_ROOM = 64  # bytes beyond each array
         scale="log",
         colour="way",
         panels=(
-            Panel(y="seconds", title="µs a kernel", per=1e-6, scale="log"),
-            Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),
+            Panel("seconds", "µs a kernel", per=1e-6, scale="log"),
+            Panel("bytes_per_s", "GB/s", per=1e9, scale="log"),
         ),
     ),
 )

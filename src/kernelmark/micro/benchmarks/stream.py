@@ -230,7 +230,6 @@ class _Shape:
 
 
 @microbenchmark(
-    name="stream",
     summary="Init, read, copy, scale, add, triad, dot and stencils over occupancy.",
     kinds=EVERYWHERE,
     measures="Arrays far larger than every cache, in double precision, 16 bytes per load, four "
@@ -246,39 +245,34 @@ class _Shape:
     "enough. Because of refresh and error correction no kernel reaches the bus rate.",
     parameters={
         "kernels": Parameter(
-            help="streams",
+            "streams",
             quick=tuple(STREAMS),
             brief=(*_HEADLINES, "schoenauer"),
             choices=tuple(STREAMS),
         ),
         "threads": Parameter(
-            help="threads per SM/CU; cores of a CPU",
+            "threads per SM/CU; cores of a CPU",
             quick=(64, 128, 256, 512, 1024, 2048),
             full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
             brief=(1024, 2048),
         ),
         "grids": Parameter(
-            help="staying, passing",
-            quick=("staying", "passing"),
-            choices=("staying", "passing"),
+            "staying, passing", quick=("staying", "passing"), choices=("staying", "passing")
         ),
         # Seventeen times the L2 of an H200 (60 MB), four times an Infinity Cache of 256 MB.
-        "nbytes": Parameter(help="bytes of an array", quick=1024 * MIB, full=2048 * MIB, least=MIB),
-        "samples": Parameter(help="launches timed for a point", quick=5, full=11),
+        "nbytes": Parameter("bytes of an array", quick=1024 * MIB, full=2048 * MIB, least=MIB),
+        "samples": Parameter("launches timed for a point", quick=5, full=11),
     },
     columns=(
-        Column(name="kernel", help="stream"),
-        Column(name="threads", help="threads per SM/CU; cores of a CPU"),
-        Column(name="block", help="threads of a block"),
-        Column(name="grid", help="staying or passing"),
+        Column("kernel", "stream"),
+        Column("threads", "threads per SM/CU; cores of a CPU"),
+        Column("block", "threads of a block"),
+        Column("grid", "staying or passing"),
         Column(
-            name="bytes_per_s",
-            help="bytes read and written per second",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("dram"),
+            "bytes_per_s", "bytes read and written per second", "B/s", lambda h: h.bandwidth("dram")
         ),
         SPREAD,
-        Column(name="steady", help="whether two more rounds confirmed it, of a CPU"),
+        Column("steady", "whether two more rounds confirmed it, of a CPU"),
     ),
     figure=Figure(
         x="threads",
@@ -286,7 +280,7 @@ class _Shape:
         scale="log",
         colour="kernel",
         facet="grid",
-        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, zero=True),),
+        panels=(Panel("bytes_per_s", "GB/s", per=1e9, zero=True),),
     ),
 )
 def stream(

@@ -38,7 +38,6 @@ def _unsupported(rig: Rig) -> str | None:
 
 
 @microbenchmark(
-    name="um-stream",
     summary="Triad over managed memory: the first pass migrates pages, later ones do not.",
     unsupported=_unsupported,
     measures="A triad over managed memory that the host has written: the first pass migrates its "
@@ -49,22 +48,22 @@ def _unsupported(rig: Rig) -> str | None:
     "read over the link.",
     parameters={
         "sizes": Parameter(
-            help="bytes of the three arrays together",
+            "bytes of the three arrays together",
             quick=(24 * MIB, 96 * MIB, 384 * MIB, 1536 * MIB),
             full=tuple(24 * MIB << n for n in range(11)),
             brief=(1536 * MIB,),
             least=3 * PAD_BYTES,
         ),
-        "samples": Parameter(help="passes timed after the first", quick=5, full=9),
+        "samples": Parameter("passes timed after the first", quick=5, full=9),
     },
     columns=(
-        Column(name="size_bytes", help="bytes of the three arrays together", unit="B"),
-        Column(name="pass", help="first (pages migrate) or later"),
+        Column("size_bytes", "bytes of the three arrays together", "B"),
+        Column("pass", "first (pages migrate) or later"),
         Column(
-            name="bytes_per_s",
-            help="bytes read and written per second",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("l2"),  # the smallest arrays stay in it
+            "bytes_per_s",
+            "bytes read and written per second",
+            "B/s",
+            lambda h: h.bandwidth("l2"),  # the smallest arrays stay in it
         ),
         SPREAD,
     ),
@@ -76,7 +75,7 @@ def _unsupported(rig: Rig) -> str | None:
         per=MIB,
         scale="log",
         colour="pass",
-        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),),
+        panels=(Panel("bytes_per_s", "GB/s", per=1e9, scale="log"),),
     ),
 )
 def um_stream(run: MicroRun, *, sizes: Ints, samples: int) -> None:

@@ -31,7 +31,6 @@ _CALLS = 5  # of numpy's matmul
 
 
 @microbenchmark(
-    name="vector",
     summary="FLOP/s of a CPU's vector multiply-adds by dtype, on all cores at once.",
     kinds=("cpu",),
     measures="Independent chains of FMAs in registers, on the widest vectors that the compiler "
@@ -43,26 +42,26 @@ _CALLS = 5  # of numpy's matmul
     "short burst. Matrix units (AMX, SME) are not used. The host of a virtual machine may give its "
     "guest half of a core.",
     parameters={
-        "dtypes": Parameter(help="f32, f64, f16", quick=tuple(_KINDS), choices=tuple(_KINDS)),
-        "passes": Parameter(help="passes per round", quick=60, full=200),
+        "dtypes": Parameter("f32, f64, f16", quick=tuple(_KINDS), choices=tuple(_KINDS)),
+        "passes": Parameter("passes per round", quick=60, full=200),
     },
     columns=(
-        Column(name="dtype", help="f32, f64 or f16"),
-        Column(name="what", help="multiply-add, or numpy's matmul"),
+        Column("dtype", "f32, f64 or f16"),
+        Column("what", "multiply-add, or numpy's matmul"),
         Column(
-            name="flops_per_s",
-            help="operations per second of all cores",
-            unit="FLOP/s",
-            limit=lambda h: h.flops("vector", "f32"),
+            "flops_per_s",
+            "operations per second of all cores",
+            "FLOP/s",
+            lambda h: h.flops("vector", "f32"),
         ),
         SPREAD,
-        Column(name="steady", help="whether two more rounds confirmed it"),
+        Column("steady", "whether two more rounds confirmed it"),
     ),
     figure=Figure(
         x="dtype",
         title="dtype",
         scale="band",
-        panels=(Panel(y="flops_per_s", title="GFLOP/s", per=1e9, mark="bar"),),
+        panels=(Panel("flops_per_s", "GFLOP/s", per=1e9, mark="bar"),),
     ),
 )
 def vector(run: MicroRun, *, dtypes: Names, passes: int) -> None:

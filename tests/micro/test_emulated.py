@@ -25,7 +25,7 @@ SMALL = {
     "atomics": {
         "seconds": 1e-5,
         "turns": 4,
-        "samples": 2,
+        "samples": 3,
         "units": 3,
         "kernels": ("add_u32", "add_f64"),
     },

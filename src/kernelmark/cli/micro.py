@@ -17,7 +17,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import check_writable, flush, put_table, say
-from kernelmark.cli.places import kept_by
+from kernelmark.cli.places import kept_by, redacted
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 
@@ -163,7 +163,6 @@ def micro(
     if drawn is not None:
         check_writable(str(drawn))
     from kernelmark.api.micro import is_run
-    from kernelmark.cli.places import redacted
 
     results, where = _measure(
         names,
@@ -210,8 +209,15 @@ def _compare(
             runs = [ref if is_file(ref) else find_run(ref, opened) for ref in refs]
     base, head = runs
     with kept_by(_again("compare", *refs), store):
-        options = {"fail_on": ["none"], "every": True, "store": store, "quiet": quiet}
-        compare(base=base, head=head, outputs=outputs, **options)
+        compare(
+            base=base,
+            head=head,
+            fail_on=["none"],
+            every=True,
+            store=store,
+            outputs=outputs,
+            quiet=quiet,
+        )
     if figure is not None:
         _draw([_loaded(ref, store) for ref in runs], figure)
 

@@ -68,7 +68,7 @@ class CpuRig(Rig):
         super().__init__()
         self.device = device
         self.info = device.info
-        self.threads = device.threads
+        self.threads = self.grid = device.threads
         self.hardware = Hardware.of(dataclasses.replace(device.info, units=device.threads))
         self._seen: set[str] = set()
 
@@ -91,24 +91,15 @@ class CpuRig(Rig):
     def kernels(self, file: str) -> frozenset[str]:
         return self._library(file).kernels
 
-    def call(
-        self,
-        file: Any,
-        kernel: Any,
-        *values: Any,
-        grid: int = 1,
-        block: int = 1,
-        shared_bytes: int = 0,
-        types: dict[str, str] | None = None,
-    ) -> Call:
-        arguments = _kernels.pack(file, kernel, values, types or {})
+    def _bind(
+        self, file: str, kernel: str, arguments: list[Any], shared_bytes: int
+    ) -> tuple[Any, Any]:
         array = (ctypes.c_void_p * max(1, len(arguments)))(
             *(ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in arguments)
         )
         array._keep = arguments  # type: ignore[attr-defined]
         library = self._library(file).library
-        function = (library, library[f"host_{kernel}"])
-        return Call(file=file, kernel=kernel, function=function, arguments=array, grid=grid)
+        return (library, library[f"host_{kernel}"]), array
 
     def time(self, call: Call, launches: int = 1) -> Timed:
         passes = self.passes([call], 1, launches)
@@ -157,22 +148,10 @@ class CpuRig(Rig):
         self.ledger.buffers.append(buffer)
         return buffer
 
-    @property
-    def grid(self) -> int:
-        return self.threads
-
-    @property
-    def block(self) -> int:
-        return 1
-
     # -- clocks
 
-    @property
-    def clock_mhz(self) -> float:
-        return self._clock_mhz
-
     @functools.cached_property
-    def _clock_mhz(self) -> float:
+    def clock_mhz(self) -> float:
         """Calibrate the clock: dependent additions take one cycle each on every supported core."""
         steps = 2000
         out, clocks = self.memory(64), self.memory(16)
@@ -192,7 +171,7 @@ class CpuRig(Rig):
 
     @property
     def ticks_to_cycles(self) -> float:
-        return self._clock_mhz * 1e-3  # a tick is a nanosecond
+        return self.clock_mhz * 1e-3  # a tick is a nanosecond
 
     @property
     def wall_tick_s(self) -> float:

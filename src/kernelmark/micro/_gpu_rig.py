@@ -12,11 +12,10 @@ from kernelmark.core.errors import CaseError, CompileError
 from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Buffer
-from kernelmark.gpu.driver import pack as packed
+from kernelmark.gpu.driver import pack
 from kernelmark.gpu.objects import resources
 from kernelmark.gpu.rtc import Binary, compile_source
 from kernelmark.kernels import rtc
-from kernelmark.micro import _kernels
 from kernelmark.micro.hardware import Hardware
 from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Samples, Timed
 
@@ -59,6 +58,7 @@ class GpuRig(Rig):
         self.device = device
         self.info = device.info
         self.hardware = Hardware.of(device.info)
+        self.grid, self.block = device.info.units, FULL_BLOCK
         self.lanes = int(device.info.attributes.get("warp_size", "32"))
         self._driver = device.driver
         self._binaries: dict[str, Binary] = {}
@@ -88,28 +88,13 @@ class GpuRig(Rig):
             self._functions[file, kernel] = self._driver.function(self._modules[file], kernel)
         return self._functions[file, kernel]
 
-    def call(
-        self,
-        file: Any,
-        kernel: Any,
-        *values: Any,
-        grid: int = 1,
-        block: int = 1,
-        shared_bytes: int = 0,
-        types: dict[str, str] | None = None,
-    ) -> Call:
+    def _bind(
+        self, file: str, kernel: str, arguments: list[Any], shared_bytes: int
+    ) -> tuple[Any, Any]:
         function = self.function(file, kernel)
         if shared_bytes:
             self._driver.allow_shared(function, shared_bytes)
-        return Call(
-            file=file,
-            kernel=kernel,
-            function=function,
-            arguments=packed(*_kernels.pack(file, kernel, values, types or {})),
-            grid=grid,
-            block=block,
-            shared_bytes=shared_bytes,
-        )
+        return function, pack(*arguments)
 
     def prefer_cache(self, call: Call) -> None:
         """Give L1 all of the memory that it shares with shared memory."""
@@ -168,29 +153,17 @@ class GpuRig(Rig):
         self._driver.fill(buffer.address, 0, count, self.device.stream)
         self.device.synchronize()
 
-    @property
-    def grid(self) -> int:
-        return self.info.units
-
-    @property
-    def block(self) -> int:
-        return FULL_BLOCK
-
     # -- clocks
 
     @property
     def no_cycles(self) -> str | None:
         return no_cycles(self.info.arch)
 
-    @property
-    def clock_mhz(self) -> float:
-        return self._clock_mhz
-
     def clock_during(self, samples: Samples) -> float | None:
         return super().clock_during(samples) if self.no_cycles is None else samples.clock_mhz
 
     @functools.cached_property
-    def _clock_mhz(self) -> float:
+    def clock_mhz(self) -> float:
         seen = self.device.telemetry().clock_mhz
         return seen if seen and self.hardware.plausible_clock(seen) else self.hardware.clock_mhz
 
@@ -214,7 +187,7 @@ class GpuRig(Rig):
         while time.perf_counter() < end:
             clock = self.time(call, 20).clock_mhz or clock
         if clock is not None:
-            self.__dict__["_clock_mhz"] = clock
+            self.__dict__["clock_mhz"] = clock
         self.release([out, clocks])
 
     def close(self) -> None:

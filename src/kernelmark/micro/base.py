@@ -162,15 +162,15 @@ class MicroRun:
             return
         if better is None:
             better = "higher" if least is None else "lower"
-        upper = {"limit": limit.value, "why": limit.why} if limit else {}
         self.metrics.append(
             Metric(
                 name=name,
                 value=float(value),
                 unit=unit,
                 better=better,
+                limit=limit.value if limit else None,
                 least=least,
-                **upper,
+                why=limit.why if limit else "",
                 **more,
             )
         )

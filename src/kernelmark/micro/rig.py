@@ -19,6 +19,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer, Device
+from kernelmark.micro import _kernels
 from kernelmark.micro.hardware import Hardware
 
 CHUNK_BYTES = 4096  # read at a time by a warp of micro_window.cu: 32 lanes × 8 loads × 16 bytes
@@ -158,6 +159,8 @@ class Rig(ABC):
     device: Device
     info: DeviceInfo
     hardware: Hardware
+    grid: int  # full-size blocks that fill the device once: SMs/CUs, or threads of a CPU
+    block: int = 1  # threads of a full-size block
     lanes: int = 1  # threads per warp or wavefront
     vector_bytes: int = 16  # bytes of the widest load
     threads: int = 0  # of a CPU
@@ -171,7 +174,6 @@ class Rig(ABC):
 
     # -- kernels
 
-    @abstractmethod
     def call(
         self,
         file: Any,
@@ -183,6 +185,24 @@ class Rig(ABC):
         types: dict[str, str] | None = None,
     ) -> Call:
         """Return a call of `kernel` in `file`, with arguments packed by its declaration."""
+        function, arguments = self._bind(
+            file, kernel, _kernels.pack(file, kernel, values, types or {}), shared_bytes
+        )
+        return Call(
+            file=file,
+            kernel=kernel,
+            function=function,
+            arguments=arguments,
+            grid=grid,
+            block=block,
+            shared_bytes=shared_bytes,
+        )
+
+    @abstractmethod
+    def _bind(
+        self, file: str, kernel: str, arguments: list[Any], shared_bytes: int
+    ) -> tuple[Any, Any]:
+        """Return the function of a kernel, and its arguments as the device takes them."""
 
     @abstractmethod
     def time(self, call: Call, launches: int = 1) -> Timed:
@@ -198,17 +218,6 @@ class Rig(ABC):
     @abstractmethod
     def kernels(self, file: str) -> frozenset[str]:
         """Return the kernels that `file` has for this device."""
-
-    @property
-    @abstractmethod
-    def grid(self) -> int:
-        """Return the number of full-size blocks that fill the device once: SMs/CUs, or threads of a
-        CPU."""
-
-    @property
-    @abstractmethod
-    def block(self) -> int:
-        """Return the threads of a full-size block."""
 
     @property
     def warps(self) -> int:

@@ -104,9 +104,10 @@ def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> l
             if design.x not in point:
                 continue
             for name in filter(None, (design.colour, design.facet)):
-                value = row.get(name)
-                in_bytes = units.get(name) == "B" and isinstance(value, int)
-                point[name] = bytes_text(value) if in_bytes else str(value)
+                label = row.get(name)
+                if isinstance(label, int) and units.get(name) == "B":
+                    label = bytes_text(label)
+                point[name] = str(label)
             point["who"] = who
             if len(point) > 2:
                 points.append(point)

@@ -50,136 +50,118 @@ class Copier:
     """Pinned and pageable host memory, GPU memory, and two streams to copy on."""
 
     def __init__(self, device: GpuDevice, nbytes: int) -> None:
-        self._device = device
-        self._driver = device.driver
-        self.nbytes = nbytes
+        self._device, self._driver = device, device.driver
         self._pinned = [self._driver.host_allocate(nbytes) for _ in range(2)]
-        self.pageable: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
-        self.device_memory = [device.allocate(nbytes) for _ in range(2)]
+        self._pageable: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
+        self._memory = [device.allocate(nbytes) for _ in range(2)]
         self._second = self._driver.stream()
         for address in self._pinned:
-            ctypes.memset(address, 1, nbytes)
-
-    def pinned(self, index: int) -> NDArray[np.uint8]:
-        """Return the pinned memory as an array."""
-        view = (ctypes.c_uint8 * self.nbytes).from_address(self._pinned[index])
-        return np.ctypeslib.as_array(view)
+            ctypes.memset(address, 1, nbytes)  # touches the pages
 
     def close(self) -> None:
-        self._device.synchronize()
-        self._driver.call("stream_synchronize", _P(self._second))
+        self._wait()
         self._driver.destroy("stream", self._second)
         for address in self._pinned:
             self._driver.host_free(address)
-        for buffer in self.device_memory:
+        for buffer in self._memory:
             self._device.free(buffer)
 
-    # -- single copies; the asynchronous ones do not wait
+    def _wait(self) -> None:
+        self._device.synchronize()
+        self._driver.call("stream_synchronize", _P(self._second))
 
-    def to_device(self, nbytes: int, stream: int) -> None:
-        target, source = self.device_memory[0].address, self._pinned[0]
-        self._async("copy_to_device_async", target, source, nbytes, stream)
+    def _enqueue(self, direction: str, nbytes: int, stream: int | None = None) -> None:
+        """Copy pinned memory 0 → device memory 0, device memory 1 → pinned memory 1, or device
+        memory 1 → 0, without waiting."""
+        first, second = (buffer.address for buffer in self._memory)
+        function, target, source = {
+            "h2d": ("copy_to_device_async", first, self._pinned[0]),
+            "d2h": ("copy_to_host_async", self._pinned[1], second),
+            "d2d": ("copy_on_device_async", first, second),
+            "check": ("copy_on_device_async", second, first),
+        }[direction]
+        on = self._device.stream if stream is None else stream
+        self._driver.call(function, _P(target), _P(source), ctypes.c_size_t(nbytes), _P(on))
 
-    def to_host(self, nbytes: int, stream: int) -> None:
-        target, source = self._pinned[1], self.device_memory[1].address
-        self._async("copy_to_host_async", target, source, nbytes, stream)
+    def _both(self, nbytes: int) -> None:
+        self._enqueue("h2d", nbytes)
+        self._enqueue("d2h", nbytes, self._second)
 
-    def on_device(self, nbytes: int, stream: int) -> None:
-        target, source = self.device_memory[0].address, self.device_memory[1].address
-        self._async("copy_on_device_async", target, source, nbytes, stream)
-
-    def _async(self, function: str, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._driver.call(function, _P(target), _P(source), ctypes.c_size_t(nbytes), _P(stream))
-
-    # -- seconds of one copy
+    def _copy_pageable(self, direction: str, nbytes: int) -> None:
+        memory = self._pageable.ctypes.data
+        if direction == "h2d":
+            self._driver.copy_to_device(self._memory[0].address, memory, nbytes)
+        else:
+            self._driver.copy_to_host(memory, self._memory[1].address, nbytes)
 
     def seconds(self, direction: str, memory: str, nbytes: int) -> float:
         """Return the seconds per copy: h2d, d2h, both (concurrently, one each way) or d2d."""
+        timer: Callable[[int], float]
         if memory == "pageable":
-            return self._pageable(direction, nbytes)
-        if direction == "both":
-            return self._both(nbytes)
-        copy = {"h2d": self.to_device, "d2h": self.to_host, "d2d": self.on_device}[direction]
-        stream = self._device.stream
-        first = self._timed(lambda: copy(nbytes, stream), 1)
-        return self._timed(lambda: copy(nbytes, stream), _repeats(first))
+            timer = _by_host(lambda: self._copy_pageable(direction, nbytes), lambda: None)
+        elif direction == "both":
+            # By the host's clock: events on two streams have no common start and end.
+            timer = _by_host(lambda: self._both(nbytes), self._wait)
+        else:
+            timer = self._by_events(lambda: self._enqueue(direction, nbytes))
+        return timer(int(min(_MOST_COPIES, max(1, _COPY_S / max(timer(1), 1e-7)))))
 
-    def _timed(self, copy: Callable[[], None], repeats: int) -> float:
-        """Return the seconds per copy between events around `repeats` copies, queued behind a
-        gate."""
+    def _by_events(self, copy: Callable[[], None]) -> Callable[[int], float]:
+        """Return a timer of copies between events, queued behind a gate."""
         driver, stream, gate = self._driver, self._device.stream, self._device._gate
-        start, end = driver.event(), driver.event()
-        gate.close_behind(stream)
-        try:
-            driver.record(start, stream)
-            for _ in range(repeats):
-                copy()
-            driver.record(end, stream)
-        finally:
-            gate.open()
-        elapsed = driver.elapsed_s(start, end)
-        for event in (start, end):
-            driver.destroy("event", event)
-        return elapsed / repeats
 
-    def _both(self, nbytes: int) -> float:
-        """Time concurrent copies on two streams, one each way, with the host's clock: events on two
-        streams have no common start and end."""
-        stream = self._device.stream
+        def seconds(repeats: int) -> float:
+            start, end = driver.event(), driver.event()
+            gate.close_behind(stream)
+            try:
+                driver.record(start, stream)
+                for _ in range(repeats):
+                    copy()
+                driver.record(end, stream)
+            finally:
+                gate.open()
+            elapsed = driver.elapsed_s(start, end)
+            for event in (start, end):
+                driver.destroy("event", event)
+            return elapsed / repeats
 
-        def once(repeats: int) -> float:
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                self.to_device(nbytes, stream)
-                self.to_host(nbytes, self._second)
-            self._device.synchronize()
-            self._driver.call("stream_synchronize", _P(self._second))
-            return (time.perf_counter() - begin) / repeats
-
-        return once(_repeats(once(1)))
-
-    def _pageable(self, direction: str, nbytes: int) -> float:
-        memory = self.pageable.ctypes.data
-        device = self.device_memory[0 if direction == "h2d" else 1].address
-
-        def once(repeats: int) -> float:
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                if direction == "h2d":
-                    self._driver.copy_to_device(device, memory, nbytes)
-                else:
-                    self._driver.copy_to_host(memory, device, nbytes)
-            return (time.perf_counter() - begin) / repeats
-
-        return once(_repeats(once(1)))
-
-    # -- verification
+        return seconds
 
     def check(self, seed: int) -> str | None:
         """Copy random bytes to the device and back on every path; return an error or None."""
-        count = min(self.nbytes, 2**20)
+        count = min(self._pageable.size, MIB)
         sent = np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
-        stream = self._device.stream
-        self.pinned(0)[:count] = sent
-        self.to_device(count, stream)
+        pinned = [
+            np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
+            for address in self._pinned
+        ]
+        pinned[0][:] = sent
+        for direction in ("h2d", "check", "d2h"):
+            self._enqueue(direction, count)
         self._device.synchronize()
-        first, second = (buffer.address for buffer in self.device_memory)
-        self._async("copy_on_device_async", second, first, count, stream)
-        self.to_host(count, stream)
-        self._device.synchronize()
-        if not np.array_equal(self.pinned(1)[:count], sent):
+        if not np.array_equal(pinned[1], sent):
             return "what came back through pinned memory is not what was sent"
-        self.pageable[:count] = sent[::-1]
-        self._driver.copy_to_device(first, self.pageable.ctypes.data, count)
-        self.pageable[:count] = 0
-        self._driver.copy_to_host(self.pageable.ctypes.data, first, count)
-        if not np.array_equal(self.pageable[:count], sent[::-1]):
+        first = self._memory[0].address
+        self._pageable[:count] = sent[::-1]
+        self._driver.copy_to_device(first, self._pageable.ctypes.data, count)
+        self._pageable[:count] = 0
+        self._driver.copy_to_host(self._pageable.ctypes.data, first, count)
+        if not np.array_equal(self._pageable[:count], sent[::-1]):
             return "what came back through pageable memory is not what was sent"
         return None
 
 
-def _repeats(first_s: float) -> int:
-    return int(min(_MOST_COPIES, max(1, _COPY_S / max(first_s, 1e-7))))
+def _by_host(copy: Callable[[], None], wait: Callable[[], None]) -> Callable[[int], float]:
+    """Return a timer of copies by the host's clock."""
+
+    def seconds(repeats: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            copy()
+        wait()
+        return (time.perf_counter() - begin) / repeats
+
+    return seconds
 
 
 @microbenchmark(

@@ -12,6 +12,7 @@ import pytest
 from kernelmark.core import codec
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
+from kernelmark.gpu.driver import Driver
 from kernelmark.micro import _kernels, registry
 from kernelmark.micro.base import GPUS
 from kernelmark.micro.benchmarks import roofline
@@ -276,3 +277,24 @@ def test_one_gpu_has_no_peer(tmp_path, monkeypatch):
         made.close()
     assert result.status is Status.UNSUPPORTED
     assert result.error == "there is only one cuda device here"
+
+
+def test_a_copy_to_a_peer_that_is_late_does_not_matter(rig, monkeypatch):
+    """From pageable memory it may return before the bytes are there, and no stream of our own
+    waits for them."""
+    late = []
+    plain, call = Driver.copy_to_device, Driver.call
+
+    def copy_to_device(self, *arguments):
+        late.append(lambda: plain(self, *arguments))
+
+    def with_late(self, word, *arguments):
+        call(self, word, *arguments)
+        if word == "stream_synchronize":
+            while late:
+                late.pop()()
+
+    monkeypatch.setattr(Driver, "copy_to_device", copy_to_device)
+    monkeypatch.setattr(Driver, "call", with_late)
+    result = run("peer", rig)
+    assert result.status is Status.OK, result.error

@@ -176,11 +176,15 @@ def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_agai
     with open_store(tmp_path / "s.sqlite") as store:
         monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(higher))
         assert ask(store)[0] == (higher,)
-        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: pytest.fail("it may still run"))
+        monkeypatch.setattr(
+            folder, "measure_roof_sources", lambda *given: pytest.fail("it may still run")
+        )
         assert ask(store)[0] == (higher,)
         monkeypatch.setattr(folder, "RETRY_S", -10.0)  # they are of the future
         for now in (lower, dataclasses.replace(roof, measured=roof.measured + 3)):
-            monkeypatch.setattr(folder, "measure_roof_sources", lambda *given, now=now: results_of(now))
+            monkeypatch.setattr(
+                folder, "measure_roof_sources", lambda *given, now=now: results_of(now)
+            )
             assert ask(store)[0] == store.roofs() == (now,)
 
 

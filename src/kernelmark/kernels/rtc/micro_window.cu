@@ -1,11 +1,11 @@
-// Windows of memory read, or streamed through, again and again.
+// Windows of memory that are read repeatedly.
 //
 // A chunk is 4 KiB: what a warp reads with all its loads of 16 bytes in flight. Chunks follow each
-// other in one of two orders. Scattered: every warp takes any chunk of its block's window next, so
-// that a cache can have no more of them than its share of the window, however far the warps drift
-// apart; in an even order each would come back to a few chunks of its own, and find them. Even: a
-// warp begins at chunk `warp + block * rotate` and goes on by `step` chunks, round and round: a
-// footprint that all blocks share out among them, or the window of a block that is one thread.
+// other in one of two orders. Scattered: every warp reads any chunk of its block's window next, so
+// that a cache serves no more of them than its fraction of the window, however far the warps drift
+// apart; in an even order each would come back to a few chunks of its own, and hit them. Even: a
+// warp begins at chunk `warp + block * rotate` and goes on by `step` chunks, round and round: for
+// the window of a block that is one thread.
 #define CHUNK_BYTES 4096
 #define PER_LANE (CHUNK_BYTES / 16 / LANES)
 #ifdef HOST

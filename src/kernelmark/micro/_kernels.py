@@ -221,11 +221,11 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
         ready = private_folder(cache_root() / "micro") / f"{name}.so"
         if (unsafe := find_unsafe(ready)) is not None:
             raise UnsafeFolder(unsafe)
-        found = _ready(command, text, file, ready)
+        built = _ready(command, text, file, ready)
     except OSError:
-        found = None
-    if found is not None:
-        yield found
+        built = None
+    if built is not None:
+        yield built
         return
     try:
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
@@ -249,22 +249,22 @@ def _ready(
 def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
     """Compile under temporary names, so that another process never loads a partial file."""
     with tempfile.TemporaryDirectory(dir=ready.parent) as folder:
-        program, made = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
+        program, target = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
         program.write_text(text, encoding="utf-8")
         try:
             expanded = command.run("-E", "-P", str(program))
-            found = entries(expanded.stdout.decode(errors="replace"))
-            program.write_text(text + "".join(found.values()), encoding="utf-8")
-            done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(made))
+            functions = entries(expanded.stdout.decode(errors="replace"))
+            program.write_text(text + "".join(functions.values()), encoding="utf-8")
+            done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(target))
         except subprocess.TimeoutExpired:
             reason = Reason("program-timed-out", program=command.argv[0], limit_s=_LIMIT_S)
             raise CompileError(reason) from None
         if done.returncode:
             raise CompileError(explain(done.stderr.decode(errors="replace").strip(), text, file))
         names = Path(folder) / "kernels.txt"
-        names.write_text("\n".join(found), encoding="utf-8")
+        names.write_text("\n".join(functions), encoding="utf-8")
         names.replace(ready.with_suffix(".txt"))
-        made.replace(ready)
+        target.replace(ready)
 
 
 def _tuning_flag() -> str:

@@ -207,29 +207,29 @@ def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> di
     words = _words(info.model)
     host = next((rate for word, rate in _SUPERCHIPS.items() if word in words), rates["host"])
     origin = str(table["source"]) if table else "more than any link so far"
-    found = {
+    links = {
         "host": Limit(value=host, why=f"{host / 1e9:g} GB/s one way to the host, {origin}"),
         "peer": Limit(
             value=max(host, rates["peer"]),
             why=f"{max(host, rates['peer']) / 1e9:g} GB/s one way to other GPUs, {origin}",
         ),
     }
-    return found | ({"host": dram} if words & set(_SHARES_MEMORY) else {})
+    return links | ({"host": dram} if words & set(_SHARES_MEMORY) else {})
 
 
 def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:
     """Return the memory bandwidth by the driver's bus width and clock or by the data sheet,
     whichever is higher."""
-    found = []
+    limits = []
     clock = float(info.attributes.get("memory_clock_khz", "0")) * 1e3
     bits = float(info.attributes.get("bus_bits", "0"))
     if info.kind == "cuda" and clock and bits:
         why = f"{bits:g} bits × 2 × {clock / 1e6:g} MHz"
-        found.append(Limit(value=clock * 2 * bits / 8, why=why))
+        limits.append(Limit(value=clock * 2 * bits / 8, why=why))
     if sheet is not None:
-        found.append(Limit(value=sheet.dram, why=sheet.source))
+        limits.append(Limit(value=sheet.dram, why=sheet.source))
     return max(
-        found,
+        limits,
         key=lambda limit: limit.value,
         default=Limit(value=_MOST_DRAM, why="more than any GPU so far"),
     )

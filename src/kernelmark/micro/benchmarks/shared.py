@@ -88,8 +88,8 @@ def shared(
 
     run.begin_timing()
     for width, stride in points:
-        made = rig.sample(call(width, stride, rounds), samples=samples, launches=1, clocks=clocks)
-        cycles = made.cycles_over(rounds * _IN_FLIGHT * rig.warps)
+        timed = rig.sample(call(width, stride, rounds), samples=samples, launches=1, clocks=clocks)
+        cycles = timed.cycles_over(rounds * _IN_FLIGHT * rig.warps)
         rate = rig.lanes * width / cycles.value
         run.row(
             bytes=width,
@@ -202,8 +202,8 @@ def strides(
 
     run.begin_timing()
     for pattern, size, width, stride in points:
-        made = call(size, width, stride, rounds)
-        timed = rig.sample(made, samples=samples, launches=1, clocks=clocks)
+        launch = call(size, width, stride, rounds)
+        timed = rig.sample(launch, samples=samples, launches=1, clocks=clocks)
         cycles = timed.cycles_over(rounds * _IN_FLIGHT * rig.warps)
         rate = rig.lanes * size / cycles.value
         run.row(

@@ -14,7 +14,7 @@ from kernelmark.core import children  # noqa: F401  the victim cannot import any
 from kernelmark.core.diskcache import DiskCache, cache_root
 from kernelmark.core.private import temporary_folder
 from kernelmark.gpu import pack
-from kernelmark.micro import _host
+from kernelmark.micro import _kernels
 
 ATTACKER, VICTIM = 33, 65534
 FILE = "micro_launch.cu"
@@ -46,8 +46,8 @@ def planted_code(count: int) -> Facts:
 def _library(place: Path) -> tuple[Path, str]:
     """The attacker's library, and the name that kmark would give its own."""
     os.environ["KERNELMARK_CACHE"] = str(place / "first")
-    _host.library.cache_clear()
-    _host.library(FILE)
+    _kernels.library.cache_clear()
+    _kernels.library(FILE)
     real = next((place / "first" / "micro").glob("*.so"))
     program, made = place / "planted.cc", place / "planted.so"
     program.write_text(_PLANTED)
@@ -73,8 +73,8 @@ def _loads_own(cache: Path, temporary: Path) -> bool:
     def look() -> bool:
         os.environ["KERNELMARK_CACHE"] = str(cache)
         tempfile.tempdir = str(temporary)
-        _host.library.cache_clear()
-        return _host.library(FILE).vector_bytes != MARK
+        _kernels.library.cache_clear()
+        return _kernels.library(FILE).vector_bytes != MARK
 
     return as_victim(look)
 
@@ -125,7 +125,7 @@ def _pack(place: Path) -> bool:
 
 def as_victim(look: Callable[[], bool]) -> bool:
     """What `look` returns in a process of the victim."""
-    _host._output(["c++", "--version"])  # imports what it needs while that can be read
+    _kernels._output(["c++", "--version"])  # imports what it needs while that can be read
     assert cache_root()
     child = os.fork()
     if child == 0:

@@ -52,9 +52,9 @@ writes the run as a document; `kmark micro NAME --csv FILE` writes a row per poi
 - **One source.** A kernel is one file under `src/kernelmark/kernels/rtc` that compiles with NVRTC,
   hipRTC and, where it makes sense, the host's compiler. Sizes and repeats are run-time values: all
   benchmarks together are COMPILATIONS compilations, cached on disk.
-- **Separate setup, timed region, verification and metrics.** Nothing is allocated or filled inside
-  the timed region. Every kernel's result is checked against an exact sum, sample or chain; tests
-  with broken kernels on an emulated GPU show that the checks find them.
+- **Separate setup, timed region and checks.** Nothing is allocated or filled inside the timed
+  region. Every kernel's result is checked against an exact sum, sample or chain; tests with broken
+  kernels on an emulated GPU show that the checks find them.
 - **Clocks.** Cycles are counted inside the kernel, so they assume no clock rate. Seconds come from
   events, with all launches queued behind a gate, so they exclude host overhead. The core clock of
   each timing is read in the stream. CPU cycles are derived from a clock calibrated once with a
@@ -132,11 +132,11 @@ such a kernel with.
 ## Adding one
 
 [CONTRIBUTING.md](../CONTRIBUTING.md#a-microbenchmark) has a minimal example. A file in
-`src/kernelmark/micro/benchmarks` that defines `benchmark` is listed, run, stored and drawn without
-further changes. It is tested by the contract (`tests/contract/test_micro_contract.py`), on an
-emulated GPU with the values of `brief` (`tests/micro/test_emulated.py`, where `SMALL` has smaller
-ones for slow benchmarks), for the spread of each time and rate (`tests/micro/test_spreads.py`), and
-with wrong clocks.
+`src/kernelmark/micro/benchmarks` that defines a microbenchmark of its own name is listed, run,
+stored and drawn without further changes. It is tested by the contract
+(`tests/contract/test_micro_contract.py`) and on an emulated GPU with the values of `brief`
+(`tests/micro/test_emulated.py`, where `SMALL` has smaller ones for slow benchmarks): what its
+kernels compute, the limits and the spread of each time and rate, and that wrong clocks are found.
 
 `kinds` sets where it runs: `GPUS` by default, `EVERYWHERE` to include the CPU. A new kernel goes in
 a file `micro_NAME.cu`; `micro.h` declares what is available on every platform. Arguments are packed

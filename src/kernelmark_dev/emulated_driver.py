@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelmark.backends import _source
 from kernelmark.gpu.table import CUDA
-from kernelmark.micro import _signatures
+from kernelmark.micro import _kernels
 
 _SIZES = {"u8": 1, "u16": 2, "u32": 4, "int": 4, "float": 4, "u64": 8, "double": 8}
 _SIZES |= {"size_t": 8, "long long": 8}
@@ -323,7 +323,7 @@ def _arguments(file: str, name: str, addresses: int) -> list[Any]:
     if file in SOURCES:
         kinds = _source.declared(SOURCES[file], name) or []
     else:
-        kinds = [kind for kind, _ in _signatures.parameters(file, name)]
+        kinds = [kind for kind, _ in _kernels.parameters(file, name)]
     if not kinds:
         return []
     array = (ctypes.c_void_p * len(kinds)).from_address(addresses)

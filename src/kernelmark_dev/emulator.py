@@ -22,7 +22,7 @@ from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.rtc import Binary
 from kernelmark.gpu.table import CUDA
 from kernelmark.kernels import rtc
-from kernelmark.micro import _host
+from kernelmark.micro import _kernels
 from kernelmark_dev.emulated_driver import SOURCES, EmulatedLibrary
 
 _PRELUDE = Path(__file__).parent / "simt.h"
@@ -86,7 +86,7 @@ def _build(text: str, name: str, made: Path, names: Path) -> None:
         program.write_text(text, encoding="utf-8")
         words = [*flags, "-E", "-P", str(program)]
         expanded = subprocess.run(words, capture_output=True, text=True, check=True)
-        entries = _host.entries(expanded.stdout)
+        entries = _kernels.entries(expanded.stdout)
         program.write_text(text + "".join(entries.values()), encoding="utf-8")
         words = [*flags, "-shared", "-fPIC", str(program), "-o", str(out)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)

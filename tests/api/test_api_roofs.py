@@ -42,7 +42,7 @@ def measured(monkeypatch):
         calls.append((device, threads))
         return results_of(dataclasses.replace(roof, threads=threads))
 
-    monkeypatch.setattr(folder, "measure", measure)
+    monkeypatch.setattr(folder, "measure_roof_sources", measure)
     return roof, calls
 
 
@@ -66,7 +66,7 @@ def test_compiling_is_not_expected_again(measured, monkeypatch):
         now[0] += 9.0
         return [dataclasses.replace(one, cost={"compile": 7.0}) for one in results_of(roof)]
 
-    monkeypatch.setattr(folder, "measure", measure)
+    monkeypatch.setattr(folder, "measure_roof_sources", measure)
     monkeypatch.setattr(folder.time, "time", lambda: now[0])
     means = Means()
     monkeypatch.setattr(Means, "of_machine", lambda: means)
@@ -133,7 +133,7 @@ def test_the_newest_steady_roof_counts_higher_or_lower(measured, tmp_path, monke
     newer = dataclasses.replace(roof, value=value, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
-        monkeypatch.setattr(folder, "measure", lambda *given: results_of(newer))
+        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(newer))
         assert ask(store, "fresh")[0] == (newer,)
         assert store.roofs() == (newer,)
 
@@ -144,7 +144,7 @@ def test_a_disturbed_roof_does_not_replace_a_steady_one(measured, tmp_path, monk
     disturbed = dataclasses.replace(roof, value=value, steady=False, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
-        monkeypatch.setattr(folder, "measure", lambda *given: results_of(disturbed))
+        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(disturbed))
         found, told = ask(store, "fresh")
         assert found == store.roofs() == (roof,)
         assert "f32" in told[-1]
@@ -174,13 +174,17 @@ def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_agai
         for later, value in enumerate((1.5e9, 1e9))
     )
     with open_store(tmp_path / "s.sqlite") as store:
-        monkeypatch.setattr(folder, "measure", lambda *given: results_of(higher))
+        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(higher))
         assert ask(store)[0] == (higher,)
-        monkeypatch.setattr(folder, "measure", lambda *given: pytest.fail("it may still run"))
+        monkeypatch.setattr(
+            folder, "measure_roof_sources", lambda *given: pytest.fail("it may still run")
+        )
         assert ask(store)[0] == (higher,)
         monkeypatch.setattr(folder, "RETRY_S", -10.0)  # they are of the future
         for now in (lower, dataclasses.replace(roof, measured=roof.measured + 3)):
-            monkeypatch.setattr(folder, "measure", lambda *given, now=now: results_of(now))
+            monkeypatch.setattr(
+                folder, "measure_roof_sources", lambda *given, now=now: results_of(now)
+            )
             assert ask(store)[0] == store.roofs() == (now,)
 
 
@@ -188,7 +192,7 @@ def test_a_roof_that_cannot_be_is_told_and_left_out(measured, monkeypatch):
     def impossible(*given):
         raise KernelmarkError("the measured roof is not physically possible")
 
-    monkeypatch.setattr(folder, "measure", impossible)
+    monkeypatch.setattr(folder, "measure_roof_sources", impossible)
     found, told = ask(None)
     assert found == ()
     assert "not physically possible" in told[-1]

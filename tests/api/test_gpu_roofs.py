@@ -50,7 +50,7 @@ def measured(monkeypatch):
             raise UsageError("it cannot be measured")
         return [result for made in recorded(found, "") for result in made.results]
 
-    monkeypatch.setattr(api, "measure", measure)
+    monkeypatch.setattr(api, "measure_roof_sources", measure)
     return asked, found
 
 

@@ -109,7 +109,7 @@ def test_a_cpu_is_judged_by_roofs_of_the_run_without_a_store(monkeypatch, tmp_pa
     found = micro_result(
         "stream", threads=info.units, device="cpu", arch=info.arch, metrics=(slow,)
     )
-    monkeypatch.setattr(api_roofs, "measure", lambda device, threads, tell: [found])
+    monkeypatch.setattr(api_roofs, "measure_roof_sources", lambda device, threads, tell: [found])
     timing = Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
     results = km.run("gemm", m=256, n=256, k=256, dtype="f32", backend="numpy", timing=timing)
     assert [one.status for one in results] == [Status.IMPOSSIBLE]

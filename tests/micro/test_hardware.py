@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.micro import _chains
-from kernelmark.micro.hardware import Hardware, find_sheet
+from kernelmark.micro.hardware import Hardware, find_sheet, lanes_of, most_lanes
 
 
 def device(model, arch, units=132, kind="cuda"):
@@ -69,38 +68,40 @@ def test_a_professional_card_is_not_held_to_a_gaming_cards_rate():
     assert found.flops("matrix", "tf32").value == pytest.approx(74.8e12, rel=0.01)
 
 
+def link(model, arch, end="host", kind="cuda", ways=1):
+    return Hardware.of(device(model, arch, kind=kind)).link(end, ways=ways)
+
+
 class TestLinks:
     def test_bits_taken_for_bytes_are_above_the_bus(self):
         """55 GB/s from pinned memory on an H200, as measured; eight times that cannot be."""
-        link = Hardware.of(device("NVIDIA H200", "sm_90")).link("host")
-        assert 55.5e9 < link.value < 8 * 55.5e9
-        assert "one way to the host" in link.why
-        both = Hardware.of(device("NVIDIA H200", "sm_90")).link("host", ways=2)
-        assert both.value == 2 * link.value
+        host = link("NVIDIA H200", "sm_90")
+        assert 55.5e9 < host.value < 8 * 55.5e9
+        assert "one way to the host" in host.why
+        assert link("NVIDIA H200", "sm_90", ways=2).value == 2 * host.value
 
-    def test_a_cpu_on_the_same_package_has_a_faster_link(self):
-        """NVLink-C2C: 450 GB/s one way."""
-        found = Hardware.of(device("NVIDIA GH200 480GB", "sm_90"))
-        assert found.link("host").value == 450e9
+    @pytest.mark.parametrize(
+        ("model", "arch", "end", "value"),
+        [
+            ("NVIDIA GH200 480GB", "sm_90", "host", 450e9),  # NVLink-C2C, one way
+            ("NVIDIA H200", "sm_90", "peer", 450e9),
+            ("NVIDIA L40S", "sm_89", "peer", 32e9),
+            ("something", "sm_999", "host", 900e9),  # an unknown GPU may have any link
+            ("something", "sm_999", "peer", 1800e9),
+        ],
+    )
+    def test_links(self, model, arch, end, value):
+        assert link(model, arch, end).value == value
 
     def test_memory_that_both_have_is_no_link(self):
-        found = Hardware.of(device("AMD Instinct MI300A", "gfx942", units=228, kind="hip"))
-        assert found.link("host") == found.bandwidth("dram")
-        assert found.link("peer").value < found.link("host").value
-
-    def test_peers_have_links_of_their_own(self):
-        assert Hardware.of(device("NVIDIA H200", "sm_90")).link("peer").value == 450e9
-        assert Hardware.of(device("NVIDIA L40S", "sm_89")).link("peer").value == 32e9
-
-    def test_an_unknown_gpu_may_have_any_link(self):
-        found = Hardware.of(device("something", "sm_999"))
-        assert found.link("host").value >= 450e9
-        assert found.link("peer").value >= 900e9
+        mi300a = Hardware.of(device("AMD Instinct MI300A", "gfx942", units=228, kind="hip"))
+        assert mi300a.link("host") == mi300a.bandwidth("dram")
+        assert mi300a.link("peer").value < mi300a.link("host").value
 
 
 def test_double_precision_is_held_to_its_own_units():
     h200 = Hardware.of(device("NVIDIA H200", "sm_90"))
-    assert _chains.lanes_of(h200, "fma_f64").value == 64
-    assert _chains.lanes_of(h200, "fma_f32").value == 128
+    assert lanes_of(h200, "fma_f64").value == 64
+    assert lanes_of(h200, "fma_f32").value == 128
     unknown = Hardware.of(device("a GPU of tomorrow", "sm_999"))
-    assert _chains.lanes_of(unknown, "fma_f64") == _chains.most_lanes(unknown)
+    assert lanes_of(unknown, "fma_f64") == most_lanes(unknown)

@@ -13,15 +13,12 @@ from kernelmark_dev import emulator
 
 KIB = 2**10
 REASON = no_cycles("gfx1100") or ""
-BY_CYCLES = {
-    *("atomics", "instructions", "latency", "lines", "loaded_latency", "shared", "strides", "tlb")
-}
+BY_CYCLES = {*("atomics", "instructions", "latency", "loaded_latency", "shared", "strides", "tlb")}
 # Seconds as well, which go by events.
 BOTH = {
     "cache": {"sizes": (4 * KIB, 64 * KIB), "seconds": 1e-5, "samples": 1},
     "incore": {"ops": ("fma_f32",), "warps": 1, "ilps": (1, 8), "samples": 1, "seconds": 1e-5},
     "l2_cache": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
-    "l2_stream": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
 }
 
 pytestmark = pytest.mark.usefixtures("compiler")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.micro import _host
+from kernelmark.micro import _kernels
 
 FILE = "micro_launch.cu"
 MARK = 666
@@ -22,9 +22,9 @@ _PLANTED = f'extern "C" int host_vector_bytes() {{ return {MARK}; }}\n'
 def planted(compiler, tmp_path, monkeypatch):
     """Plant the library of FILE, as whoever knows its name would, into a folder."""
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "first"))
-    _host.library.cache_clear()
-    _host.library(FILE)
-    _host.library.cache_clear()
+    _kernels.library.cache_clear()
+    _kernels.library(FILE)
+    _kernels.library.cache_clear()
     (real,) = (tmp_path / "first" / "micro").glob("*.so")
     program, library = tmp_path / "planted.cc", tmp_path / "planted.so"
     program.write_text(_PLANTED)
@@ -38,7 +38,7 @@ def planted(compiler, tmp_path, monkeypatch):
         folder.chmod(0o777)
 
     yield plant
-    _host.library.cache_clear()
+    _kernels.library.cache_clear()
 
 
 def test_not_from_the_temporary_folder(planted, tmp_path, monkeypatch):
@@ -46,13 +46,13 @@ def test_not_from_the_temporary_folder(planted, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     planted(tmp_path / "temporary" / f"kmark-{os.getuid()}")
-    assert _host.library(FILE).vector_bytes != MARK
+    assert _kernels.library(FILE).vector_bytes != MARK
 
 
 def test_not_from_a_cache_that_others_can_write_to(planted, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
     planted(tmp_path / "cache" / "micro")
-    assert _host.library(FILE).vector_bytes != MARK
+    assert _kernels.library(FILE).vector_bytes != MARK
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who can change the owner of a file")
@@ -63,7 +63,7 @@ def test_not_a_file_of_another_user_in_an_own_folder(planted, tmp_path, monkeypa
     folder.chmod(0o755)
     for path in folder.iterdir():
         os.chown(path, 33, 33)
-    assert _host.library(FILE).vector_bytes != MARK
+    assert _kernels.library(FILE).vector_bytes != MARK
 
 
 def test_what_is_built_is_for_this_user_alone(planted, tmp_path):

@@ -13,9 +13,9 @@ from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Status
 from kernelmark.devices import registry as devices
 from kernelmark.devices.cpu import CpuDevice
-from kernelmark.micro import _streams, registry, roofs
+from kernelmark.micro import registry, session
 from kernelmark.micro._cpu_rig import CpuRig, confirmed
-from kernelmark.micro.benchmarks import vector
+from kernelmark.micro.benchmarks import stream, vector
 from kernelmark.micro.execute import execute
 from kernelmark.runners.stacks import parse_stderr
 from kernelmark.stores.roofs import newest
@@ -38,12 +38,12 @@ def rig():
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    from kernelmark.micro import _host
+    from kernelmark.micro import _kernels
 
-    _host.library.cache_clear()
-    monkeypatch.setattr(_host, "_commands", list)
+    _kernels.library.cache_clear()
+    monkeypatch.setattr(_kernels, "_commands", list)
     yield
-    _host.library.cache_clear()
+    _kernels.library.cache_clear()
 
 
 def found_roofs(results):
@@ -57,8 +57,8 @@ def brief(rig, name, **given):
 
 @COMPILED
 def test_a_cpu_has_roofs_of_its_vectors_and_its_memory(rig):
-    stream = {"kernels": "read,copy,triad", "nbytes": 8 * MIB, "samples": 1}
-    results = [brief(rig, "vector", passes=2), brief(rig, "stream", **stream)]
+    few = {"kernels": "read,copy,triad", "nbytes": 8 * MIB, "samples": 1}
+    results = [brief(rig, "vector", passes=2), brief(rig, "stream", **few)]
     found = found_roofs(results)
     assert {"f32", "f64", "dram"} <= found.keys()
     info = devices.get("cpu").infos()[0]
@@ -88,17 +88,17 @@ def test_the_stack_of_a_worker_that_did_not_answer_is_not_in_the_notes(monkeypat
     lost = Reason("no-answer", limit_s=120.0, phase="measure").having(**parse_stderr(stack))
     late = micro_result("stream", device="cpu", status=Status.TIMEOUT, error=lost)
     assert len(late.error.splitlines()) > 1
-    monkeypatch.setattr(roofs, "run", lambda names, **given: [late])
+    monkeypatch.setattr(session, "run", lambda names, **given: [late])
     notes = []
-    assert roofs.measure("cpu", 1, notes.append) == [late]
+    assert session.measure_roof_sources("cpu", 1, notes.append) == [late]
     assert [len(note.splitlines()) for note in notes] == [1, 1]
     assert notes[1].endswith(format_reason(late.error, BRIEF))
 
 
 def test_one_session_measures_all_roofs_of_a_cpu(monkeypatch):
     calls = []
-    monkeypatch.setattr(roofs, "run", lambda names, **given: calls.append((names, given)) or [])
-    assert roofs.measure("cpu", 0, print) == []
+    monkeypatch.setattr(session, "run", lambda names, **given: calls.append((names, given)) or [])
+    assert session.measure_roof_sources("cpu", 0, print) == []
     ((names, given),) = calls
     assert names == ["vector", "stream"]
     assert given["own_parameters"]["stream"] == {"kernels": "read,copy,triad"}
@@ -106,7 +106,7 @@ def test_one_session_measures_all_roofs_of_a_cpu(monkeypatch):
 
 def test_more_threads_than_cores_are_refused():
     with raises_code(UsageError, "too-many-threads", threads=9999):
-        roofs.measure("cpu", 9999, print)
+        session.measure_roof_sources("cpu", 9999, print)
 
 
 @COMPILED
@@ -138,17 +138,17 @@ class TestPasses:
         assert done.alone_s == (min(done.whole_s),)
 
     def test_passes_take_their_calls_in_turn_and_touch_all_of_the_arrays(self, rig):
-        arrays = _streams.arrays(rig, 8 * MIB, 1)
-        parts = _streams.parts(arrays)
+        arrays = stream.allocate(rig, 8 * MIB, 1)
+        parts = stream.parts(arrays)
         rig.zero(arrays.buffers[0])
-        calls = [_streams.call(rig, one, "copy", grid=1, block=1) for one in parts]
+        calls = [stream.stream_call(rig, one, "copy", grid=1, block=1) for one in parts]
         rig.passes(calls, len(parts))
         copied, source = (
-            rig.read(buffer, np.float64, arrays.count, _streams.PAD_BYTES)
+            rig.read(buffer, np.float64, arrays.count, stream.PAD_BYTES)
             for buffer in arrays.buffers[:2]
         )
         assert (copied == source).all()
-        assert _streams.check(rig, arrays, "read", grid=1, block=1) is None
+        assert stream.check(rig, arrays, "read", grid=1, block=1) is None
 
     def test_a_wrong_sum_is_no_result(self, rig, monkeypatch):
         monkeypatch.setattr(rig, "read", lambda *given, **more: np.ones(1))
@@ -170,9 +170,8 @@ def test_without_a_compiler_numpy_stands_in_and_says_so(no_compiler, rig):
 @pytest.mark.parametrize("value", [2e12, 0.0, -1.0])
 def test_an_impossible_peak_is_refused(rig, monkeypatch, value):
     """A planted unit error: FLOP/ms."""
-    point = vector._Point(per_s=value, steady=True, right=True)
-    monkeypatch.setattr(vector, "_compiled", lambda *given: point)
-    monkeypatch.setattr(vector, "_by_numpy", lambda *given: point)
+    monkeypatch.setattr(vector, "time_chains", lambda *given: (value, True, None, True))
+    monkeypatch.setattr(vector, "_time_numpy", lambda *given: (value, True, None))
     result = brief(rig, "vector", dtypes="f32")
     assert result.status is (Status.WRONG if value else Status.OK)
     assert found_roofs([result]) == {}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 
 import pytest
 
-from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Telemetry
 from kernelmark.gpu import telemetry
-from kernelmark.micro import _chase, registry
-from kernelmark.micro.benchmarks import latency, roofline
+from kernelmark.micro import registry
+from kernelmark.micro.benchmarks import roofline
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Samples, Timed, together
 from kernelmark_dev import emulator
@@ -84,14 +82,19 @@ class TestReadings:
         assert row["power_w"] is None
         assert row["throttle"] is None
 
-    def test_a_device_that_tells_its_power_is_given_longer(self, rig, busy_or_not):
-        roofline = registry.get("roofline")
-        given = {"most": 64 * MIB, "seconds": 0.1, "powered": 0.7}
-        state = roofline.setup(rig, roofline.settings("quick", given))
-        assert state.seconds == 0.7
+    def test_a_device_that_reports_its_power_is_timed_longer(self, rig, busy_or_not, monkeypatch):
+        plain, lengths = rig.sustain, []
+
+        def sustain(call, seconds):
+            lengths.append(seconds)
+            return plain(call, 1e-3)
+
+        monkeypatch.setattr(rig, "sustain", sustain)
+        few = {**ROOFLINE, "seconds": 0.1, "powered": 0.7}
+        execute(registry.get("roofline"), rig, "quick", few)
         rig.device._watcher = telemetry.Watcher(Telemetry)
-        state = roofline.setup(rig, roofline.settings("quick", given))
-        assert state.seconds == 0.1
+        execute(registry.get("roofline"), rig, "quick", few)
+        assert lengths == [0.7, 0.1]
 
     def test_a_stretch_is_put_together(self):
         seen = [
@@ -134,9 +137,7 @@ class TestAtomics:
         with monkeypatch.context() as patch:
             patch.setattr(rig, "call", call)
             patch.setattr(rig, "time", clocked)
-            state = atomics.setup(rig, atomics.settings(mode, few))
-            found = atomics.metrics(rig, state, atomics.timed(rig, state))
-        rig.release()
+            found = execute(atomics, rig, mode, few)
         return {m.name: m.value for m in found.metrics if m.unit == "1/clk"}
 
     def test_quick_and_full_agree(self, rig, monkeypatch):
@@ -145,40 +146,6 @@ class TestAtomics:
         assert len(quick) == 6
         for name, value in quick.items():
             assert value == pytest.approx(full[name], rel=0.01), name
-
-
-class TestLatency:
-    def test_an_edge_that_does_not_repeat_is_less_sure(self, rig, monkeypatch):
-        benchmark = registry.get("latency")
-        near, far = (_chase.Level(first=n, last=2 * n, cycles=n) for n in (4096, 16384))
-        monkeypatch.setattr(_chase, "confidence", lambda below, above: 1.0)
-        monkeypatch.setattr(latency.Latency, "_spread", lambda *given: None)
-        for found, sure in (
-            (((8192, 9000), (8192, 9000)), 1.0),
-            (((8192, 9000), (4096, 9000)), 0.5),
-        ):
-            turns = itertools.cycle(found)
-            monkeypatch.setattr(latency.Latency, "_search", lambda *given, t=turns: next(t))
-            settings = benchmark.settings("quick", {"sizes": "4096,32768", "samples": 1})
-            edge = benchmark._edge(rig, benchmark.setup(rig, settings), near, far)
-            assert edge.confidence == pytest.approx(sure)
-            assert edge.size == min(low for low, _ in found)
-            rig.release()
-
-    def test_a_cache_too_large_for_the_sizes_is_told(self):
-        """Three times 256 MiB is more than any size there is."""
-        hop = _chase.Hop(cycles=4.0, seconds=1e-9)
-        info = DeviceInfo(
-            name="cpu", kind="cpu", model="", arch="x86_64", units=1, cache_bytes=256 * MIB
-        )
-        rig = type("Rig", (), {"block": 1, "info": info})()
-        state = latency._State(
-            chaser=None, sizes=(4096, 512 * MIB), samples=1, most=1, refine=0, notes=[]
-        )
-        raw = latency._Raw(hops=(hop, hop), index=hop, levels=(), edges=())
-        found = registry.get("latency").metrics(rig, state, raw)
-        assert "dram_ns" not in {m.name for m in found.metrics}
-        assert any("no dram_ns: that takes 768.0 MiB" in note for note in found.notes)
 
 
 def test_samples_are_unchanged_by_the_readings(rig):

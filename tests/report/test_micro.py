@@ -260,7 +260,7 @@ def test_only_what_a_side_has_once_is_joined_by_name():
 
 
 def test_a_case_reads_as_it_is_asked_for():
-    usual = registry.get("cache").settings("brief", {}).plain()
+    usual = registry.get("cache").case_parameters("brief", {})
     many = ",".join(str(4096 * n) for n in range(1, 12))
     made = taken(CACHE, "cache", "brief", {**usual, "sizes": many, "samples": 99})
     assert short(made.case.problem) == "cache brief samples=99 sizes=4096,…,45056 (11)"

@@ -58,12 +58,11 @@ class Pace:
         never measured before; None if that is most of them: `incore` takes a fortieth of
         `roofline`, and the first one of all also builds kernels."""
         means = {name: self._means.get(self._name(name)) for name in self._names}
-        seen = [seconds for seconds in means.values() if seconds is not None]
-        if not seen or 2 * len(seen) < len(means):
+        learned = {name: seconds for name, seconds in means.items() if seconds is not None}
+        if not learned or 2 * len(learned) < len(means):
             return None
-        usual = statistics.median(seen)
-        known = (means[name] for name in self.open)
-        return sum(usual if seconds is None else seconds for seconds in known)
+        usual = statistics.median(learned.values())
+        return sum(learned.get(name, usual) for name in self.open)
 
     def take(self, name: str) -> None:
         """Record that a benchmark has ended now."""
@@ -96,9 +95,9 @@ def measure(
     """Run microbenchmarks, and store each result when it ends. Unsupported benchmarks alone make no
     run: they are stored with the first other result. On Ctrl-C, `on_interrupt` gets the results so
     far."""
-    found: list[Result] = []
+    results: list[Result] = []
     unstored: list[Result] = []
-    results = session.run(
+    running = session.run(
         names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
     )
     run = Run(
@@ -110,40 +109,44 @@ def measure(
         cases=len(names),
     )
 
-    def ended(state: RunState) -> Results:
-        done = dataclasses.replace(run, state=state, finished=time.time())
-        if store is not None and is_run(found):
-            store.update_run(done)
-        return Results(ResultSet(run=done, results=tuple(found)))
+    def add(result: Result) -> None:
+        """Store a result, and with the first that makes a run also those before it."""
+        is_new = not is_run(results)
+        results.append(result)
+        unstored.append(result)
+        if store is not None and is_run(results):
+            if is_new:
+                store.add_run(run)
+            store.add_results(run.id, unstored)
+            unstored.clear()
+
+    def end(state: RunState) -> Results:
+        ended = dataclasses.replace(run, state=state, finished=time.time())
+        if store is not None and is_run(results):
+            store.update_run(ended)
+        return Results(ResultSet(run=ended, results=tuple(results)))
 
     try:
         # Close the worker here: after an error it must not wait for garbage collection.
         with (
             hold_run_locks([run.id] if store is not None else []),
             interruptible() as guard,
-            contextlib.closing(results),
+            contextlib.closing(running),
         ):
-            for result in results:
-                with guard.finishing():
-                    begun = is_run(found)
-                    found.append(result)
-                    unstored.append(result)
-                    if store is not None and is_run(found):
-                        if not begun:
-                            store.add_run(run)
-                        store.add_results(run.id, unstored)
-                        unstored.clear()
+            for result in running:
+                with guard.finishing():  # Ctrl-C must not come between run and result
+                    add(result)
                 if on_result is not None:
                     on_result(result)
     except KeyboardInterrupt:
-        there = f"after {counted(len(found), 'result')}"
-        stored = store is not None and is_run(found)
+        stored = store is not None and is_run(results)
         kept = f"; stored as {run.id}" if stored else "; nothing is stored"
-        so_far = ended(RunState.INTERRUPTED)
-        if on_interrupt is not None and found:
+        so_far = end(RunState.INTERRUPTED)
+        if on_interrupt is not None and results:
             on_interrupt(so_far)
-        raise KeyboardInterrupt(f"interrupted {there}{kept}") from None
-    return ended(RunState.DONE)
+        count = counted(len(results), "result")
+        raise KeyboardInterrupt(f"interrupted after {count}{kept}") from None
+    return end(RunState.DONE)
 
 
 def is_run(results: Sequence[Result]) -> bool:

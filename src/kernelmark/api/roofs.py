@@ -15,7 +15,7 @@ from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.result import ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, duration_text
-from kernelmark.micro.roofs import SOURCES, measure
+from kernelmark.micro.session import ROOF_SOURCES, measure_roof_sources
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
 from kernelmark.runners.possible import threads_of
@@ -63,13 +63,10 @@ def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
     that percentages of a stored run do not change when a roof is measured again."""
     environment, at = results.run.environment, results.run.started
     infos = {info.name: info for info in environment.devices}
-    places = {
-        (result.device, result.arch, threads_of(result, infos.get(result.device)))
-        for result in results.results
-    }
+    keys = {(r.device, r.arch, threads_of(r, infos.get(r.device))) for r in results.results}
     return tuple(
         roof
-        for device, arch, threads in sorted(places)
+        for device, arch, threads in sorted(keys)
         for roof in store.roofs(
             host=environment.host, device=device, arch=arch, threads=threads, at=at
         )
@@ -83,13 +80,15 @@ def expected_roofs_s(plan: Plan, store: Store | None, mode: RoofMode) -> float:
         _expected_s(means, info)
         for info in plan.devices
         for threads in {_threads(info, case.timing.threads) for case in plan.cases}
-        if info.kind in SOURCES and mode != "none" and _must_measure(info, threads, store, mode)[0]
+        if info.kind in ROOF_SOURCES
+        and mode != "none"
+        and _must_measure(info, threads, store, mode)[0]
     )
 
 
 def _expected_s(means: Means, info: DeviceInfo) -> float:
-    known = means.get(_seconds_name(info))
-    return _ROOFS_S.get(info.kind, _GPU_ROOFS_S) if known is None else known
+    learned = means.get(_seconds_name(info))
+    return _ROOFS_S.get(info.kind, _GPU_ROOFS_S) if learned is None else learned
 
 
 def _seconds_name(info: DeviceInfo) -> str:
@@ -101,15 +100,16 @@ def _must_measure(
 ) -> tuple[bool, tuple[Roof, ...]]:
     """Return whether roofs have to be measured, and those in the store. Without a store, fresh
     roofs of the default store are used, but nothing is written to it."""
-    host = platform.node()
+    name, arch = info.name, info.arch
     if store is not None:
-        known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
-        return mode == "fresh" or not _still_good(known), known
+        stored = store.roofs(host=platform.node(), device=name, arch=arch, threads=threads)
+        return mode == "fresh" or not _still_good(stored), stored
     if mode == "fresh":
         return True, ()
-    known = default_store_roofs(device=info.name, arch=info.arch, threads=threads)
-    if _still_good(known):
-        return False, known
+    stored = default_store_roofs(device=name, arch=arch, threads=threads)
+    if _still_good(stored):
+        return False, stored
+    # A GPU's take ten seconds, which a run that stores nothing would spend every time.
     return info.kind not in ("cuda", "hip"), ()
 
 
@@ -132,12 +132,12 @@ def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:
     devices: on a CPU, `kmark micro cache` measures levels that `kmark roofs` leaves out."""
     if store is None:
         return []
-    known = {(roof.device, roof.name) for roof in stored_roofs(store, results)}
+    usual = {(roof.device, roof.name) for roof in stored_roofs(store, results)}
     host = results.run.environment.host
     roofs: list[Roof] = []
     for device, arch in sorted({(result.device, result.arch) for result in results.results}):
         every = store.roofs(host=host, device=device, arch=arch, every=True)
-        roofs += [r for r in every if r.kind == "bytes" and (r.device, r.name) not in known]
+        roofs += [r for r in every if r.kind == "bytes" and (r.device, r.name) not in usual]
     return roofs
 
 
@@ -148,13 +148,13 @@ def _roofs(
     mode: RoofMode,
     tell: Callable[[str], None],
 ) -> tuple[Roof, ...]:
-    needed, known = _must_measure(info, threads, store, mode)
+    needed, stored = _must_measure(info, threads, store, mode)
     if needed:
         when = ", once a week" if store is not None and mode != "fresh" else ""
-        return measure_roofs(info, threads, store, tell, known, when)
-    if not known:
+        return measure_roofs(info, threads, store, tell, stored, when)
+    if not stored:
         tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them")
-    return known
+    return stored
 
 
 def measure_roofs(
@@ -167,7 +167,7 @@ def measure_roofs(
 ) -> tuple[Roof, ...]:
     """Measure and store the roofs of a device, and return them; `known` ones replace those that
     fail. `when` is added to the progress note."""
-    if info.kind not in SOURCES:
+    if info.kind not in ROOF_SOURCES:
         return known
     count = _threads(info, threads)
     means = Means.of_machine()
@@ -176,7 +176,7 @@ def measure_roofs(
     tell(f"measuring the roofs of {info.name}{how}{when}: about {expected}")
     started, here = time.time(), dataclasses.replace(environment((), ()), devices=(info,))
     try:
-        results = measure(info.name, count, tell)
+        results = measure_roof_sources(info.name, count, tell)
     except KernelmarkError as error:
         tell(error.message)
         return known
@@ -184,8 +184,8 @@ def measure_roofs(
     compile_s = sum(result.cost.get("compile", 0.0) for result in results)
     means.learn(_seconds_name(info), max(0.0, time.time() - started - compile_s))
     means.save()
-    wanted: dict[str, str | int | None] = {"host": here.host, "threads": count}
-    measured = newest([(here, result) for result in results], wanted)
+    key: dict[str, str | int | None] = {"host": here.host, "threads": count}
+    measured = newest([(here, result) for result in results], key)
     if store is None or not measured:
         return measured or known
     run = Run(
@@ -225,5 +225,5 @@ def _still_good(known: tuple[Roof, ...]) -> bool:
     return time.time() - max(roof.measured for roof in known) < most_s
 
 
-def _threads(info: DeviceInfo, asked: int) -> int:
-    return (asked or info.units) if info.kind == "cpu" else 0
+def _threads(info: DeviceInfo, threads: int) -> int:
+    return (threads or info.units) if info.kind == "cpu" else 0

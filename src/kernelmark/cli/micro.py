@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import check_writable, flush, put_table, say
-from kernelmark.cli.places import kept_by
+from kernelmark.cli.places import kept_by, redacted
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 
@@ -144,21 +144,18 @@ def micro(
         takes = ", ".join(f"--{name}" for name in VERBS[verb])
         o.check_alone(context, ("words", *VERBS[verb]), f"'micro {verb}'", hint=f"it takes {takes}")
     drawn = check_drawable(figure)
+    refs = names[1:]
     if verb == "list":
-        put_table(_listing(names[1:]))
-        return 0
-    if verb == "import":
-        return _import(names[1:], store, quiet=quiet)
-    if verb == "compare":
-        return _compare(names[1:], store, outputs, drawn, quiet=quiet)
-    if verb:
-        if len(names) > 2:
-            raise UsageError(
-                Reason("argument-count", of="micro show", most=1, what="run", given=len(names) - 1),
-                hint="kmark micro show latest",
-            )
-        results = _loaded(names[1] if names[1:] else "latest", store)
+        put_table(_listing(refs))
+    elif verb == "import":
+        _import(refs, store, quiet=quiet)
+    elif verb == "compare":
+        _compare(refs, store, outputs, drawn, quiet=quiet)
+    elif verb:
+        _check_count(refs, 1, "show", "run", hint="kmark micro show latest")
+        results = _loaded(refs[0] if refs else "latest", store)
         _show(results, outputs, kept_by(_again(*names), store), points=points, figure=drawn)
+    if verb:
         return 0
     if not (names or every or quick or full or brief):
         raise UsageError(Reason("nothing-asked"), hint=_EXAMPLE)
@@ -169,14 +166,16 @@ def micro(
 
     results, where = _measure(
         names,
-        lambda so_far: _show(so_far, outputs, contextlib.nullcontext(), points=points, figure=None),
+        None if no_store else store or "",
+        quiet=quiet,
         device=device,
         threads=threads,
         mode=mode,
         parameters=_parameters(parameter),
-        place=None if no_store else store or "",
-        argv=tuple(context.obj or ()),
-        quiet=quiet,
+        argv=redacted(tuple(context.obj or ())),
+        on_interrupt=lambda so_far: _show(
+            so_far, outputs, contextlib.nullcontext(), points=points, figure=None
+        ),
     )
     stored = not no_store and is_run(results.micro)
     kept = kept_by(_again("show", results.run.id) if stored else (), store)
@@ -196,25 +195,23 @@ def _compare(
     figure: Path | None,
     *,
     quiet: bool,
-) -> int:
+) -> None:
     """Run `kmark compare` on two runs of microbenchmarks; a regression does not fail it."""
     from kernelmark.api.micro import find_run
     from kernelmark.api.reading import is_file
     from kernelmark.cli.compare import compare
 
-    if len(refs) != 2:
-        raise UsageError(
-            Reason("argument-count", of="micro compare", most=2, what="run", given=len(refs)),
-            hint="kmark micro compare A B, two different runs or files",
-        )
-    found = list(refs)
+    hint = "kmark micro compare A B, two different runs or files"
+    _check_count(refs, 2, "compare", "run", hint=hint, least=2)
+    runs = list(refs)
     if not all(map(is_file, refs)):
         with opened_for_micro(store) as opened:
-            found = [ref if is_file(ref) else find_run(ref, opened) for ref in refs]
+            runs = [ref if is_file(ref) else find_run(ref, opened) for ref in refs]
+    base, head = runs
     with kept_by(_again("compare", *refs), store):
         compare(
-            base=found[0],
-            head=found[1],
+            base=base,
+            head=head,
             fail_on=["none"],
             every=True,
             store=store,
@@ -222,8 +219,17 @@ def _compare(
             quiet=quiet,
         )
     if figure is not None:
-        _draw([_loaded(ref, store) for ref in found], figure)
-    return 0
+        _draw([_loaded(ref, store) for ref in runs], figure)
+
+
+def _check_count(
+    words: Sequence[str], most: int, verb: str, what: str, *, hint: str, least: int = 0
+) -> None:
+    if not least <= len(words) <= most:
+        raise UsageError(
+            Reason("argument-count", of=f"micro {verb}", most=most, what=what, given=len(words)),
+            hint=hint,
+        )
 
 
 def _loaded(ref: str, store: str | None) -> Results:
@@ -251,19 +257,18 @@ def opened_for_micro(place: str | None) -> Store:
         raise
 
 
-def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
+def _import(files: Sequence[str], store_url: str | None, *, quiet: bool) -> None:
     from kernelmark.api.reading import read_file
     from kernelmark.stores import open_store
 
     if not files:
         raise UsageError(Reason("nothing-asked"), hint="kmark micro import FILE.json")
-    found = [read_file(file) for file in files]
-    with open_store(place) as store:
-        for file, result_set in zip(files, found, strict=True):
+    result_sets = [read_file(file) for file in files]  # all of them before any is stored
+    with open_store(store_url) as store:
+        for file, result_set in zip(files, result_sets, strict=True):
             added = store.add_result_set(result_set)
             if not quiet:
                 say(f"{file}: {added}")
-    return 0
 
 
 def _listing(names: Sequence[str]) -> Table:
@@ -272,24 +277,19 @@ def _listing(names: Sequence[str]) -> Table:
     from kernelmark.micro.session import named
     from kernelmark.report.tables import Column, Table
 
-    if len(names) > 1:
-        raise UsageError(
-            Reason("argument-count", of="micro list", most=1, what="benchmark", given=len(names)),
-            hint="kmark micro list cache",
-        )
+    _check_count(names, 1, "list", "benchmark", hint="kmark micro list cache")
     rows: list[tuple[str, ...]]
     titles: tuple[str, ...]
     if names:
-        given = named(names[0]).parameters
         titles = ("parameter", "meaning", "brief", "quick", "full")
         rows = [
             (name, p.help, _shown(p.value("brief")), _shown(p.quick), _shown(p.value("full")))
-            for name, p in given.items()
+            for name, p in named(names[0]).parameters.items()
         ]
     else:
         titles = ("benchmark", "what it measures", "devices")
-        things = [registry.get(name) for name in registry.names()]
-        rows = [(b.name, b.summary, ", ".join(b.kinds)) for b in things]
+        every = map(registry.get, registry.names())
+        rows = [(b.name, b.summary, ", ".join(b.kinds)) for b in every]
     return Table(columns=tuple(Column(name=t) for t in titles), rows=tuple(rows))
 
 
@@ -301,28 +301,18 @@ def _shown(value: object) -> str:
 
 
 def _measure(
-    names: Sequence[str],
-    on_interrupt: Callable[[Results], None],
-    *,
-    device: str,
-    threads: int,
-    mode: Mode,
-    parameters: dict[str, str],
-    place: str | None,
-    argv: tuple[str, ...],
-    quiet: bool,
+    names: Sequence[str], store_url: str | None, *, quiet: bool, **how: Any
 ) -> tuple[Results, str]:
-    """Measure, printing results as they arrive. Return the run and where it is stored; `place` None
-    stores nothing."""
+    """Measure as `how` asks `api.measure`, printing results as they arrive. Return the run and
+    where it is stored; `store_url` None stores nothing."""
     from kernelmark.api import micro as api
-    from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import counted, duration_text
     from kernelmark.report.tables import status_text
     from kernelmark.stores import open_store
 
-    chosen = list(names) or api.names_for(device)
-    pace = api.Pace(chosen, f"{device}/{threads}/{mode}")
+    chosen = list(names) or api.names_for(how["device"])
+    pace = api.Pace(chosen, "{device}/{threads}/{mode}".format_map(how))
     noted: set[str] = set()
 
     def left() -> str:
@@ -346,22 +336,13 @@ def _measure(
             say(f"note: {text}")
 
     if not quiet and left():
-        say(f"{counted(len(chosen), 'microbenchmark')} on {device}, {left()}")
+        say(f"{counted(len(chosen), 'microbenchmark')} on {how['device']}, {left()}")
     with contextlib.ExitStack() as stack:
         stack.callback(pace.save)
-        store = None if place is None else stack.enter_context(open_store(place or None))
-        results = api.measure(
-            chosen,
-            device=device,
-            threads=threads,
-            mode=mode,
-            parameters=parameters,
-            store=store,
-            argv=redacted(argv),
-            tell=tell,
-            on_result=on_result,
-            on_interrupt=on_interrupt,
-        )
+        store = None
+        if store_url is not None:
+            store = stack.enter_context(open_store(store_url or None))
+        results = api.measure(chosen, store=store, tell=tell, on_result=on_result, **how)
         stored = store is not None and api.is_run(results.micro)
         return results, f"stored in {store.where}" if store and stored else "not stored"
 
@@ -428,21 +409,20 @@ def _draw(runs: Sequence[Results], figure: Path) -> None:
         say(f"drawn: {save(design(results, models), path)}")
 
 
-def _mode(*, quick: bool, full: bool, brief: bool) -> Mode:
-    asked = [name for name, on in (("quick", quick), ("full", full), ("brief", brief)) if on]
-    if len(asked) > 1:
-        options = tuple(f"--{name}" for name in asked[1:])
-        raise UsageError(Reason("options-exclusive", options=options, other=f"--{asked[0]}"))
-    return asked[0] if asked else "quick"  # type: ignore[return-value]
+def _mode(**modes: bool) -> Mode:
+    chosen = [name for name, on in modes.items() if on] or ["quick"]
+    if len(chosen) > 1:
+        options = tuple(f"--{name}" for name in chosen[1:])
+        raise UsageError(Reason("options-exclusive", options=options, other=f"--{chosen[0]}"))
+    return chosen[0]  # type: ignore[return-value]
 
 
-def _parameters(words: Sequence[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words or ():
-        name, equals, value = word.partition("=")
-        if not equals or not name or not value:
-            raise UsageError(
-                Reason("not-of-form", given=word, form="NAME=VALUE"), hint="-p sizes=4096,8192"
-            )
-        found[name] = value
-    return found
+def _parameters(texts: Sequence[str] | None) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name or not value:
+            hint = "-p sizes=4096,8192"
+            raise UsageError(Reason("not-of-form", given=text, form="NAME=VALUE"), hint=hint)
+        parameters[name] = value
+    return parameters

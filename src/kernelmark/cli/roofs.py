@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 # Newest runs that are searched for a description of a device.
 _RECENT = 50
-Found = list[tuple["DeviceInfo | None", "tuple[Roof, ...]"]]
+DeviceRoofs = tuple["DeviceInfo | None", "tuple[Roof, ...]"]
 Stored = Annotated[
     bool, o.option("--stored", o.OUTPUT, help="Show the newest stored roofs; measure nothing.")
 ]
@@ -69,36 +70,36 @@ def roofs(
     infos = [] if absent else targets.expand(names)
     for info in infos:
         targets.check_threads(info, threads)
-    found: Found = []
+    results: list[DeviceRoofs]
     if no_store:
-        found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
+        results = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
     else:
         with open_store(store, readonly=stored) as opened:
-            found += [_known_absent(name, opened, store) for name in names if absent]
-            for info in infos:
-                if stored:
-                    found.append((info, _known(info, threads, opened, store)))
-                else:
-                    found.append((info, _measured(info, threads, opened, quiet=quiet)))
+            if absent:
+                results = [_stored_absent(name, opened, store) for name in names]
+            elif stored:
+                results = [(info, _stored(info, threads, opened, store)) for info in infos]
+            else:
+                results = [(info, _measured(info, threads, opened, quiet=quiet)) for info in infos]
     again = () if no_store else ("roofs", "--stored", "--json", "FILE")
     with kept_by(again, store):
-        _put(found, json)
+        _put(results, json)
         if drawn is not None:
-            _draw(found, drawn)
+            _draw(results, drawn)
     return 0
 
 
-def _draw(found: Found, path: Path) -> None:
+def _draw(results: Sequence[DeviceRoofs], path: Path) -> None:
     """Render one figure per device, to FILE-DEVICE.png and so on if there are several."""
     from kernelmark.report import figures
 
-    for info, some in found:
-        device = some[0].device
-        place = path
-        if len(found) > 1:
-            place = path.with_name(f"{path.stem}-{device.replace(':', '')}{path.suffix}")
-        model = info.model if info is not None else some[0].model
-        draw(figures.ceilings(some), place, figures.TITLES["roofs"], f"{device} {model}".strip())
+    for info, ceilings in results:
+        device, model = ceilings[0].device, info.model if info else ceilings[0].model
+        own = path.with_name(f"{path.stem}-{device.replace(':', '')}{path.suffix}")
+        target = own if len(results) > 1 else path
+        draw(
+            figures.ceilings(ceilings), target, figures.TITLES["roofs"], f"{device} {model}".strip()
+        )
 
 
 def _measured(
@@ -118,27 +119,18 @@ def _measured(
     return measured
 
 
-def _known(info: DeviceInfo, threads: int, store: Store, place: str | None) -> tuple[Roof, ...]:
+def _stored(info: DeviceInfo, threads: int, store: Store, url: str | None) -> tuple[Roof, ...]:
     host = platform.node()
-    found = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads or None)
-    if not found:
-        words = (*(("--threads", str(threads)) if threads else ()), *store_words(place))
+    ceilings = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads or None)
+    if not ceilings:
+        words = (*(("--threads", str(threads)) if threads else ()), *store_words(url))
+        devices = dict.fromkeys(roof.device for roof in store.roofs(host=host))
+        others = tuple(device for device in devices if device != info.name)
         raise NothingToDo(
-            Reason(
-                "roofs-not-stored",
-                device=info.name,
-                threads=threads,
-                others=_other_devices(store, info.name),
-            ),
+            Reason("roofs-not-stored", device=info.name, threads=threads, others=others),
             hint=f"measure them: {extended(f'kmark roofs -d {info.name}', words)}",
         )
-    return found
-
-
-def _other_devices(store: Store, name: str) -> tuple[str, ...]:
-    """Return other devices with stored roofs."""
-    roofs = store.roofs(host=platform.node())
-    return tuple(device for device in dict.fromkeys(r.device for r in roofs) if device != name)
+    return ceilings
 
 
 def _is_absent_gpu(name: str) -> bool:
@@ -156,32 +148,32 @@ def _is_absent_gpu(name: str) -> bool:
     return False
 
 
-def _known_absent(
-    name: str, store: Store, place: str | None
-) -> tuple[DeviceInfo | None, tuple[Roof, ...]]:
+def _stored_absent(name: str, store: Store, url: str | None) -> DeviceRoofs:
     """Return the stored roofs of an unavailable device, and its description from a stored run."""
     host = platform.node()
     device = name if ":" in name else f"{name}:0"
-    found = store.roofs(host=host, device=device)
-    if not found:
+    ceilings = store.roofs(host=host, device=device)
+    if not ceilings:
         raise NothingToDo(
             Reason("roofs-not-stored", device=device),
             hint="measure them where it is: "
-            f"{extended(f'kmark roofs -d {device}', store_words(place))}",
+            f"{extended(f'kmark roofs -d {device}', store_words(url))}",
         )
     infos = (info for run in store.runs(_RECENT) for info in run.environment.devices)
-    seen = (info for info in infos if (info.name, info.arch) == (device, found[0].arch))
-    return next(seen, None), found
+    seen = (info for info in infos if (info.name, info.arch) == (device, ceilings[0].arch))
+    return next(seen, None), ceilings
 
 
-def _put(found: Found, json: str | None) -> None:
+def _put(results: Sequence[DeviceRoofs], json: str | None) -> None:
     from kernelmark.core import codec
     from kernelmark.core.files import json_text
     from kernelmark.report.micro import roofs_table
 
     if json is not None:
-        documents: list[Any] = [codec.to_document(roof) for _, some in found for roof in some]
+        documents: list[Any] = [
+            codec.to_document(roof) for _, ceilings in results for roof in ceilings
+        ]
         write(json, json_text(documents))
     if json != "-":
-        for info, some in found:
-            put_table(roofs_table(some, info))
+        for info, ceilings in results:
+            put_table(roofs_table(ceilings, info))

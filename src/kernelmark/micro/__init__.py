@@ -10,16 +10,49 @@ Every benchmark is a function of this module, with parameters `device`, `mode` (
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
     from kernelmark.core.result import Result
     from kernelmark.micro.base import Microbenchmark, Mode
 
-registry: Registry[Microbenchmark[Any, Any]] = Registry("kernelmark.micro.benchmarks", "benchmark")
+# Benchmarks in the file of another one, with which they share kernels and code.
+_SHARED_FILES = {
+    "instructions": "incore",
+    "l2_cache": "cache",
+    "peer": "memcpy",
+    "strides": "shared",
+    "tlb": "latency",
+}
+
+
+class _Benchmarks(Registry["Microbenchmark"]):
+    """Microbenchmarks by name: each is an attribute with its own name in a file of the package."""
+
+    @cached_property
+    def _files(self) -> frozenset[str]:
+        return super()._files | _SHARED_FILES.keys()
+
+    def _load(self, name: str) -> Microbenchmark:
+        if name not in self._files:
+            return super()._load(name)  # of another distribution, or unknown
+        file = f"{self.package}.{_SHARED_FILES.get(name, name)}"
+        benchmark: Microbenchmark | None = getattr(importlib.import_module(file), name, None)
+        if benchmark is None:
+            raise UsageError(
+                f"{file} has no microbenchmark {name!r}",
+                hint="a file that is not one of them begins with an underscore",
+            )
+        return benchmark
+
+
+registry = _Benchmarks("kernelmark.micro.benchmarks", "benchmark")
 
 
 def __getattr__(name: str) -> Callable[..., Result]:

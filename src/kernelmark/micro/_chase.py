@@ -14,7 +14,9 @@ from kernelmark.micro.rig import Rig, widest
 
 FILE = "micro_chase.cu"
 UNROLLED = 32  # hops in the unrolled loop
-EACH = 1536  # maximum hops of the kernel that reads the clock around every hop
+EACH = 1536  # maximum hops of the kernel that reads the clock around every hop: its shared memory
+# Latencies of one level differ by less than this factor, and two levels by more than _STEP.
+_SAME, _STEP = 1.12, 1.25
 Offsets = NDArray[np.uint64]
 # How a hop is loaded: see micro_chase.cu. `index` chains hold word indices, not addresses.
 Way = Literal["plain", "beyond", "index"]
@@ -38,9 +40,7 @@ def typical(rig: Rig, hops: Sequence[Hop]) -> Hop:
     cycles = rig.typical((hop.cycles for hop in hops), waited)
     seconds = rig.typical((hop.seconds for hop in hops), waited)
     return Hop(
-        cycles=cycles.value,
-        seconds=seconds.value,
-        spread=widest((cycles.spread, seconds.spread)),
+        cycles=cycles.value, seconds=seconds.value, spread=widest((cycles.spread, seconds.spread))
     )
 
 
@@ -60,6 +60,7 @@ class Chaser:
     def __init__(self, rig: Rig, nbytes: int, seed: int = 1) -> None:
         self._rig = rig
         self.base = rig.memory(nbytes)
+        # Enough for a chain through every line of 32 bytes; longer ones replace it.
         self._offsets = rig.memory(min(nbytes, 2**28) // 4 + 4096)
         self._out = rig.memory(64)
         self._random = np.random.default_rng(seed)
@@ -123,9 +124,9 @@ class Chaser:
     def check(self, end: int, hops: int, *, index: bool = False) -> None:
         """Set `wrong` if `hops` hops should not end at `end`, an address or a word index."""
         offset = int(self._ring[(self._at + hops) % self._ring.size])
-        wanted = offset // 4 if index else self.base.address + offset
-        if end != wanted:
-            self.wrong = self.wrong or f"{hops} hops of a chain ended at {end}, not at {wanted}"
+        expected = offset // 4 if index else self.base.address + offset
+        if end != expected:
+            self.wrong = self.wrong or f"{hops} hops of a chain ended at {end}, not at {expected}"
 
     def each(self, hops: int, warm: int) -> NDArray[np.float64]:
         """Return the cycles of each hop; only on a GPU."""
@@ -136,28 +137,28 @@ class Chaser:
         rig.prefer_cache(call)
         rig.run(call)
         self._advance(_whole(warm) + count)
-        found = rig.read(out, np.uint32, count).astype(np.float64)
+        cycles = rig.read(out, np.uint32, count).astype(np.float64)
         rig.release([out])
-        return found
+        return cycles
 
 
 def levels(sizes: Sequence[int], cycles: Sequence[float]) -> list[Level]:
     """Return the plateaus of a latency curve, nearest first: runs of at least two sizes within 12 %
     of their first, each at least a quarter slower than the plateau before."""
-    found: list[Level] = []
+    plateaus: list[Level] = []
     at = 0
     while at < len(sizes):
         end = at
-        while end + 1 < len(sizes) and 1 / 1.12 <= cycles[end + 1] / cycles[at] <= 1.12:
+        while end + 1 < len(sizes) and 1 / _SAME <= cycles[end + 1] / cycles[at] <= _SAME:
             end += 1
         pace = float(np.median(cycles[at : end + 1]))
-        if end > at and (not found or pace > 1.25 * found[-1].cycles):
-            found.append(Level(first=sizes[at], last=sizes[end], cycles=pace))
-        elif end > at and pace <= 1.12 * found[-1].cycles:
+        if end > at and (not plateaus or pace > _STEP * plateaus[-1].cycles):
+            plateaus.append(Level(first=sizes[at], last=sizes[end], cycles=pace))
+        elif end > at and pace <= _SAME * plateaus[-1].cycles:
             # The same level continues: a hump in between does not end it.
-            found[-1] = dataclasses.replace(found[-1], last=sizes[end])
+            plateaus[-1] = dataclasses.replace(plateaus[-1], last=sizes[end])
         at = end + 1
-    return found
+    return plateaus
 
 
 def confidence(below: NDArray[np.float64], above: NDArray[np.float64]) -> float:

@@ -17,7 +17,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.devices._host import HostBuffer
 from kernelmark.devices.base import Buffer
 from kernelmark.devices.cpu import CpuDevice
-from kernelmark.micro import _host, _signatures
+from kernelmark.micro import _kernels
 from kernelmark.micro.hardware import Hardware
 from kernelmark.micro.rig import Call, Rig, Samples, Timed
 
@@ -68,7 +68,7 @@ class CpuRig(Rig):
         super().__init__()
         self.device = device
         self.info = device.info
-        self.threads = device.threads
+        self.threads = self.grid = device.threads
         self.hardware = Hardware.of(dataclasses.replace(device.info, units=device.threads))
         self._seen: set[str] = set()
 
@@ -78,37 +78,28 @@ class CpuRig(Rig):
         in every file."""
         return self._library(next(iter(self._seen), "micro_window.cu")).vector_bytes
 
-    def _library(self, file: str) -> _host.HostLibrary:
-        made = _host.library(file)
+    def _library(self, file: str) -> _kernels.HostLibrary:
+        library = _kernels.library(file)
         if file not in self._seen:
             self._seen.add(file)
-            self.ledger.compile_s += made.seconds
-            self.ledger.compilations += made.seconds > 0
-            if made.note and made.note not in self.notes:
-                self.notes.append(made.note)
-        return made
+            self.ledger.compile_s += library.seconds
+            self.ledger.compilations += library.seconds > 0
+            if library.note and library.note not in self.notes:
+                self.notes.append(library.note)
+        return library
 
     def kernels(self, file: str) -> frozenset[str]:
         return self._library(file).kernels
 
-    def call(
-        self,
-        file: Any,
-        kernel: Any,
-        *values: Any,
-        grid: int = 1,
-        block: int = 1,
-        shared_bytes: int = 0,
-        types: dict[str, str] | None = None,
-    ) -> Call:
-        given = _signatures.pack(file, kernel, values, types or {})
-        array = (ctypes.c_void_p * max(1, len(given)))(
-            *(ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in given)
+    def _bind(
+        self, file: str, kernel: str, arguments: list[Any], shared_bytes: int
+    ) -> tuple[Any, Any]:
+        array = (ctypes.c_void_p * max(1, len(arguments)))(
+            *(ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in arguments)
         )
-        array._keep = given  # type: ignore[attr-defined]
+        array._keep = arguments  # type: ignore[attr-defined]
         library = self._library(file).library
-        function = (library, library[f"host_{kernel}"])
-        return Call(file=file, kernel=kernel, function=function, arguments=array, grid=grid)
+        return (library, library[f"host_{kernel}"]), array
 
     def time(self, call: Call, launches: int = 1) -> Timed:
         passes = self.passes([call], 1, launches)
@@ -153,26 +144,14 @@ class CpuRig(Rig):
         """Return memory whose pages are placed by the threads that touch them first, as needed on
         machines with several sockets."""
         self.check_free(nbytes)
-        made = HostBuffer(nbytes, populate=False)
-        self.ledger.buffers.append(made)
-        return made
-
-    @property
-    def grid(self) -> int:
-        return self.threads
-
-    @property
-    def block(self) -> int:
-        return 1
+        buffer = HostBuffer(nbytes, populate=False)
+        self.ledger.buffers.append(buffer)
+        return buffer
 
     # -- clocks
 
-    @property
-    def clock_mhz(self) -> float:
-        return self._clock_mhz
-
     @functools.cached_property
-    def _clock_mhz(self) -> float:
+    def clock_mhz(self) -> float:
         """Calibrate the clock: dependent additions take one cycle each on every supported core."""
         steps = 2000
         out, clocks = self.memory(64), self.memory(16)
@@ -192,7 +171,7 @@ class CpuRig(Rig):
 
     @property
     def ticks_to_cycles(self) -> float:
-        return self._clock_mhz * 1e-3  # a tick is a nanosecond
+        return self.clock_mhz * 1e-3  # a tick is a nanosecond
 
     @property
     def wall_tick_s(self) -> float:

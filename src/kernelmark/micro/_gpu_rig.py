@@ -12,17 +12,16 @@ from kernelmark.core.errors import CaseError, CompileError
 from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Buffer
-from kernelmark.gpu.driver import pack as packed
+from kernelmark.gpu.driver import pack
 from kernelmark.gpu.objects import resources
 from kernelmark.gpu.rtc import Binary, compile_source
 from kernelmark.kernels import rtc
-from kernelmark.micro import _signatures
 from kernelmark.micro.hardware import Hardware
 from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Samples, Timed
 
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
-_WARM_UP_S = 0.4
-FULL_BLOCK = 1024
+_WARM_UP_S = 0.4  # it takes about 0.3 s of work until the clock of an idle GPU is steady
+FULL_BLOCK = 1024  # threads: the most of both vendors
 
 
 def build(file: str, arch: str) -> Binary:
@@ -44,6 +43,11 @@ def no_cycles(arch: str) -> str | None:
     return Reason("cycles-wrap", arch=arch)
 
 
+def as_gpu(device: object) -> GpuDevice:
+    assert isinstance(device, GpuDevice)
+    return device
+
+
 class GpuRig(Rig):
     """One GPU. Times come from events on its stream; the clock stamps are outside the events."""
 
@@ -54,6 +58,7 @@ class GpuRig(Rig):
         self.device = device
         self.info = device.info
         self.hardware = Hardware.of(device.info)
+        self.grid, self.block = device.info.units, FULL_BLOCK
         self.lanes = int(device.info.attributes.get("warp_size", "32"))
         self._driver = device.driver
         self._binaries: dict[str, Binary] = {}
@@ -67,10 +72,10 @@ class GpuRig(Rig):
 
     def binary(self, file: str) -> Binary:
         if file not in self._binaries:
-            made = build(file, self.info.arch)
-            self._binaries[file] = made
-            self.ledger.compile_s += made.seconds
-            self.ledger.compilations += not made.cached
+            binary = build(file, self.info.arch)
+            self._binaries[file] = binary
+            self.ledger.compile_s += binary.seconds
+            self.ledger.compilations += not binary.cached
         return self._binaries[file]
 
     def kernels(self, file: str) -> frozenset[str]:
@@ -83,28 +88,13 @@ class GpuRig(Rig):
             self._functions[file, kernel] = self._driver.function(self._modules[file], kernel)
         return self._functions[file, kernel]
 
-    def call(
-        self,
-        file: Any,
-        kernel: Any,
-        *values: Any,
-        grid: int = 1,
-        block: int = 1,
-        shared_bytes: int = 0,
-        types: dict[str, str] | None = None,
-    ) -> Call:
+    def _bind(
+        self, file: str, kernel: str, arguments: list[Any], shared_bytes: int
+    ) -> tuple[Any, Any]:
         function = self.function(file, kernel)
         if shared_bytes:
             self._driver.allow_shared(function, shared_bytes)
-        return Call(
-            file=file,
-            kernel=kernel,
-            function=function,
-            arguments=packed(*_signatures.pack(file, kernel, values, types or {})),
-            grid=grid,
-            block=block,
-            shared_bytes=shared_bytes,
-        )
+        return function, pack(*arguments)
 
     def prefer_cache(self, call: Call) -> None:
         """Give L1 all of the memory that it shares with shared memory."""
@@ -163,29 +153,17 @@ class GpuRig(Rig):
         self._driver.fill(buffer.address, 0, count, self.device.stream)
         self.device.synchronize()
 
-    @property
-    def grid(self) -> int:
-        return self.info.units
-
-    @property
-    def block(self) -> int:
-        return FULL_BLOCK
-
     # -- clocks
 
     @property
     def no_cycles(self) -> str | None:
         return no_cycles(self.info.arch)
 
-    @property
-    def clock_mhz(self) -> float:
-        return self._clock_mhz
-
     def clock_during(self, samples: Samples) -> float | None:
         return super().clock_during(samples) if self.no_cycles is None else samples.clock_mhz
 
     @functools.cached_property
-    def _clock_mhz(self) -> float:
+    def clock_mhz(self) -> float:
         seen = self.device.telemetry().clock_mhz
         return seen if seen and self.hardware.plausible_clock(seen) else self.hardware.clock_mhz
 
@@ -209,7 +187,7 @@ class GpuRig(Rig):
         while time.perf_counter() < end:
             clock = self.time(call, 20).clock_mhz or clock
         if clock is not None:
-            self.__dict__["_clock_mhz"] = clock
+            self.__dict__["clock_mhz"] = clock
         self.release([out, clocks])
 
     def close(self) -> None:

@@ -1,13 +1,23 @@
-"""Microbenchmark: one measurement of a device, with separate setup, timed region, verification and
-metrics. Each file in micro/benchmarks provides one as `benchmark`."""
+"""The form of a microbenchmark: a declaration and one function that measures.
+
+Each file in micro/benchmarks provides one or more:
+
+    @microbenchmark(summary=…, measures=…, parameters={…}, columns=(…), figure=…)
+    def empty(run: MicroRun, *, blocks: Ints, samples: int) -> None: ...
+
+The function gets the values of its parameters and goes through three phases: it allocates and
+fills memory; after `run.begin_timing()` it only launches and reads clocks, and adds rows and
+metrics; after `run.begin_checks()` it compares what the kernels computed with the exact result.
+The driver (execute.py) does the rest: modes, limits, spreads, disturbed metrics, failures.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
@@ -21,14 +31,14 @@ GPUS = ("cuda", "hip")
 EVERYWHERE = ("cpu", *GPUS)
 Mode = Literal["brief", "quick", "full"]
 MODES: tuple[Mode, ...] = ("brief", "quick", "full")
-Setting = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-LimitOf = Callable[[Hardware], Limit]
-Record = dict[str, Value]
-S = TypeVar("S")
-R = TypeVar("R")
+Ints = tuple[int, ...]
+Names = tuple[str, ...]
+Setting = int | float | str | Ints | tuple[float, ...] | Names
+Record = dict[str, Any]  # a Value by column
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter with its values by mode. `brief` is the subset that the headline metrics need.
 
@@ -50,14 +60,14 @@ class Parameter:
         return self.quick if chosen is None else chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of the rows, with the bound that its numbers must not exceed."""
 
     name: str
     help: str
     unit: str = ""
-    limit: LimitOf | None = None
+    limit: Callable[[Hardware], Limit] | None = None
 
     def on(self, hardware: Hardware) -> PointColumn:
         bound = self.limit(hardware) if self.limit else None
@@ -66,11 +76,11 @@ class Column:
         return PointColumn(name=self.name, unit=self.unit, limit=bound.value, why=bound.why)
 
 
-# Filled from `spread_of`; a metric with the value of a row gets its spread.
-SPREAD = Column(name="spread", help="spread of the launches (see Comparing)")
+# A metric with the value of a row gets the row's spread.
+SPREAD = Column("spread", "spread of the launches (see Comparing)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One panel of a figure: a column over the figure's x, divided by `per`. With `zero` the axis
     begins at zero, as it always does for bars."""
@@ -98,172 +108,171 @@ class Figure:
     where: Mapping[str, Value] = field(default_factory=FrozenDict)
 
 
+class MicroRun:
+    """One execution of a microbenchmark: its device, and the rows, metrics and notes so far."""
+
+    def __init__(self, rig: Rig, columns: Sequence[Column] = ()) -> None:
+        self.rig = rig
+        self.rows: list[Record] = []
+        self.metrics: list[Metric] = []
+        self.notes: list[str] = []
+        self.wrong = ""
+        self.seconds: dict[str, float] = {}  # by phase
+        self._columns = [column.name for column in columns]
+        self.phase, self._begun = "setup", time.perf_counter()
+
+    def begin_timing(self) -> None:
+        """Begin the timed phase: from here on, run and read clocks only."""
+        self._begin("timed")
+
+    def begin_checks(self) -> None:
+        """End the timed phase; results of the kernels are checked after it."""
+        self._begin("verify")
+        self.rig.look()
+
+    def end(self) -> None:
+        self._begin("")
+
+    def _begin(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[self.phase] = now - self._begun
+        self.phase, self._begun = phase, now
+
+    def row(self, **values: Value) -> None:
+        """Add a point; columns without a value are None."""
+        if unknown := values.keys() - set(self._columns):
+            raise TypeError(f"no such columns: {', '.join(sorted(unknown))}")
+        self.rows.append({name: values.get(name) for name in self._columns})
+
+    def metric(
+        self,
+        name: str,
+        value: float | None,
+        unit: str,
+        *,
+        limit: Limit | None = None,
+        least: float | None = None,
+        better: Better | None = None,
+        **more: Any,
+    ) -> None:
+        """Add a metric, unless its value is None: a rate with the `limit` of the hardware, or a
+        time with the `least` that is physically possible, of which less is better. Without a
+        `spread`, it gets that of the row with its value; `more` are other fields of `Metric`."""
+        if value is None:
+            return
+        if better is None:
+            better = "higher" if least is None else "lower"
+        self.metrics.append(
+            Metric(
+                name=name,
+                value=float(value),
+                unit=unit,
+                better=better,
+                limit=limit.value if limit else None,
+                least=least,
+                why=limit.why if limit else "",
+                **more,
+            )
+        )
+
+    def rows_with(self, **values: Value) -> list[Record]:
+        """Return the rows that have these values."""
+        return [r for r in self.rows if all(r[name] == value for name, value in values.items())]
+
+    def check(self, error: str | None) -> None:
+        """Record that a kernel computed something wrong; the first error counts."""
+        self.wrong = self.wrong or error or ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """The results of the timed region."""
-
-    rows: Sequence[Mapping[str, Value]] = ()
-    metrics: Sequence[Metric] = ()
-    notes: Sequence[str] = ()
-
-
-class Settings:
-    """The chosen values of a benchmark's parameters."""
-
-    def __init__(self, values: Mapping[str, Setting]) -> None:
-        self._values = dict(values)
-
-    def number(self, name: str) -> float:
-        return float(self._values[name])  # type: ignore[arg-type]
-
-    def whole(self, name: str) -> int:
-        return int(self._values[name])  # type: ignore[arg-type]
-
-    def wholes(self, name: str) -> list[int]:
-        value = self._values[name]
-        return [int(v) for v in value] if isinstance(value, tuple) else [int(value)]
-
-    def words(self, name: str) -> list[str]:
-        value = self._values[name]
-        return [str(v) for v in value] if isinstance(value, tuple) else [str(value)]
-
-    def plain(self) -> dict[str, Value]:
-        return {
-            name: ",".join(map(str, value)) if isinstance(value, tuple) else value
-            for name, value in self._values.items()
-        }
-
-
-class Microbenchmark(ABC, Generic[S, R]):
-    """One benchmark. `S` is the state that `setup` prepares, `R` the raw result of the timed
-    region."""
+class Microbenchmark:
+    """The declaration of a microbenchmark, and the function that measures. `by_cycles`: it needs
+    kernels that can count core cycles. `unsupported` returns None, or one sentence on why a device
+    cannot run it."""
 
     name: str
     summary: str
     measures: str  # what the numbers are, in a paragraph
     misleads: str  # how they can mislead
-    kinds: tuple[str, ...] = GPUS
-    by_cycles: bool = False  # whether it needs kernels that can count core cycles
-    parameters: Mapping[str, Parameter] = FrozenDict()
-    columns: tuple[Column, ...] = ()
-    host_paced: tuple[str, ...] = ()  # metrics that depend on the host as much as on the device
-    no_spread: Mapping[str, str] = FrozenDict()  # times and rates without a spread: why, by metric
+    parameters: Mapping[str, Parameter]
+    columns: tuple[Column, ...]
     figure: Figure
+    measure: Callable[..., None]
+    kinds: tuple[str, ...] = GPUS
+    by_cycles: bool = False
+    host_paced: tuple[str, ...] = ()  # metrics that depend on the host as much as on the device
+    # Times and rates without a spread: why, by metric.
+    no_spread: Mapping[str, str] = field(default_factory=FrozenDict)
+    unsupported: Callable[[Rig], str | None] = lambda rig: None
 
-    def unsupported(self, rig: Rig) -> str | None:
-        """Return None, or one sentence on why this device cannot run the benchmark."""
-        return None
-
-    @abstractmethod
-    def setup(self, rig: Rig, given: Settings) -> S:
-        """Allocate and fill memory; untimed."""
-
-    @abstractmethod
-    def timed(self, rig: Rig, state: S) -> R:
-        """Run and read clocks only."""
-
-    @abstractmethod
-    def verify(self, rig: Rig, state: S, raw: R) -> str | None:
-        """Return None, or a description of a wrong result."""
-
-    @abstractmethod
-    def metrics(self, rig: Rig, state: S, raw: R) -> Findings:
-        """Return rows and metrics of the raw result."""
-
-    def settings(self, mode: Mode, chosen: Mapping[str, Any]) -> Settings:
-        """Return the mode's values, overridden by `chosen`."""
+    def settings(self, mode: Mode, chosen: Mapping[str, Any]) -> dict[str, Setting]:
+        """Return the mode's values of the parameters, overridden by `chosen`."""
         for name in chosen:
             if name not in self.parameters:
-                known = ", ".join(self.parameters)
                 raise UsageError(
                     Reason("micro-parameter-unknown", benchmark=self.name, name=name),
-                    hint=f"it has: {known}",
+                    hint=f"it has: {', '.join(self.parameters)}",
                 )
         values = {name: p.value(mode) for name, p in self.parameters.items()}
         for name, value in chosen.items():
-            given = _convert(self.name, name, value, values[name])
-            _check(self.name, name, given, self.parameters[name])
-            values[name] = given
-        return Settings(values)
+            values[name] = _convert(self.name, name, value, values[name])
+            _check(self.name, name, values[name], self.parameters[name])
+        return values
+
+    def case_parameters(self, mode: Mode, chosen: Mapping[str, Any]) -> dict[str, Value]:
+        """Return the same as parameters of a case: lists are joined by commas."""
+        return {
+            name: ",".join(map(str, value)) if isinstance(value, tuple) else value
+            for name, value in self.settings(mode, chosen).items()
+        }
 
 
-def metric(
-    name: str,
-    value: float | None,
-    unit: str,
-    *,
-    better: Better = "higher",
-    headline: bool = True,
-    limit: Limit | None = None,
-    least: float | None = None,
-    spread: float | None = None,
-    roof: str = "",
-    steady: bool = True,
-    stand_in: bool = False,
-) -> list[Metric]:
-    """Return a list with one metric, or an empty list without a value. Without a `spread`, the
-    metric gets that of the row with its value."""
-    if value is None:
-        return []
-    return [
-        Metric(
-            name=name,
-            value=float(value),
-            unit=unit,
-            better=better,
-            headline=headline,
-            limit=limit.value if limit else None,
-            least=least,
-            why=limit.why if limit else "",
-            spread=spread,
-            roof=roof,
-            steady=steady,
-            stand_in=stand_in,
-        )
-    ]
+def microbenchmark(
+    *, parameters: Mapping[str, Parameter], **declared: Any
+) -> Callable[[Callable[..., None]], Microbenchmark]:
+    """Declare a microbenchmark by the fields of `Microbenchmark`; it decorates the function that
+    measures, which has the benchmark's name and its parameters as keyword arguments."""
+
+    def declare(measure: Callable[..., None]) -> Microbenchmark:
+        name = measure.__name__.replace("_", "-")
+        fields = {"parameters": FrozenDict(parameters), **declared}
+        return Microbenchmark(name=name, measure=measure, **fields)
+
+    return declare
 
 
-def _convert(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
+def _convert(benchmark: str, name: str, value: Any, default: Setting) -> Setting:
     """Convert `value` to the type of the default: text may come from a command line."""
-    many = isinstance(like, tuple)
-    example = like[0] if isinstance(like, tuple) else like
+    many = isinstance(default, tuple)
+    example = default[0] if isinstance(default, tuple) else default
     kind = type(example)
     if isinstance(value, str):
         items: list[Any] = value.split(",") if many or kind is not str else [value]
     else:
         items = list(value) if isinstance(value, list | tuple) else [value]
     try:
-        made: Any = tuple(kind(item) for item in items)
-        if not made or (len(made) > 1 and not many):
+        converted: Any = tuple(kind(item) for item in items)
+        if not converted or (len(converted) > 1 and not many):
             raise ValueError
     except (TypeError, ValueError):
-        wanted = {int: "whole numbers", float: "numbers", str: "words"}[kind]
+        expected = {int: "whole numbers", float: "numbers", str: "words"}[kind]
+        expected = expected if many else expected.rstrip("s")
+        cause = Reason("argument-type", name=name, given=repr(value), wanted=expected)
         raise UsageError(
-            Reason(
-                "at",
-                where=benchmark,
-                cause=Reason(
-                    "argument-type",
-                    name=name,
-                    given=repr(value),
-                    wanted=wanted if many else wanted.rstrip("s"),
-                ),
-            ),
-            hint=f"for example: {name}={example}",
+            Reason("at", where=benchmark, cause=cause), hint=f"for example: {name}={example}"
         ) from None
     # Measure a repeated value once.
-    chosen: Setting = tuple(dict.fromkeys(made)) if many else made[0]
-    return chosen
+    setting: Setting = tuple(dict.fromkeys(converted)) if many else converted[0]
+    return setting
 
 
-def _check(benchmark: str, name: str, given: Setting, parameter: Parameter) -> None:
+def _check(benchmark: str, name: str, setting: Setting, parameter: Parameter) -> None:
     """Raise UsageError for unknown values, and for numbers that cannot be measured with."""
-    for value in _every(given):
+    for value in _every(setting):
         if parameter.choices and value not in parameter.choices:
-            known = ", ".join(map(str, parameter.choices))
             raise UsageError(
                 Reason("micro-value-unknown", benchmark=benchmark, name=name, value=value),
-                hint=f"known: {known}",
+                hint=f"known: {', '.join(map(str, parameter.choices))}",
             )
         if not isinstance(value, str):
             _check_number(benchmark, name, value, parameter)
@@ -292,34 +301,36 @@ def _every(setting: Setting) -> tuple[Any, ...]:
     return setting if isinstance(setting, tuple) else (setting,)
 
 
-def fitting(sizes: Sequence[int], most: float, share: str) -> tuple[list[int], list[str]]:
-    """Return the sizes of at most `most` bytes and a note on the others; `share` describes `most`.
-    Raise Unsupported if no size fits."""
-    kept = [size for size in sizes if size <= most]
+def fitting(sizes: Iterable[int], most: float, share: str) -> tuple[list[int], list[str]]:
+    """Return the sizes of at most `most` bytes and a note on the larger ones; `share` describes
+    `most`. Raise Unsupported if no size fits."""
+    every = list(sizes)
+    kept = [size for size in every if size <= most]
     if not kept:
-        raise Unsupported(Reason("micro-does-not-fit", size=min(sizes), most=most, share=share))
-    large = ", ".join(bytes_text(size) for size in sizes if size > most)
+        raise Unsupported(Reason("micro-does-not-fit", size=min(every), most=most, share=share))
+    large = ", ".join(bytes_text(size) for size in every if size > most)
     note = f"left out: {large}; {bytes_text(most)} can be used, {share}"
     return kept, [note] if large else []
 
 
-def rounded(sizes: Sequence[int], step: int, least: int) -> tuple[list[int], list[str]]:
+def rounded(sizes: Iterable[int], step: int, least: int) -> tuple[list[int], list[str]]:
     """Return the distinct sizes, rounded down to multiples of `step` but at least `least`; and a
     note if a size was changed."""
-    made = [max(least, size // step * step) for size in sizes]
-    odd = [f"{a} B as {b} B" for a, b in zip(sizes, made, strict=True) if a != b]
+    pairs = [(size, max(least, size // step * step)) for size in sizes]
+    odd = [f"{a} B as {b} B" for a, b in pairs if a != b]
     note = f"sizes are multiples of {step} B, at least {least} B: measured {', '.join(odd)}"
-    return list(dict.fromkeys(made)), [note] if odd else []
+    return list(dict.fromkeys(size for _, size in pairs)), [note] if odd else []
 
 
 def available(
-    asked: Sequence[str], there: Callable[[str], bool], where: str
-) -> tuple[tuple[str, ...], list[str]]:
-    """Return those of `asked` for which `there` is true, and a note on the others; raise
-    Unsupported if there are none."""
-    found = tuple(word for word in asked if there(word))
-    missing = tuple(word for word in asked if word not in found)
+    names: Iterable[str], exists: Callable[[str], bool], where: str
+) -> tuple[Names, list[str]]:
+    """Return the names that exist, and a note on the missing ones; raise Unsupported if all are
+    missing."""
+    every = tuple(names)
+    present = tuple(name for name in every if exists(name))
+    missing = tuple(name for name in every if name not in present)
     reason = Reason("instruction-missing", where=where, names=missing)
-    if not found:
+    if not present:
         raise Unsupported(reason)
-    return found, [reason] if missing else []
+    return present, [reason] if missing else []

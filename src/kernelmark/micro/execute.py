@@ -6,17 +6,11 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelmark.core import codec
-from kernelmark.core.errors import (
-    CaseError,
-    CompileError,
-    OutOfMemory,
-    Unsupported,
-    UsageError,
-)
+from kernelmark.core.errors import CaseError, CompileError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.metric import WIDE, Metric, PointColumn, impossible, with_spreads
 from kernelmark.core.micro import micro_case
 from kernelmark.core.reason import Reason
@@ -24,7 +18,7 @@ from kernelmark.core.result import KernelInfo, Result, Status
 from kernelmark.core.units import counted
 from kernelmark.devices import registry as devices
 from kernelmark.micro import registry
-from kernelmark.micro.base import Findings, Microbenchmark, Mode, Settings
+from kernelmark.micro.base import Microbenchmark, MicroRun, Mode
 from kernelmark.micro.rig import Rig
 from kernelmark.runners.protocol import Message
 from kernelmark.runners.targets import find
@@ -76,61 +70,57 @@ def serve_build(server: Server, request: Message) -> Message:
 
 
 def execute(
-    benchmark: Microbenchmark[Any, Any],
+    benchmark: Microbenchmark,
     rig: Rig,
     mode: Mode = "quick",
     chosen: Mapping[str, Any] | None = None,
 ) -> Result:
     """Run a microbenchmark. Any failure becomes the result's status."""
+    parameters = benchmark.case_parameters(mode, chosen or {})
     settings = benchmark.settings(mode, chosen or {})
-    return _Execution(benchmark, rig, mode, settings).result()
+    started, begin = time.time(), time.perf_counter()
+    ledger, run = rig.ledger, MicroRun(rig, benchmark.columns)
+    compile_s, compilations = ledger.compile_s, ledger.compilations
+    ledger.trace.clear()
+    status, error = _measure(benchmark, run, settings)
+    if run.phase:
+        # The points of a benchmark that did not reach its end are no result.
+        run.end()
+        run.rows, run.metrics, run.notes = [], [], []
+    cost = {
+        **run.seconds,
+        "compile": ledger.compile_s - compile_s,
+        "total": time.perf_counter() - begin,
+    }
+    with contextlib.suppress(CaseError):
+        rig.release()
+    columns = tuple(column.on(rig.hardware) for column in benchmark.columns)
+    metrics = _judged(benchmark, run, columns)
+    if status is Status.OK and (reasons := impossible(columns, run.rows, metrics)):
+        status, error = Status.WRONG, Reason("check-failed", findings=reasons)
+    return Result(
+        case=micro_case(benchmark.name, mode, parameters, rig.threads),
+        device=rig.info.name,
+        arch=rig.info.arch,
+        status=status,
+        started=started,
+        kernel=KernelInfo(resources={"compilations": ledger.compilations - compilations}),
+        columns=columns,
+        rows=tuple(run.rows),
+        metrics=metrics,
+        trace=tuple(ledger.trace),
+        notes=(*run.notes, *rig.notes, *_unsteady(run.rows)),
+        error=Reason.of(error),
+        cost=cost,
+    )
 
 
-class _Execution:
-    """One execution and its cost so far."""
-
-    def __init__(
-        self, benchmark: Microbenchmark[Any, Any], rig: Rig, mode: Mode, settings: Settings
-    ) -> None:
-        self._benchmark = benchmark
-        self._rig = rig
-        self._mode = mode
-        self._settings = settings
-        self._cost: dict[str, float] = {}
-        self._started = time.time()
-
-    def result(self) -> Result:
-        begin = time.perf_counter()
-        ledger = self._rig.ledger
-        compile_s, compilations = ledger.compile_s, ledger.compilations
-        ledger.trace.clear()
-        status, error, findings = self._run_and_catch()
-        self._cost["compile"] = ledger.compile_s - compile_s
-        self._cost["total"] = time.perf_counter() - begin
-        with contextlib.suppress(CaseError):
-            self._rig.release()
-        return self._build_result(status, error, findings, ledger.compilations - compilations)
-
-    def _run_and_catch(self) -> tuple[Status, str, Findings]:
-        try:
-            return self._run()
-        except (Unsupported, UsageError) as error:
-            # A number that exceeds the kernel's parameter type is detected when it is packed.
-            return Status.UNSUPPORTED, error.message, Findings()
-        except CompileError as error:
-            return Status.COMPILE_ERROR, error.message, Findings()
-        except OutOfMemory as error:
-            return Status.OUT_OF_MEMORY, error.message, Findings()
-        except MemoryError as error:
-            return Status.OUT_OF_MEMORY, Reason("host-memory", error=str(error)), Findings()
-        except ZeroDivisionError:
-            # No setting used as a divisor is 0, so a clock did not advance.
-            return Status.WRONG, Reason("clock-stalled"), Findings()
-        except Exception as error:
-            return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}", Findings()
-
-    def _run(self) -> tuple[Status, str, Findings]:
-        benchmark, rig = self._benchmark, self._rig
+def _measure(
+    benchmark: Microbenchmark, run: MicroRun, settings: Mapping[str, Any]
+) -> tuple[Status, str]:
+    """Call the benchmark's function; return the status and the error."""
+    rig = run.rig
+    try:
         if rig.info.kind not in benchmark.kinds:
             kinds = tuple(benchmark.kinds)
             raise Unsupported(
@@ -143,72 +133,46 @@ class _Execution:
         if reason is not None:
             raise Unsupported(reason)
         rig.look()
-        with self._phase("setup"):
-            state = benchmark.setup(rig, self._settings)
-        with self._phase("timed"):
-            raw = benchmark.timed(rig, state)
-        rig.look()
-        with self._phase("verify"):
-            wrong = benchmark.verify(rig, state, raw)
-        findings = benchmark.metrics(rig, state, raw)
-        if wrong is not None:
-            return Status.WRONG, wrong, findings
-        if not findings.rows:
-            return Status.RUNTIME_ERROR, "nothing was measured", findings
-        return Status.OK, "", findings
+        benchmark.measure(run, **settings)
+        run.end()
+    except (Unsupported, UsageError) as error:
+        # A number that exceeds the kernel's parameter type is detected when it is packed.
+        return Status.UNSUPPORTED, error.message
+    except CompileError as error:
+        return Status.COMPILE_ERROR, error.message
+    except OutOfMemory as error:
+        return Status.OUT_OF_MEMORY, error.message
+    except MemoryError as error:
+        return Status.OUT_OF_MEMORY, Reason("host-memory", error=str(error))
+    except ZeroDivisionError:
+        # No setting used as a divisor is 0, so a clock did not advance.
+        return Status.WRONG, Reason("clock-stalled")
+    except Exception as error:
+        return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}"
+    if run.wrong:
+        return Status.WRONG, run.wrong
+    return (Status.OK, "") if run.rows else (Status.RUNTIME_ERROR, "nothing was measured")
 
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._cost[name] = time.perf_counter() - begin
 
-    def _build_result(
-        self, status: Status, error: str, findings: Findings, compilations: int
-    ) -> Result:
-        rig, info = self._rig, self._rig.info
-        columns = tuple(column.on(rig.hardware) for column in self._benchmark.columns)
-        rows, metrics = tuple(findings.rows), self._metrics(columns, findings)
-        if status is Status.OK:
-            found = impossible(columns, rows, metrics)
-            if found:
-                status, error = Status.WRONG, Reason("check-failed", findings=found)
-        return Result(
-            case=micro_case(self._benchmark.name, self._mode, self._settings.plain(), rig.threads),
-            device=info.name,
-            arch=info.arch,
-            status=status,
-            started=self._started,
-            kernel=KernelInfo(resources={"compilations": compilations}),
-            columns=columns,
-            rows=rows,
-            metrics=metrics,
-            trace=tuple(rig.ledger.trace),
-            notes=(*findings.notes, *rig.notes, *_unsteady(rows)),
-            error=Reason.of(error),
-            cost=self._cost,
+def _judged(
+    benchmark: Microbenchmark, run: MicroRun, columns: Sequence[PointColumn]
+) -> tuple[Metric, ...]:
+    """Return the metrics with their spread, steadiness and host dependence."""
+    return tuple(
+        dataclasses.replace(
+            metric,
+            # A CPU's rounds are repeated until two agree; a GPU's launches are not.
+            steady=metric.steady
+            and not (run.rig.exclusive and metric.roof and (metric.spread or 0.0) > WIDE),
+            host_paced=metric.name in benchmark.host_paced,
         )
-
-    def _metrics(self, columns: Sequence[PointColumn], findings: Findings) -> tuple[Metric, ...]:
-        """Return the metrics with their spread, steadiness and host dependence."""
-        paced = self._benchmark.host_paced
-        return tuple(
-            dataclasses.replace(
-                metric,
-                steady=metric.steady
-                and not (self._rig.exclusive and metric.roof and (metric.spread or 0.0) > WIDE),
-                host_paced=metric.name in paced,
-            )
-            for metric in with_spreads(findings.metrics, columns, findings.rows)
-        )
+        for metric in with_spreads(run.metrics, columns, run.rows)
+    )
 
 
 def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Return a note if launches of the same work took very different times."""
-    found = (row.get("spread") for row in rows)
-    spreads = [spread for spread in found if isinstance(spread, float)]
+    spreads = [spread for row in rows if isinstance(spread := row.get("spread"), float)]
     wide = [spread for spread in spreads if spread > WIDE]
     if not wide:
         return []

@@ -16,6 +16,7 @@ from typing import Any
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted
 
 # For an unknown GPU: more than any GPU so far, so that only an error in units exceeds it.
@@ -64,7 +65,7 @@ class Hardware:
 
     units: int
     clock_mhz: float
-    known: bool  # whether the architecture is in our table
+    listed: bool  # whether the architecture is in our table
     rates: Mapping[str, float]
     vector: Mapping[str, float]
     matrix: Mapping[str, float]
@@ -87,7 +88,7 @@ class Hardware:
         return cls(
             units=info.units,
             clock_mhz=clock,
-            known=table is not None,
+            listed=table is not None,
             rates=FrozenDict(rates),
             vector=FrozenDict(table["vector"] if table else {}),
             matrix=FrozenDict(table["matrix"] if table else {}),
@@ -142,26 +143,57 @@ class Hardware:
         return f"{text}, {self.source}" if self.source else f"{text}, more than any unit so far"
 
 
+def lanes_of(hardware: Hardware, op: str) -> Limit:
+    """Return the lanes of an SM/CU that can finish this instruction per cycle, if its dtype has
+    separate hardware; else those of any instruction."""
+    own = op.endswith("_f64") and hardware.kind == "gpu" and hardware.listed
+    if not own or "f64" not in hardware.vector:
+        return most_lanes(hardware)
+    bound = hardware.per_cycle("vector", "f64")
+    return Limit(value=bound.value / 2, why=f"1/2 of {bound.value:g} {bound.why}")
+
+
+def most_lanes(hardware: Hardware) -> Limit:
+    """Return the lanes of an SM/CU that can finish an instruction per cycle: the f32 FMA rate or
+    that of packed halves, whichever has more lanes."""
+    # A lane computes two halves at once, and an FMA is two operations.
+    per_lane = {"f32": 2, "f16": 4, "bf16": 4}
+    dtypes = [dtype for dtype in per_lane if dtype in hardware.vector] or ["f32"]
+    bounds = {dtype: hardware.per_cycle("vector", dtype) for dtype in dtypes}
+    dtype = max(dtypes, key=lambda name: bounds[name].value / per_lane[name])
+    bound, each = bounds[dtype], per_lane[dtype]
+    return Limit(value=bound.value / each, why=f"1/{each} of {bound.value:g} {bound.why}")
+
+
 def find_sheet(info: DeviceInfo) -> Sheet | None:
     """Return the vendor's figures for a device, found by whole words of its name; None if it is not
     listed. If several match, the entry with the most words is used."""
     words = _words(info.model)
-    found = None
+    listed = None
     for entry in sorted(_tables()["device"], key=lambda entry: len(entry["words"])):
-        named = {word.lower() for word in entry["words"]}
-        if entry["arch"] == info.arch and named <= words and not words & _VARIANTS - named:
-            found = entry
-    if found is None:
+        name = {word.lower() for word in entry["words"]}
+        if entry["arch"] == info.arch and name <= words and not words & _VARIANTS - name:
+            listed = entry
+    if listed is None:
         return None
     return Sheet(
-        name=found["name"],
-        source=found["source"],
-        dram=float(found["dram"]),
-        clock_mhz=float(found["clock_mhz"]),
-        units=int(found["units"]),
-        vector=FrozenDict(found.get("vector", {})),
-        matrix=FrozenDict(found.get("matrix", {})),
+        name=listed["name"],
+        source=listed["source"],
+        dram=float(listed["dram"]),
+        clock_mhz=float(listed["clock_mhz"]),
+        units=int(listed["units"]),
+        vector=FrozenDict(listed.get("vector", {})),
+        matrix=FrozenDict(listed.get("matrix", {})),
     )
+
+
+def sheet_value(roof: Roof, sheet: Sheet | None) -> float | None:
+    """Return the vendor's figure for the same quantity, to be shown alongside."""
+    if sheet is None:
+        return None
+    if roof.kind == "flops":
+        return (sheet.matrix if roof.unit == "matrix" else sheet.vector).get(roof.name)
+    return sheet.dram if roof.kind == "bytes" and roof.name == "dram" else None
 
 
 def _words(model: str) -> set[str]:
@@ -175,29 +207,29 @@ def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> di
     words = _words(info.model)
     host = next((rate for word, rate in _SUPERCHIPS.items() if word in words), rates["host"])
     origin = str(table["source"]) if table else "more than any link so far"
-    found = {
+    links = {
         "host": Limit(value=host, why=f"{host / 1e9:g} GB/s one way to the host, {origin}"),
         "peer": Limit(
             value=max(host, rates["peer"]),
             why=f"{max(host, rates['peer']) / 1e9:g} GB/s one way to other GPUs, {origin}",
         ),
     }
-    return found | ({"host": dram} if words & set(_SHARES_MEMORY) else {})
+    return links | ({"host": dram} if words & set(_SHARES_MEMORY) else {})
 
 
 def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:
     """Return the memory bandwidth by the driver's bus width and clock or by the data sheet,
     whichever is higher."""
-    found = []
+    limits = []
     clock = float(info.attributes.get("memory_clock_khz", "0")) * 1e3
     bits = float(info.attributes.get("bus_bits", "0"))
     if info.kind == "cuda" and clock and bits:
         why = f"{bits:g} bits × 2 × {clock / 1e6:g} MHz"
-        found.append(Limit(value=clock * 2 * bits / 8, why=why))
+        limits.append(Limit(value=clock * 2 * bits / 8, why=why))
     if sheet is not None:
-        found.append(Limit(value=sheet.dram, why=sheet.source))
+        limits.append(Limit(value=sheet.dram, why=sheet.source))
     return max(
-        found,
+        limits,
         key=lambda limit: limit.value,
         default=Limit(value=_MOST_DRAM, why="more than any GPU so far"),
     )
@@ -207,7 +239,7 @@ def _of_cpu(info: DeviceInfo) -> Hardware:
     return Hardware(
         units=info.units,
         clock_mhz=_MOST_CORE_CLOCK_MHZ,
-        known=False,
+        listed=False,
         rates=FrozenDict({name: _MOST_CORE[name] for name in ("l1", "shared", "l2")}),
         vector=FrozenDict(),
         matrix=FrozenDict(),

@@ -19,16 +19,18 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer, Device
+from kernelmark.micro import _kernels
 from kernelmark.micro.hardware import Hardware
 
-CHUNK_BYTES = 4096  # read at a time by a warp of micro_window.cu
-MOST_ROUNDS = 2**28
-MOST_LAUNCHES = 250  # in one timing: a full queue would block the host
+CHUNK_BYTES = 4096  # read at a time by a warp of micro_window.cu: 32 lanes × 8 loads × 16 bytes
+MOST_ROUNDS = 2**28  # a kernel's counter of rounds has 32 bits
+MOST_LAUNCHES = 250  # in one timing: a full queue would block the host, which has to open the gate
 _HOST_S = 0.02  # maximum host time of a launch beyond the kernel's own time
 _LONGEST_S = 0.2  # maximum host time of a trial launch
+_TRIALS = 6  # by a factor of up to 64 each: from a microsecond to hours
 _BATCH_S = 0.02  # launches without a pause in `sustain`: longer than a telemetry reading takes
 _SETTLED = 1 / 3  # fraction of a sustained call after which power and clock are nearly constant
-_READ_S = 0.1  # between two readings
+_READ_S = 0.1  # between two readings: NVML itself updates its figures about that often
 _MANY = 11  # durations, above which the spread of a median is that of the middle half
 _ENERGY_S = 0.2  # the driver's energy counter is updated in steps of up to 0.1 s
 
@@ -57,39 +59,59 @@ class Typical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Several timings of one call; `waited` is that of each `Timed`."""
+    """Several timings of one call, and the core cycles of a block in each, if they were counted;
+    `waited` is that of each `Timed`."""
 
     seconds: tuple[float, ...]
     clocks_mhz: tuple[float, ...] = ()
     exclusive: bool = True
     waited: tuple[float, ...] = ()
+    block_cycles: tuple[float, ...] = ()
 
     @property
     def typical_s(self) -> float:
-        """Return the median; on a device that others may also use, the shortest."""
-        return self.median_s if self.exclusive else self.best_s
+        return typical_of(self.seconds, exclusive=self.exclusive).value
 
     @property
-    def median_s(self) -> float:
-        return statistics.median(self.seconds)
+    def spread(self) -> float | None:
+        """Return the spread of `typical_s`."""
+        return typical_of(self.seconds, exclusive=self.exclusive, waited=self.waited).spread
 
     @property
-    def best_s(self) -> float:
-        return min(self.seconds)
+    def cycles(self) -> Typical | None:
+        """Return the typical cycles of a block; None if the device cannot count them."""
+        if not self.block_cycles:
+            return None
+        return typical_of(self.block_cycles, exclusive=self.exclusive, waited=self.waited)
+
+    def cycles_over(self, count: float) -> Typical:
+        """Return the cycles of one of `count` equal parts, on a device that can count them."""
+        assert self.cycles is not None
+        return self.cycles.over(count)
 
     @property
     def best(self) -> Timed:
         """Return the shortest timing."""
-        at = self.seconds.index(self.best_s)
-        return Timed(elapsed_s=self.best_s, waited=self.waited[at] if self.waited else 0.0)
+        shortest = min(self.seconds)
+        at = self.seconds.index(shortest)
+        return Timed(elapsed_s=shortest, waited=self.waited[at] if self.waited else 0.0)
 
     @property
     def clock_mhz(self) -> float | None:
         return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
 
-    def spread(self) -> float | None:
-        """Return the spread of `typical_s`."""
-        return spread_of(self.seconds, shortest=not self.exclusive, waited=self.waited)
+
+def typical_of(
+    durations: Iterable[float], *, exclusive: bool = True, waited: Iterable[float] = ()
+) -> Typical:
+    """Return the median of durations with its spread. On a device that is not `exclusive`, other
+    work lengthens launches and nothing shortens them, so the shortest counts. `waited` is that of
+    each `Timed`."""
+    every = tuple(durations)
+    return Typical(
+        value=statistics.median(every) if exclusive else min(every),
+        spread=spread_of(every, shortest=not exclusive, waited=tuple(waited)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +159,8 @@ class Rig(ABC):
     device: Device
     info: DeviceInfo
     hardware: Hardware
+    grid: int  # full-size blocks that fill the device once: SMs/CUs, or threads of a CPU
+    block: int = 1  # threads of a full-size block
     lanes: int = 1  # threads per warp or wavefront
     vector_bytes: int = 16  # bytes of the widest load
     threads: int = 0  # of a CPU
@@ -150,7 +174,6 @@ class Rig(ABC):
 
     # -- kernels
 
-    @abstractmethod
     def call(
         self,
         file: Any,
@@ -162,6 +185,24 @@ class Rig(ABC):
         types: dict[str, str] | None = None,
     ) -> Call:
         """Return a call of `kernel` in `file`, with arguments packed by its declaration."""
+        function, arguments = self._bind(
+            file, kernel, _kernels.pack(file, kernel, values, types or {}), shared_bytes
+        )
+        return Call(
+            file=file,
+            kernel=kernel,
+            function=function,
+            arguments=arguments,
+            grid=grid,
+            block=block,
+            shared_bytes=shared_bytes,
+        )
+
+    @abstractmethod
+    def _bind(
+        self, file: str, kernel: str, arguments: list[Any], shared_bytes: int
+    ) -> tuple[Any, Any]:
+        """Return the function of a kernel, and its arguments as the device takes them."""
 
     @abstractmethod
     def time(self, call: Call, launches: int = 1) -> Timed:
@@ -179,17 +220,6 @@ class Rig(ABC):
         """Return the kernels that `file` has for this device."""
 
     @property
-    @abstractmethod
-    def grid(self) -> int:
-        """Return the number of full-size blocks that fill the device once: SMs/CUs, or threads of a
-        CPU."""
-
-    @property
-    @abstractmethod
-    def block(self) -> int:
-        """Return the threads of a full-size block."""
-
-    @property
     def warps(self) -> int:
         """Return the warps of a full-size block."""
         return self.block // self.lanes
@@ -199,11 +229,12 @@ class Rig(ABC):
     def memory(self, nbytes: int) -> Buffer:
         """Allocate device memory until `release`, at most three quarters of the free memory."""
         self.check_free(nbytes)
-        made = self.device.allocate(nbytes)
-        self.ledger.buffers.append(made)
-        return made
+        buffer = self.device.allocate(nbytes)
+        self.ledger.buffers.append(buffer)
+        return buffer
 
     def check_free(self, nbytes: int) -> None:
+        # The driver needs memory too, and on a CPU the rest of the machine does.
         most = 0.75 * self.device.free_bytes()
         if nbytes > most:
             share = "three quarters of the free memory"
@@ -213,7 +244,7 @@ class Rig(ABC):
         """Allocate memory that was not written to yet, if that makes a difference."""
         return self.memory(nbytes)
 
-    def place(self, array: NDArray[Any]) -> Buffer:
+    def upload(self, array: NDArray[Any]) -> Buffer:
         """Return a copy of `array` in the device's memory."""
         buffer = self.memory(max(16, array.nbytes))
         self.device.write(buffer, 0, np.ascontiguousarray(array).view(np.uint8).ravel())
@@ -257,19 +288,21 @@ class Rig(ABC):
         samples: int,
         seconds: float = 2e-3,
         launches: int | None = None,
-        after: Callable[[], None] | None = None,
+        clocks: Buffer | None = None,
     ) -> Samples:
         """Time `call` repeatedly, each time with as many launches as take `seconds`, after one
-        untimed launch; `after` is called after each timing."""
+        untimed launch. With `clocks`, the buffer of the kernel's clock stamps, core cycles are
+        read after each timing, if the device can count them."""
         if launches is None:
             first = self.time(call)
             launches = max(1, math.ceil(seconds / max(first.elapsed_s, 1e-7)))
-        timed = []
+        timed, cycles = [], []
         for _ in range(samples):
             timed.append(self.time(call, min(launches, MOST_LAUNCHES)))
-            if after is not None:
-                after()
-        return self.samples(timed)
+            if clocks is not None and self.no_cycles is None:
+                # The median block: one that an interrupt or a page fault held up does not count.
+                cycles.append(float(np.median(self.cycles(clocks, call.grid))))
+        return self.samples(timed, cycles)
 
     def calibrated(
         self, make: Callable[[int], Call], first: int, seconds: float
@@ -277,7 +310,7 @@ class Rig(ABC):
         """Return a number of rounds, at least `first`, and a call of that many, so that a launch
         takes about `seconds`. The trial launches also warm the caches."""
         rounds = first
-        for _ in range(6):
+        for _ in range(_TRIALS):
             call = make(rounds)
             taken, waited = self._trial_s(call)
             if taken > 0.6 * seconds or rounds >= MOST_ROUNDS:
@@ -300,24 +333,19 @@ class Rig(ABC):
             waited = min(waited, time.monotonic() - begin)
         return max(taken, waited - _HOST_S), waited
 
-    def samples(self, timed: Iterable[Timed]) -> Samples:
-        """Combine timings into `Samples`."""
-        every = tuple(timed)
+    def samples(self, timed: Sequence[Timed], cycles: Sequence[float] = ()) -> Samples:
+        """Combine timings, and the cycles of a block in each, into `Samples`."""
         return Samples(
-            seconds=tuple(t.elapsed_s for t in every),
-            clocks_mhz=tuple(t.clock_mhz for t in every if t.clock_mhz is not None),
+            seconds=tuple(t.elapsed_s for t in timed),
+            clocks_mhz=tuple(t.clock_mhz for t in timed if t.clock_mhz is not None),
             exclusive=self.exclusive,
-            waited=tuple(t.waited for t in every),
+            waited=tuple(t.waited for t in timed),
+            block_cycles=tuple(cycles),
         )
 
     def typical(self, durations: Iterable[float], waited: Iterable[float] = ()) -> Typical:
-        """Return the median of durations with its spread; on a device that others may also use,
-        the shortest. `waited` is that of each `Timed`."""
-        every = tuple(durations)
-        return Typical(
-            value=statistics.median(every) if self.exclusive else min(every),
-            spread=spread_of(every, shortest=not self.exclusive, waited=tuple(waited)),
-        )
+        """Return the typical one of durations that a kernel measured itself."""
+        return typical_of(durations, exclusive=self.exclusive, waited=waited)
 
     @property
     def no_cycles(self) -> str | None:
@@ -406,11 +434,11 @@ def spread_of(
     if middle <= 0:  # clocks of an emulated device may stand still
         return None
     if shortest:
-        apart = (ordered[1] - middle) / middle
-        return max(apart, waited_in_shortest(durations, waited))
+        spread = (ordered[1] - middle) / middle
+        return max(spread, waited_in_shortest(durations, waited))
     outer = len(ordered) // 4 if len(ordered) > _MANY else 0
-    apart = (ordered[-1 - outer] - ordered[outer]) / middle
-    return max(apart, statistics.median(waited) if waited else 0.0)
+    spread = (ordered[-1 - outer] - ordered[outer]) / middle
+    return max(spread, statistics.median(waited) if waited else 0.0)
 
 
 def waited_in_shortest(durations: Sequence[float], waited: Sequence[float]) -> float:

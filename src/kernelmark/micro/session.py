@@ -1,5 +1,5 @@
-"""Run microbenchmarks one after the other in a separate process; a lost process becomes a
-result."""
+"""Run microbenchmarks one after the other in a separate process, also those that provide roofs; a
+lost process becomes a result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.micro import micro_case
-from kernelmark.core.reason import Reason
+from kernelmark.core.micro import benchmark_name, micro_case
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Result, Status
+from kernelmark.core.units import duration_text
 from kernelmark.kernels import rtc
 from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
@@ -34,6 +35,13 @@ _COMPILE_TIMEOUT_S = 300.0
 # Files that take longest to compile.
 _LONG = ("micro_matrix.cu", "micro_ops.cu", "micro_roofline.cu")
 Tell = Callable[[str], None]
+# The microbenchmarks that provide roofs, in the order they run, with parameters: the `roof` of a
+# metric says which one. A CPU's caches are left out, as their sizes differ between cores.
+_CPU_ROOFS: dict[str, dict[str, str]] = {"vector": {}, "stream": {"kernels": "read,copy,triad"}}
+_GPU_ROOFS: dict[str, dict[str, str]] = {
+    name: {} for name in ("incore", "matrix", "cache", "l2_cache", "stream", "small_kernels")
+}
+ROOF_SOURCES = {"cpu": _CPU_ROOFS, "cuda": _GPU_ROOFS, "hip": _GPU_ROOFS}
 
 
 def plain_name(text: str) -> str:
@@ -41,16 +49,16 @@ def plain_name(text: str) -> str:
     return text.strip().replace("-", "_")
 
 
-def named(text: str) -> Microbenchmark[Any, Any]:
+def named(text: str) -> Microbenchmark:
     """Return the benchmark of this name; for an unknown name, raise an error that lists the known
     ones as `kmark micro list` does."""
     plain = plain_name(text)
     if plain in registry:
         return registry.get(plain)
-    known = [name.replace("_", "-") for name in registry.names()]
-    close = difflib.get_close_matches(plain.replace("_", "-"), known, n=1, cutoff=0.7)
+    names = [name.replace("_", "-") for name in registry.names()]
+    close = difflib.get_close_matches(plain.replace("_", "-"), names, n=1, cutoff=0.7)
     meant = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(Reason("micro-unknown", name=text), hint=f"{meant}known: {', '.join(known)}")
+    raise UsageError(Reason("micro-unknown", name=text), hint=f"{meant}known: {', '.join(names)}")
 
 
 def run(
@@ -68,26 +76,20 @@ def run(
     benchmark runs. `parameters` apply to every benchmark, `own_parameters` to one, by its name."""
     if mode not in MODES:
         raise UsageError(Reason("micro-mode-unknown", mode=mode), hint=f"known: {', '.join(MODES)}")
-    given = {
+    chosen = {
         name: {**(parameters or {}), **(own_parameters or {}).get(plain_name(name), {})}
         for name in names
     }
     for name in names:
-        named(name).settings(mode, given[name])
+        named(name).settings(mode, chosen[name])
     kind, info = find(device)
     if info.kind not in EVERYWHERE:
         raise UsageError(
-            Reason("micro-device", device=device),
-            hint=f"they run on: {', '.join(EVERYWHERE)}",
+            Reason("micro-device", device=device), hint=f"they run on: {', '.join(EVERYWHERE)}"
         )
     check_threads(info, threads)
     jobs = [
-        _RunMicro(
-            name=plain_name(name),
-            mode=mode,
-            parameters=given[name],
-            threads=threads,
-        )
+        _RunMicro(name=plain_name(name), mode=mode, parameters=chosen[name], threads=threads)
         for name in names
     ]
     limits = Limits(timeout_s=timeout_s or TIMEOUT_S[mode], compile_timeout_s=_OPEN_TIMEOUT_S)
@@ -147,7 +149,7 @@ class _RunMicro(Job[Result]):
             case=micro_case(
                 benchmark.name,
                 self.mode,
-                benchmark.settings(self.mode, self.parameters).plain(),
+                benchmark.case_parameters(self.mode, self.parameters),
                 (self.threads or info.units) if info.kind == "cpu" else 0,
             ),
             device=info.name,
@@ -161,6 +163,29 @@ class _RunMicro(Job[Result]):
     def spoils(self, value: Result) -> bool:
         # A kernel that faulted invalidates its process's GPU context permanently.
         return value.status is Status.RUNTIME_ERROR and not value.device.startswith("cpu")
+
+
+def measure_roof_sources(device: str, threads: int, tell: Tell) -> list[Result]:
+    """Run the microbenchmarks that provide a device's roofs; report failures."""
+    sources = ROOF_SOURCES[device.partition(":")[0]]
+    results: list[Result] = []
+    # In one worker: starting another takes half as long as a benchmark on a CPU.
+    for result in run(
+        list(sources),
+        device=device,
+        threads=threads,
+        mode="brief",
+        own_parameters=sources,
+        tell=tell,
+    ):
+        results.append(result)
+        name, spent = benchmark_name(result.case.problem), result.cost.get("total", 0.0)
+        tell(f"roofs: {len(results)} of {len(sources)}: {name}, {duration_text(spent)}")
+        if result.status is not Status.OK:
+            # In brief: in full it may have the stacks of a worker that did not answer.
+            reason = format_reason(result.error, BRIEF)
+            tell(f"{name} gives no roof: {result.status.value}, {reason}")
+    return results
 
 
 def kernel_files() -> list[str]:

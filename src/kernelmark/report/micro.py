@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.environment import DeviceInfo
@@ -13,8 +13,7 @@ from kernelmark.core.micro import benchmark_name, is_micro, mode_of
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text, rate_text, value_text, width_text
-from kernelmark.micro.hardware import find_sheet
-from kernelmark.micro.roofs import sheet_value
+from kernelmark.micro.hardware import find_sheet, sheet_value
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Row, Table, results_table, status_text
 
@@ -25,7 +24,7 @@ POINT_COLUMNS = ("benchmark", "device", "model", "arch", "mode", "started", "sta
 def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
     """Return a table with one row per metric: value, half the spread over launches, and percentage
     of the physical limit."""
-    found = [
+    rows = [
         {
             "benchmark": short(result.case.problem),
             "device": result.device,
@@ -40,14 +39,21 @@ def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
         for metric in (result.metrics if every else result.headlines) or (None,)
     ]
     hidden = {
-        "device": len({row["device"] for row in found}) < 2,
-        **{name: all(row[name] in ("", NONE) for row in found) for name in ("of limit", "±")},
-        "reason": not any(row["reason"] for row in found),
+        "device": len({row["device"] for row in rows}) < 2,
+        **{
+            name: all(row[name] in ("", NONE) for row in rows)
+            for name in ("of limit", "±", "reason")
+        },
     }
     right = ("value", "±", "of limit")
-    names = [name for name in found[0] if not hidden.get(name)] if found else []
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(tuple(row[n] for n in names) for row in found))
+    names = [name for name in rows[0] if not hidden.get(name)] if rows else []
+    return Table(
+        columns=_columns(names, right), rows=tuple(tuple(row[n] for n in names) for row in rows)
+    )
+
+
+def _columns(names: Iterable[str], right: Container[str]) -> tuple[Column, ...]:
+    return tuple(Column(name=n, align="right" if n in right else "left") for n in names)
 
 
 def _half_spread(metric: Metric) -> str:
@@ -58,8 +64,8 @@ def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table
     """Return a table of times and one of metrics; a table without rows is left out, except for an
     empty table of times if there are no metrics either."""
     micro = [result for result in results if is_micro(result.case)]
-    made = [results_table(timed)] if timed or not micro else []
-    return [*made, metrics_table(micro)] if micro else made
+    tables = [results_table(timed)] if timed or not micro else []
+    return [*tables, metrics_table(micro)] if micro else tables
 
 
 def points_table(result: Result, model: str = "") -> Table:
@@ -77,12 +83,9 @@ def points_table(result: Result, model: str = "") -> Table:
         if all(not isinstance(row.get(column.name), str) for row in result.rows)
     }
     rows = tuple(tuple(_point(row.get(c.name), c) for c in shown) for row in result.rows)
-    columns = tuple(
-        Column(name=c.name, align="right" if c.name in numbers else "left") for c in shown
-    )
     problem = result.case.problem
     title = f"{benchmark_name(problem)} on {model or result.device} ({mode_of(problem)})"
-    return Table(columns=columns, rows=rows, title=title)
+    return Table(columns=_columns([c.name for c in shown], numbers), rows=rows, title=title)
 
 
 def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
@@ -98,7 +101,9 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
                 roof.name if roof.kind != "launches" else f"{roof.name} launch",
                 roof.unit or roof.kind,
                 str(roof.threads or NONE),
-                _roof_text(roof, unit),
+                f"{1e9 / roof.value:.0f} ns"
+                if roof.kind == "launches"
+                else rate_text(roof.value, unit),
                 rate_text(vendor, unit) if vendor else NONE,
                 f"{100 * roof.value / vendor:.0f} %" if vendor else NONE,
                 duration_text(max(0.0, time.time() - roof.measured)) + " ago",
@@ -110,9 +115,8 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
         names.remove("threads")
         rows = [(*row[:3], *row[4:]) for row in rows]
     right = ("threads", "measured", "data sheet", "share")
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
     title = f"data sheet: {sheet.name}, {sheet.source}" if sheet else ""
-    return Table(columns=columns, rows=tuple(rows), title=title)
+    return Table(columns=_columns(names, right), rows=tuple(rows), title=title)
 
 
 def point_records(results: ResultSet) -> list[dict[str, Cell]]:
@@ -155,24 +159,12 @@ def _share(metric: Metric, result: Result) -> str:
 def _point(value: Value, column: PointColumn) -> str:
     if column.name == "spread" and isinstance(value, float):
         return width_text(value)  # a fraction, printed in percent as the ± of metrics
-    return _cell(value, column.unit)
-
-
-def _cell(value: Value, unit: str) -> str:
-    if value is None:
-        return NONE
+    if value is None or isinstance(value, str):
+        return NONE if value is None else value
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    return value_text(float(value), unit)
+    return value_text(float(value), column.unit)
 
 
 def _plain(value: Value) -> Cell:
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _roof_text(roof: Roof, unit: str) -> str:
-    if roof.kind == "launches":
-        return f"{1e9 / roof.value:.0f} ns"
-    return rate_text(roof.value, unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -28,20 +29,26 @@ _PALETTE += ["#a3a635", "#2aa0a4"]
 def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Spec:
     """Return the figure of one result, or of one benchmark on devices of these `models`."""
     every = [results] if isinstance(results, Result) else list(results)
-    if not every or not any(result.rows for result in every):
-        name = _name(every[0]) if every else "this benchmark"
+    names = sorted({benchmark_name(result.case.problem) for result in every})
+    if not any(result.rows for result in every):
+        name = names[0] if names else "this benchmark"
         raise NothingToDo(Reason("figure-no-points", name=name))
-    names = set(map(_name, every))
     if len(names) > 1:
-        raise UsageError(Reason("figure-not-shared", names=tuple(sorted(names))))
-    devices = [model or one.device for one, model in zip_longest(every, models[: len(every)])]
-    design = fitted(named(_name(every[0])).figure, every)
+        raise UsageError(Reason("figure-not-shared", names=tuple(names)))
+    devices = [model or r.device for r, model in zip_longest(every, models[: len(every)])]
+    benchmark, first = named(names[0]), every[0]
+    design = fitted(benchmark.figure, every)
     values = data(every, design, devices)
     panels = [panel for panel in design.panels if any(panel.y in value for value in values)]
     drawn = [spec for panel in panels for spec in _facets(design, panel, every, values)]
+    day = time.strftime("%Y-%m-%d", time.localtime(first.started))
     return {
         "$schema": SCHEMA,
-        "title": {"text": _title(every, devices), "subtitle": _subtitle(every), "anchor": "start"},
+        "title": {
+            "text": f"{names[0]}: {', '.join(dict.fromkeys(devices))}",
+            "subtitle": f"{benchmark.summary} {first.arch}, {mode_of(first.case.problem)}, {day}",
+            "anchor": "start",
+        },
         "data": {"values": values},
         "config": {
             "font": "sans-serif",
@@ -67,8 +74,8 @@ def fitted(design: Figure, results: Sequence[Result]) -> Figure:
 
 
 def _fitted(panel: Panel, results: Sequence[Result]) -> Panel:
-    given = (_scaled(row.get(panel.y), panel.per) for result in results for row in result.rows)
-    highest = max((y for y in given if isinstance(y, float)), default=1.0)
+    heights = (_scaled(row.get(panel.y), panel.per) for result in results for row in result.rows)
+    highest = max((y for y in heights if isinstance(y, float)), default=1.0)
     for large, small in (("T", "G"), ("G", "M")):
         for rate in ("B/s", "FLOP/s"):
             if highest < 1 and large + rate in panel.title:
@@ -80,42 +87,43 @@ def _fitted(panel: Panel, results: Sequence[Result]) -> Panel:
 
 def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> list[dict[str, Any]]:
     """Return the points to draw, in axis units."""
-    found: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     for result, who in zip(results, who_of(results, devices), strict=True):
         units = {column.name: column.unit for column in result.columns}
         for row in result.rows:
             if any(row.get(name) != value for name, value in design.where.items()):
                 continue
-            x = _scaled(row.get(design.x), design.per)
-            if x is None or (design.scale == "log" and not _positive(x)):
+            axes = [(design.x, design.scale, design.per)]
+            axes += [(panel.y, panel.scale, panel.per) for panel in design.panels]
+            point: dict[str, Any] = {}
+            for name, scale, per in axes:
+                value = _scaled(row.get(name), per)
+                if value is None or (scale == "log" and (isinstance(value, str) or value <= 0)):
+                    continue  # a logarithm has no place for it
+                point[name] = value
+            if design.x not in point:
                 continue
-            point: dict[str, Any] = {design.x: x}
-            for panel in design.panels:
-                y = _scaled(row.get(panel.y), panel.per)
-                if y is not None and (panel.scale == "linear" or _positive(y)):
-                    point[panel.y] = y
             for name in filter(None, (design.colour, design.facet)):
-                point[name] = _label(row.get(name), in_bytes=units.get(name) == "B")
+                label = row.get(name)
+                if isinstance(label, int) and units.get(name) == "B":
+                    label = bytes_text(label)
+                point[name] = str(label)
             point["who"] = who
             if len(point) > 2:
-                found.append(point)
-    return found
+                points.append(point)
+    return points
 
 
 def who_of(results: Sequence[Result], devices: Sequence[str]) -> list[str]:
     """Return a unique name per result: the device's model, with the date if models repeat, and with
     an index if dates repeat too."""
-    names = list(devices)
-    if len(set(names)) == len(names):
-        return names
     times = [time.localtime(result.started) for result in results]
-    names = [
-        f"{name}, {time.strftime('%Y-%m-%d %H:%M:%S', when)}"
-        for name, when in zip(names, times, strict=True)
-    ]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{name} ({index})" for index, name in enumerate(names, 1)]
+    dates = [time.strftime("%Y-%m-%d %H:%M:%S", when) for when in times]
+    dated = [f"{name}, {date}" for name, date in zip(devices, dates, strict=True)]
+    for names in (list(devices), dated):
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name} ({index})" for index, name in enumerate(dated, 1)]
 
 
 def _facets(
@@ -124,16 +132,13 @@ def _facets(
     """Return one spec, or one per value of the facet column."""
     if not design.facet:
         return [_panel(design, panel, results, values)]
-    made = []
+    specs = []
     for name in dict.fromkeys(value[design.facet] for value in values):
-        mine = [value for value in values if value[design.facet] == name]
-        one = _panel(design, panel, results, mine, (WIDTH // 2, _HEIGHT * 3 // 4))
-        one |= {
-            "title": name,
-            "transform": [{"filter": {"field": design.facet, "equal": name}}],
-        }
-        made.append(one)
-    return made
+        points = [value for value in values if value[design.facet] == name]
+        spec = _panel(design, panel, results, points, (WIDTH // 2, _HEIGHT * 3 // 4))
+        spec |= {"title": name, "transform": [{"filter": {"field": design.facet, "equal": name}}]}
+        specs.append(spec)
+    return specs
 
 
 def _panel(
@@ -143,23 +148,23 @@ def _panel(
     values: list[dict[str, Any]],
     size: tuple[int, int] = (WIDTH, _HEIGHT),
 ) -> Spec:
-    x: Spec = {"field": design.x, "title": design.title}
+    x: Spec = {"field": design.x, "title": design.title, "type": "quantitative"}
     if design.scale == "band":
         x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -40}}
     else:
-        x |= {"type": "quantitative", "scale": {"type": design.scale, "zero": False}}
-        if design.scale == "log":
-            x["scale"]["base"] = 2
-            x["scale"]["nice"] = False
-            ticks = _octaves([v[design.x] for v in values])
-            text = ",~r" if ticks[-1] >= 1 else "~r"
-            # With labelFlush, the last label would overlap the one before it and be dropped.
-            x["axis"] = {"values": ticks, "format": text, "labelFlush": False}
+        x["scale"] = {"type": design.scale, "zero": False}
+    if design.scale == "log":
+        x["scale"] |= {"base": 2, "nice": False}
+        ticks = _octaves([v[design.x] for v in values])
+        text = ",~r" if ticks[-1] >= 1 else "~r"
+        # With labelFlush, the last label would overlap the one before it and be dropped.
+        x["axis"] = {"values": ticks, "format": text, "labelFlush": False}
+    from_zero = panel.zero or (panel.scale == "linear" and panel.mark == "bar")
     y: Spec = {
         "field": panel.y,
         "type": "quantitative",
         "title": panel.title,
-        "scale": {"type": panel.scale, "zero": panel.zero or _from_zero(panel)},
+        "scale": {"type": panel.scale, "zero": from_zero},
     }
     if panel.scale == "log":
         y["scale"] |= {"nice": False, "padding": 8}
@@ -175,31 +180,20 @@ def _panel(
     if panel.mark == "bar" and several:
         encoding["xOffset"] = {"field": "who"}
     encoding["tooltip"] = [
-        {"field": name, "type": _kind(values, name)}
-        for name in dict.fromkeys([design.colour, design.x, panel.y, "who"])
-        if name
+        {"field": n, "type": "nominal" if isinstance(values[0].get(n), str) else "quantitative"}
+        for n in dict.fromkeys([design.colour, design.x, panel.y, "who"])
+        if n
     ]
-    layers: list[Spec] = [{"mark": _mark(panel), "encoding": encoding}]
+    marks: dict[str, Spec] = {
+        "line": {"type": "line", "point": {"size": 28}, "strokeWidth": 1.8},
+        "point": {"type": "point", "filled": True, "size": 60},
+    }
+    mark = marks.get(panel.mark, {"type": panel.mark})
+    layers: list[Spec] = [{"mark": mark, "encoding": encoding}]
     bound = _bound(panel, results, values)
     if bound is not None:
         layers += _limit_line(bound, size[0])
     return {"width": size[0], "height": size[1], "layer": layers}
-
-
-def _from_zero(panel: Panel) -> bool:
-    return panel.scale == "linear" and panel.mark == "bar"
-
-
-def _kind(values: list[dict[str, Any]], name: str) -> str:
-    return "nominal" if isinstance(values[0].get(name), str) else "quantitative"
-
-
-def _mark(panel: Panel) -> Spec:
-    if panel.mark == "line":
-        return {"type": "line", "point": {"size": 28}, "strokeWidth": 1.8}
-    if panel.mark == "point":
-        return {"type": "point", "filled": True, "size": 60}
-    return {"type": panel.mark}
 
 
 def _bound(panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]) -> float | None:
@@ -217,68 +211,33 @@ def _bound(panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]
 
 
 def _limit_line(bound: float, width: int) -> list[Spec]:
+    text = {
+        "type": "text",
+        "text": f"limit {bound:.4g}",
+        "color": _BOUND,
+        "align": "right",
+        "baseline": "bottom",
+        "dy": -3,
+        "x": width,
+    }
+    rule = {"type": "rule", "color": _BOUND, "strokeDash": [5, 4]}
     # One datum: with the figure's data, Vega would draw the line once per point.
     once: Spec = {
         "data": {"values": [{}]},
         "encoding": {"y": {"datum": bound, "type": "quantitative"}},
     }
-    return [
-        {**once, "mark": {"type": "rule", "color": _BOUND, "strokeDash": [5, 4]}},
-        {
-            **once,
-            "mark": {
-                "type": "text",
-                "text": f"limit {bound:.4g}",
-                "color": _BOUND,
-                "align": "right",
-                "baseline": "bottom",
-                "dy": -3,
-                "x": width,
-            },
-        },
-    ]
+    return [{**once, "mark": rule}, {**once, "mark": text}]
 
 
 def _octaves(values: list[float]) -> list[float]:
     """Return at most twelve powers of two as axis ticks."""
-    low, high = min(values), max(values)
-    power = 1.0
-    found: list[float] = []
-    while power > low:
-        power /= 2
-    while power * 2 <= low:
-        power *= 2
-    while power <= high * 1.0001:
-        found.append(power)
-        power *= 2
-    step = -(-len(found) // 12)
-    return found[::step]
-
-
-def _name(result: Result) -> str:
-    return benchmark_name(result.case.problem)
-
-
-def _title(results: Sequence[Result], devices: Sequence[str]) -> str:
-    return f"{_name(results[0])}: {', '.join(dict.fromkeys(devices))}"
-
-
-def _subtitle(results: Sequence[Result]) -> str:
-    first = results[0]
-    day = time.strftime("%Y-%m-%d", time.localtime(first.started))
-    summary = named(_name(first)).summary
-    return f"{summary} {first.arch}, {mode_of(first.case.problem)}, {day}"
-
-
-def _label(value: Value, *, in_bytes: bool) -> str:
-    return bytes_text(value) if in_bytes and isinstance(value, int) else str(value)
+    first = math.floor(math.log2(min(values)))
+    last = math.floor(math.log2(max(values) * 1.0001))
+    ticks = [2.0**n for n in range(first, last + 1)]
+    return ticks[:: -(-len(ticks) // 12)]
 
 
 def _scaled(value: Value, per: float) -> float | str | None:
     if isinstance(value, bool) or value is None:
         return None
     return value if isinstance(value, str) else value / per
-
-
-def _positive(value: float | str) -> bool:
-    return not isinstance(value, str) and value > 0

@@ -65,7 +65,7 @@ def _chosen(problem: Problem) -> dict[str, str]:
     from kernelmark.micro.base import MODES  # imports numpy, which few tables need
 
     mode = next((one for one in MODES if one == mode_of(problem)), None)
-    usual = micro.get(problem.op).settings(mode, {}).plain() if mode else {}
+    usual = micro.get(problem.op).case_parameters(mode, {}) if mode else {}
     given = {name: option_text(value) for name, value in parameters_of(problem).items()}
     return {n: text for n, text in given.items() if text != option_text(usual.get(n))}
 

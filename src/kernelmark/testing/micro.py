@@ -14,9 +14,12 @@ from kernelmark.core.metric import Value
 from kernelmark.core.micro import micro_case
 from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
-from kernelmark.micro.base import EVERYWHERE, MODES
+from kernelmark.micro.base import EVERYWHERE, MODES, SPREAD, Microbenchmark
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.hardware import Hardware
+
+RATES = ("B/s", "FLOP/s", "1/s", "B/clk", "FLOP/clk", "1/clk")
+TIMES = ("s", "ns", "cycles")
 
 
 def micro_result(
@@ -35,6 +38,20 @@ def micro_result(
         "started": 1.0,
     }
     return Result(case=micro_case(benchmark, mode, parameters or {}, threads), **usual | fields)
+
+
+def check_spreads(benchmark: Microbenchmark, result: Result) -> None:
+    """Check that each time and rate has the spread of its launches, unless it is listed in
+    `no_spread`: otherwise a disturbed one would not be marked."""
+    timed = [metric for metric in result.metrics if metric.unit in (*RATES, *TIMES)]
+    # A clock that stands still has no spread.
+    missing = {metric.name for metric in timed if metric.spread is None and metric.value > 0}
+    assert missing <= set(benchmark.no_spread), result.error
+    assert all(metric.spread is None or metric.spread >= 0 for metric in timed)
+    spread = {metric.name for metric in timed if metric.spread is not None}
+    assert not spread & set(benchmark.no_spread)
+    if {metric.name for metric in timed} - set(benchmark.no_spread):
+        assert SPREAD in benchmark.columns
 
 
 class MicroContract:
@@ -59,7 +76,7 @@ class MicroContract:
                 assert value != ()
                 # The text form on a command line gives the same value.
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                chosen = benchmark.settings("quick", {word: text}).plain()[word]
+                chosen = benchmark.case_parameters("quick", {word: text})[word]
                 assert str(chosen) == text
 
     def test_columns_are_explained_and_drawn_ones_exist(self, name: str) -> None:
@@ -94,6 +111,7 @@ class MicroContract:
             assert result.status is Status.UNSUPPORTED
         else:
             self.check(result)
+            check_spreads(benchmark, result)
         assert codec.loads(codec.dumps(result), Result) == result
 
     def check(self, result: Result) -> None:

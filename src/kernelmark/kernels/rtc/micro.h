@@ -49,9 +49,6 @@ DEVICE real4 operator+(real4 a, real4 b) {
 DEVICE real4 operator*(real4 a, real4 b) {
   return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
 }
-DEVICE real4 operator*(float q, real4 b) {
-  return make_float4(q * b.x, q * b.y, q * b.z, q * b.w);
-}
 #endif
 
 DEVICE u32 fold(quad v) { return (v.x + v.y) + (v.z + v.w); }

@@ -1,11 +1,11 @@
-// Windows of memory read, or streamed through, again and again.
+// Windows of memory that are read repeatedly.
 //
 // A chunk is 4 KiB: what a warp reads with all its loads of 16 bytes in flight. Chunks follow each
-// other in one of two orders. Scattered: every warp takes any chunk of its block's window next, so
-// that a cache can have no more of them than its share of the window, however far the warps drift
-// apart; in an even order each would come back to a few chunks of its own, and find them. Even: a
-// warp begins at chunk `warp + block * rotate` and goes on by `step` chunks, round and round: a
-// footprint that all blocks share out among them, or the window of a block that is one thread.
+// other in one of two orders. Scattered: every warp reads any chunk of its block's window next, so
+// that a cache serves no more of them than its fraction of the window, however far the warps drift
+// apart; in an even order each would come back to a few chunks of its own, and hit them. Even: a
+// warp begins at chunk `warp + block * rotate` and goes on by `step` chunks, round and round: for
+// the window of a block that is one thread.
 #define CHUNK_BYTES 4096
 #define PER_LANE (CHUNK_BYTES / 16 / LANES)
 #ifdef HOST
@@ -85,54 +85,3 @@ window_scatter(const quad* data, u32 chunks, u32 windows, u32 rotate, u32 rounds
   const u32 seed = (number + 1) * 0x9e3779b9u;
   read_chunks(data + p.base, Scattered{seed ^ (seed >> 15), chunks}, rounds, clocks, sums);
 }
-
-struct Write {
-  static DEVICE real4 value(const real4*, const real4*, const real4*, u64, float q) {
-    return spread4(q);
-  }
-};
-struct Copy {
-  static DEVICE real4 value(const real4* b, const real4*, const real4*, u64 i, float) {
-    return b[i];
-  }
-};
-struct Scale {
-  static DEVICE real4 value(const real4* b, const real4*, const real4*, u64 i, float q) {
-    return q * b[i];
-  }
-};
-struct Triad {  // four streams: a = b + c * d
-  static DEVICE real4 value(const real4* b, const real4* c, const real4* d, u64 i, float) {
-    return b[i] + c[i] * d[i];
-  }
-};
-
-template <typename Op>
-DEVICE void stream_window(real4* a, const real4* b, const real4* c, const real4* d, float q,
-                          u32 chunks, u32 rotate, u32 step, u32 rounds) {
-  Place p = begin_at(chunks, 1, rotate);
-#pragma unroll 1
-  for (u32 r = 0; r < rounds; ++r) {
-    u64 at = p.base + (u64)p.at * CHUNK_QUADS;
-    for (u32 g = 0; g < GROUPS; ++g, at += IN_FLIGHT) {
-      real4 v[IN_FLIGHT];
-#pragma unroll
-      for (u32 i = 0; i < IN_FLIGHT; ++i) v[i] = Op::value(b, c, d, at + i * LANES, q);
-#pragma unroll
-      for (u32 i = 0; i < IN_FLIGHT; ++i) a[at + i * LANES] = v[i];
-    }
-    p.at += step;
-    if (p.at >= chunks) p.at -= chunks;
-  }
-}
-
-#define WINDOW(NAME, OP)                                                                          \
-  KERNEL BLOCK_OF(1024)                                                                  \
-  window_##NAME(real4* a, const real4* b, const real4* c, const real4* d, float q, u32 chunks,    \
-                u32 rotate, u32 step, u32 rounds) {                                               \
-    stream_window<OP>(a, b, c, d, q, chunks, rotate, step, rounds);                               \
-  }
-WINDOW(write, Write)
-WINDOW(copy, Copy)
-WINDOW(scale, Scale)
-WINDOW(triad, Triad)

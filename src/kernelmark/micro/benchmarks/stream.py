@@ -1,37 +1,215 @@
-"""Bandwidth of main memory, over occupancy."""
+"""Bandwidth of main memory, over occupancy, by the STREAM kernels (micro_stream.cu)."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.metric import Metric
 from kernelmark.core.reason import Reason
-from kernelmark.micro import _streams
+from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     EVERYWHERE,
+    MIB,
     SPREAD,
     Column,
     Figure,
-    Findings,
-    Microbenchmark,
+    Ints,
+    MicroRun,
+    Names,
     Panel,
     Parameter,
-    Record,
-    Settings,
-    metric,
+    microbenchmark,
 )
-from kernelmark.micro.rig import Rig, Samples, waited_in_shortest
+from kernelmark.micro.rig import Call, Rig, Samples, waited_in_shortest
 
-MIB = 2**20
+FILE = "micro_stream.cu"
+PERIOD = 1021  # of the fill pattern: a prime, so that neighbouring pieces differ
+FACTOR = 3.0
+PAD_BYTES = 4096  # for a stencil's neighbours on both sides of an array
+
+# Number of arrays that each kernel reads or writes once.
+STREAMS = {
+    "init": 1,
+    "read": 1,
+    "copy": 2,
+    "scale": 2,
+    "add": 3,
+    "triad": 3,
+    "schoenauer": 4,
+    "dot": 2,
+    "stencil3": 2,
+    "stencil5": 2,
+}
+
+SUMS = ("read", "dot")
+_STENCILS = ("stencil3", "stencil5")
+# On a CPU a pass takes an eighth of the arrays, about a millisecond: shorter than a time slice of
+# the scheduler, so that some passes are undisturbed.
+PARTS = 8
+_IN_FLIGHT = 4  # vectors per array that a thread processes at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamArrays:
+    """Four arrays of `count` doubles; `a` is written, the others contain i mod 1021."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+    sums: Buffer
+    buffers: tuple[Buffer, ...]
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * 8
+
+
+def allocate(rig: Rig, nbytes: int, threads: int) -> StreamArrays:
+    """Return filled arrays of `nbytes` each; `threads` is the largest grid that will run."""
+    buffers = tuple(rig.untouched(nbytes + 2 * PAD_BYTES) for _ in range(4))
+    arrays = arrays_in(buffers, nbytes // 8, rig.memory(threads * 8))
+    fill(rig, arrays)
+    return arrays
+
+
+def parts(arrays: StreamArrays) -> list[StreamArrays]:
+    """Return the arrays split into pieces. A pass over one piece is short, and its data has left
+    the caches when it is used again."""
+    count = arrays.count // PARTS
+    return [
+        replace(
+            arrays, count=count, **{name: getattr(arrays, name) + 8 * count * i for name in "abcd"}
+        )
+        for i in range(PARTS)
+    ]
+
+
+def arrays_in(buffers: tuple[Buffer, ...], count: int, sums: Buffer) -> StreamArrays:
+    """Return arrays in existing memory."""
+    a, b, c, d = (buffer.address + PAD_BYTES for buffer in buffers)
+    return StreamArrays(a=a, b=b, c=c, d=d, sums=sums, buffers=buffers, count=count)
+
+
+def fill(rig: Rig, arrays: StreamArrays) -> None:
+    wide = rig.block > 1
+    # Fill the padding too, so that neighbours at both ends are valid numbers.
+    pad, part = PAD_BYTES // 8, arrays.count // PARTS
+    edges = [0, arrays.count + 2 * pad]
+    if not wide:
+        # Each core first touches the pages that it will use: its part of every piece.
+        edges[1:1] = [pad + part * number for number in range(1, PARTS)]
+    for buffer in arrays.buffers:
+        for first, end in itertools.pairwise(edges):
+            call = rig.call(
+                *(FILE, "stream_fill", buffer, first, end - first, PERIOD),
+                grid=rig.grid * (8 if wide else 1),
+                block=256 if wide else 1,
+            )
+            rig.run(call)
+
+
+def stream_call(
+    rig: Rig, arrays: StreamArrays, kernel: str, *, grid: int, block: int, shared_bytes: int = 0
+) -> Call:
+    """Return a call of one STREAM kernel over the whole arrays."""
+    n = arrays.nbytes // rig.vector_bytes
+    a, b, c, d = arrays.a, arrays.b, arrays.c, arrays.d
+    arguments: dict[str, tuple[object, ...]] = {
+        "init": (a, n, FACTOR),
+        "read": (b, arrays.sums, n),
+        "copy": (a, b, n),
+        "scale": (a, b, n, FACTOR),
+        "add": (a, b, c, n),
+        "triad": (a, b, c, n, FACTOR),
+        "schoenauer": (a, b, c, d, n),
+        "dot": (b, c, arrays.sums, n),
+        "stencil3": (a, b, arrays.count, FACTOR),
+        "stencil5": (a, b, arrays.count, FACTOR),
+    }
+    return rig.call(
+        *(FILE, f"stream_{kernel}", *arguments[kernel]),
+        grid=grid,
+        block=block,
+        shared_bytes=shared_bytes,
+    )
+
+
+def groups(rig: Rig, arrays: StreamArrays, kernel: str) -> int:
+    """Return the number of threads if each handles one group of the output."""
+    if kernel in _STENCILS:
+        return arrays.count
+    return arrays.nbytes // rig.vector_bytes // _IN_FLIGHT
+
+
+def check(rig: Rig, arrays: StreamArrays, kernel: str, *, grid: int, block: int) -> str | None:
+    """Run a kernel; compare samples of its output, or its sum, with the expected values."""
+    run = stream_call(rig, arrays, kernel, grid=grid, block=block)
+    if kernel in SUMS:
+        rig.run(run)
+        return _check_sum(rig, arrays, kernel, grid * block)
+    indices = np.unique(
+        np.concatenate(
+            [
+                np.arange(16),
+                arrays.count - 1 - np.arange(16),
+                np.random.default_rng(3).integers(0, arrays.count, 48),
+            ]
+        )
+    )
+    a = arrays.buffers[0]
+    for index in indices:
+        rig.device.write(a, PAD_BYTES + 8 * int(index), np.full(1, -1.0).view(np.uint8))
+    rig.run(run)
+    for index in indices:
+        written = float(rig.read(a, np.float64, 1, PAD_BYTES + 8 * int(index))[0])
+        expected = _value(kernel, int(index))
+        if written != expected:
+            return f"{kernel} wrote {written} at {index}, not {expected}"
+    return None
+
+
+def _check_sum(rig: Rig, arrays: StreamArrays, kernel: str, threads: int) -> str | None:
+    total = float(rig.read(arrays.sums, np.float64, threads).sum())
+    first = PAD_BYTES // 8
+    whole, rest = divmod(arrays.count, PERIOD)
+    numbers = (np.arange(PERIOD) + first) % PERIOD
+    terms = numbers.astype(object) ** (2 if kernel == "dot" else 1)
+    expected = float(whole * terms.sum() + terms[:rest].sum())
+    # The kernel adds in another order, so that the last digits differ.
+    if abs(total - expected) <= 1e-9 * expected:
+        return None
+    return f"{kernel} gives {total:.17g}, not {expected:.17g}"
+
+
+def _value(kernel: str, index: int) -> float:
+    def b(i: int) -> float:
+        return float((i + PAD_BYTES // 8) % PERIOD)
+
+    near = {"stencil3": 1, "stencil5": 2}.get(kernel)
+    if near is not None:
+        return FACTOR * sum(b(index + r) for r in range(-near, near + 1))
+    at = b(index)
+    return {
+        "init": FACTOR,
+        "copy": at,
+        "scale": FACTOR * at,
+        "add": at + at,
+        "triad": at + FACTOR * at,
+        "schoenauer": at + at * at,
+    }[kernel]
+
+
 _HEADLINES = ("init", "read", "copy", "triad")
 _LEAST_CPU_BYTES = 64 * MIB
-_FULL = 1024  # threads that fill an SM/CU; a request for no fewer means no sweep
+_SWEPT = 1024  # threads that fill an SM/CU; a request for no fewer means no sweep
 _PASSES = 8  # per sample of a round on a CPU
 _NUMPY = "numpy_copy"
 
@@ -51,218 +229,180 @@ class _Shape:
         return self.block * self.blocks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    arrays: _streams.Arrays | None  # None if numpy is the substitute
-    points: tuple[tuple[str, _Shape], ...]
-    samples: int
-    nbytes: int
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    samples: Samples
-    steady: bool | None = None  # on a CPU: whether two more rounds confirmed it
-
-
-class Stream(Microbenchmark[_State, list[_Point]]):
-    name = "stream"
-    summary = "Init, read, copy, scale, add, triad, dot and stencils over occupancy."
-    kinds = EVERYWHERE
-    measures = (
-        "Arrays far larger than every cache, in double precision, 16 bytes per load, four loads of "
-        "each array in flight per thread. The grid is `staying` (persistent: as many blocks as "
-        "fit), or `passing` (one thread per four vectors, or per element of a stencil), which "
-        "accesses memory more nearly in order. Threads per SM/CU are swept from few to as many as "
-        "fit. `triad` is a=b+q·c with three arrays, `schoenauer` a=b+c·d with four; stencils along "
-        "one dimension count two arrays. Each array is counted once. On a CPU the sweep is over "
-        "cores, and a pass takes an eighth of the arrays, about a millisecond; passes repeat until "
-        "two more rounds confirm the best. Without a C++ compiler, numpy's copy is timed instead."
-    )
-    misleads = (
-        "A write may also cost a read of the same line (on most CPUs it does), which is not "
-        "counted. Bytes in flight saturate the memory, not threads: with wider loads fewer threads "
-        "are enough. Because of refresh and error correction no kernel reaches the bus rate."
-    )
-    parameters = FrozenDict(
-        {
-            "kernels": Parameter(
-                help="streams",
-                quick=tuple(_streams.STREAMS),
-                brief=(*_HEADLINES, "schoenauer"),
-                choices=tuple(_streams.STREAMS),
-            ),
-            "threads": Parameter(
-                help="threads per SM/CU; cores of a CPU",
-                quick=(64, 128, 256, 512, 1024, 2048),
-                full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
-                brief=(1024, 2048),
-            ),
-            "grids": Parameter(
-                help="staying, passing",
-                quick=("staying", "passing"),
-                choices=("staying", "passing"),
-            ),
-            "nbytes": Parameter(
-                help="bytes of an array", quick=1024 * MIB, full=2048 * MIB, least=MIB
-            ),
-            "samples": Parameter(help="launches timed for a point", quick=5, full=11),
-        }
-    )
-    columns = (
-        Column(name="kernel", help="stream"),
-        Column(name="threads", help="threads per SM/CU; cores of a CPU"),
-        Column(name="block", help="threads of a block"),
-        Column(name="grid", help="staying or passing"),
+@microbenchmark(
+    summary="Init, read, copy, scale, add, triad, dot and stencils over occupancy.",
+    kinds=EVERYWHERE,
+    measures="Arrays far larger than every cache, in double precision, 16 bytes per load, four "
+    "loads of each array in flight per thread. The grid is `staying` (persistent: as many blocks "
+    "as fit), or `passing` (one thread per four vectors, or per element of a stencil), which "
+    "accesses memory more nearly in order. Threads per SM/CU are swept from few to as many as fit. "
+    "`triad` is a=b+q·c with three arrays, `schoenauer` a=b+c·d with four; stencils along one "
+    "dimension count two arrays. Each array is counted once. On a CPU the sweep is over cores, and "
+    "a pass takes an eighth of the arrays, about a millisecond; passes repeat until two more "
+    "rounds confirm the best. Without a C++ compiler, numpy's copy is timed instead.",
+    misleads="A write may also cost a read of the same line (on most CPUs it does), which is not "
+    "counted. Bytes in flight saturate the memory, not threads: with wider loads fewer threads are "
+    "enough. Because of refresh and error correction no kernel reaches the bus rate.",
+    parameters={
+        "kernels": Parameter(
+            "streams",
+            quick=tuple(STREAMS),
+            brief=(*_HEADLINES, "schoenauer"),
+            choices=tuple(STREAMS),
+        ),
+        "threads": Parameter(
+            "threads per SM/CU; cores of a CPU",
+            quick=(64, 128, 256, 512, 1024, 2048),
+            full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
+            brief=(1024, 2048),
+        ),
+        "grids": Parameter(
+            "staying, passing", quick=("staying", "passing"), choices=("staying", "passing")
+        ),
+        # Seventeen times the L2 of an H200 (60 MB), four times an Infinity Cache of 256 MB.
+        "nbytes": Parameter("bytes of an array", quick=1024 * MIB, full=2048 * MIB, least=MIB),
+        "samples": Parameter("launches timed for a point", quick=5, full=11),
+    },
+    columns=(
+        Column("kernel", "stream"),
+        Column("threads", "threads per SM/CU; cores of a CPU"),
+        Column("block", "threads of a block"),
+        Column("grid", "staying or passing"),
         Column(
-            name="bytes_per_s",
-            help="bytes read and written per second",
-            unit="B/s",
-            limit=lambda h: h.bandwidth("dram"),
+            "bytes_per_s", "bytes read and written per second", "B/s", lambda h: h.bandwidth("dram")
         ),
         SPREAD,
-        Column(name="steady", help="whether two more rounds confirmed it, of a CPU"),
-    )
-    figure = Figure(
+        Column("steady", "whether two more rounds confirmed it, of a CPU"),
+    ),
+    figure=Figure(
         x="threads",
         title="threads on a unit; cores of a CPU",
         scale="log",
         colour="kernel",
         facet="grid",
-        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, zero=True),),
+        panels=(Panel("bytes_per_s", "GB/s", per=1e9, zero=True),),
+    ),
+)
+def stream(
+    run: MicroRun, *, kernels: Names, threads: Ints, grids: Names, nbytes: int, samples: int
+) -> None:
+    rig, on_gpu = run.rig, run.rig.block > 1
+    nbytes = min(nbytes, int(0.15 * rig.device.free_bytes()))  # there are four arrays
+    if not on_gpu:
+        least = max(_LEAST_CPU_BYTES, rig.threads * PARTS * MIB)
+        nbytes = min(nbytes, max(least, 2 * rig.info.cache_bytes))
+    nbytes = nbytes // MIB * MIB
+    try:
+        rig.kernels(FILE)
+    except CaseError as error:
+        if on_gpu:
+            raise
+        run.notes.append(f"{error.message}: numpy's copy stands in")
+        run.begin_timing()
+        shape = _Shape(block=1, blocks=1, grid=rig.threads)
+        _add_row(run, _NUMPY, shape, nbytes, _time_numpy(nbytes, samples, rig.threads))
+        _add_metrics(run)
+        run.begin_checks()  # no kernel of ours was run
+        return
+    arrays = allocate(rig, nbytes, rig.grid * 2048 if on_gpu else rig.threads)
+    points = [
+        (kernel, shape)
+        for kernel, kind in itertools.product(kernels, grids)
+        for shape in _shapes(rig, arrays, kernel, kind, threads)
+    ]
+    if not points:
+        raise Unsupported(Reason("grid-missing", kernels=list(kernels), device=rig.info.name))
+    run.notes.append(f"arrays of {nbytes // MIB} MiB")
+
+    run.begin_timing()
+    for kernel, shape in points:
+        if not on_gpu:
+            timed, steady = _time_rounds(rig, arrays, kernel, shape.grid, samples)
+            _add_row(run, kernel, shape, nbytes, timed, steady=steady)
+            continue
+        call = stream_call(
+            *(rig, arrays, kernel),
+            grid=shape.grid,
+            block=shape.block,
+            shared_bytes=shape.shared_bytes,
+        )
+        timed = rig.sample(call, samples=samples, seconds=1.5e-3)
+        _add_row(run, kernel, shape, nbytes, timed)
+    _add_metrics(run)
+
+    run.begin_checks()
+    last = {(kernel, shape.kind): shape for kernel, shape in points}
+    for (kernel, _), shape in last.items():
+        run.check(check(rig, arrays, kernel, grid=shape.grid, block=shape.block))
+
+
+def _add_row(
+    run: MicroRun,
+    kernel: str,
+    shape: _Shape,
+    nbytes: int,
+    timed: Samples,
+    *,
+    steady: bool | None = None,
+) -> None:
+    run.row(
+        kernel=kernel,
+        threads=shape.threads if run.rig.block > 1 else shape.grid,
+        block=shape.block,
+        grid=shape.kind,
+        bytes_per_s=STREAMS.get(kernel, 2) * nbytes / timed.typical_s,
+        spread=timed.spread,
+        steady=steady,
     )
 
-    def setup(self, rig: Rig, given: Settings) -> _State:
-        nbytes = min(given.whole("nbytes"), int(0.15 * rig.device.free_bytes()))
-        if rig.block == 1:
-            least = max(_LEAST_CPU_BYTES, rig.threads * _streams.PARTS * MIB)
-            nbytes = min(nbytes, max(least, 2 * rig.info.cache_bytes))
-        nbytes = nbytes // MIB * MIB
-        most = rig.grid * 2048 if rig.block > 1 else rig.threads
-        try:
-            rig.kernels(_streams.FILE)
-        except CaseError as error:
-            if rig.block > 1:
-                raise
-            return _State(
-                arrays=None,
-                points=((_NUMPY, _Shape(block=1, blocks=1, grid=rig.threads)),),
-                samples=given.whole("samples"),
-                nbytes=nbytes,
-                note=f"{error.message}: numpy's copy stands in",
-            )
-        arrays = _streams.arrays(rig, nbytes, most)
-        points = [
-            (kernel, shape)
-            for kernel in given.words("kernels")
-            for kind in given.words("grids")
-            for shape in _shapes(rig, arrays, kernel, kind, given.wholes("threads"))
-        ]
-        if not points:
-            kernels = given.words("kernels")
-            raise Unsupported(Reason("grid-missing", kernels=kernels, device=rig.info.name))
-        return _State(
-            arrays=arrays,
-            points=tuple(points),
-            samples=given.whole("samples"),
-            nbytes=nbytes,
-            note=f"arrays of {nbytes // MIB} MiB",
+
+def _add_metrics(run: MicroRun) -> None:
+    """Add the best rate of each kernel."""
+    # Writes on a CPU may or may not also read the line (write-allocate); such reads are not
+    # counted, so `init` is no roof there.
+    roofs = _HEADLINES if run.rig.block > 1 else ("read", "copy", "triad", _NUMPY)
+    for kernel in dict.fromkeys(row["kernel"] for row in run.rows):
+        best = max(run.rows_with(kernel=kernel), key=lambda row: row["bytes_per_s"])
+        run.metric(
+            *(kernel, best["bytes_per_s"], "B/s"),
+            limit=run.rig.hardware.bandwidth("dram"),
+            headline=kernel in (*_HEADLINES, _NUMPY),
+            roof="bytes dram" if kernel in roofs else "",
+            steady=best["steady"] is not False,
+            stand_in=kernel == _NUMPY,
         )
 
-    def timed(self, rig: Rig, state: _State) -> list[_Point]:
-        found = []
-        for kernel, shape in state.points:
-            if rig.block == 1:
-                found.append(_on_cpu(rig, state, kernel, shape.grid))
-                continue
-            assert state.arrays is not None
-            call = _streams.call(
-                rig,
-                state.arrays,
-                kernel,
-                grid=shape.grid,
-                block=shape.block,
-                shared_bytes=shape.shared_bytes,
-            )
-            found.append(_Point(samples=rig.sample(call, samples=state.samples, seconds=1.5e-3)))
-        return found
 
-    def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
-        if state.arrays is None:
-            return None  # no kernel of ours was run
-        last = {(kernel, shape.kind): shape for kernel, shape in state.points}
-        for (kernel, _), shape in last.items():
-            wrong = _streams.check(rig, state.arrays, kernel, grid=shape.grid, block=shape.block)
-            if wrong is not None:
-                return wrong
-        return None
-
-    def metrics(self, rig: Rig, state: _State, raw: list[_Point]) -> Findings:
-        rows: list[Record] = []
-        for (kernel, shape), point in zip(state.points, raw, strict=True):
-            moved = _streams.STREAMS.get(kernel, 2) * state.nbytes
-            rows.append(
-                {
-                    "kernel": kernel,
-                    "threads": shape.threads if rig.block > 1 else shape.grid,
-                    "block": shape.block,
-                    "grid": shape.kind,
-                    "bytes_per_s": moved / point.samples.typical_s,
-                    "spread": point.samples.spread(),
-                    "steady": point.steady,
-                }
-            )
-        found: list[Metric] = []
-        limit = rig.hardware.bandwidth("dram")
-        for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
-            mine = [row for row in rows if row["kernel"] == kernel]
-            best = max(mine, key=lambda row: float(row["bytes_per_s"] or 0))
-            # Writes on a CPU may or may not also read the line (write-allocate); such reads are not
-            # counted.
-            counts = kernel in (_HEADLINES if rig.block > 1 else ("read", "copy", "triad", _NUMPY))
-            found += metric(
-                *(kernel, float(best["bytes_per_s"] or 0), "B/s"),
-                limit=limit,
-                headline=kernel in (*_HEADLINES, _NUMPY),
-                roof="bytes dram" if counts else "",
-                steady=best["steady"] is not False,
-                stand_in=kernel == _NUMPY,
-            )
-        return Findings(rows=rows, metrics=found, notes=[state.note])
-
-
-def _on_cpu(rig: Rig, state: _State, kernel: str, grid: int) -> _Point:
+def _time_rounds(
+    rig: Rig, arrays: StreamArrays, kernel: str, grid: int, samples: int
+) -> tuple[Samples, bool]:
     """Time rounds of passes over parts of the arrays; the best pass of each round is scaled to the
-    whole arrays."""
+    whole arrays. Return the rounds, and whether two more confirmed the best."""
     from kernelmark.micro._cpu_rig import CpuRig, confirmed
 
     assert isinstance(rig, CpuRig)
-    if state.arrays is None:
-        return _by_numpy(state, grid)
-    parts = _streams.parts(state.arrays)
+    pieces = parts(arrays)
     if kernel == "read":  # read all arrays: a single one is not much larger than the cache
-        parts = [replace(part, b=where) for part in parts for where in (part.b, part.c, part.d)]
-    calls = [_streams.call(rig, part, kernel, grid=grid, block=1) for part in parts]
+        pieces = [replace(p, b=address) for p in pieces for address in (p.b, p.c, p.d)]
+    calls = [stream_call(rig, piece, kernel, grid=grid, block=1) for piece in pieces]
     seconds: list[float] = []
     waited: list[float] = []
 
     def one_round() -> float:
-        done = rig.passes(calls, max(len(calls), _PASSES * state.samples))
-        seconds.append(max(min(done.whole_s), 1e-9) * _streams.PARTS)
-        waited.append(waited_in_shortest(done.whole_s, done.waited))
+        passes = rig.passes(calls, max(len(calls), _PASSES * samples))
+        seconds.append(max(min(passes.whole_s), 1e-9) * PARTS)
+        waited.append(waited_in_shortest(passes.whole_s, passes.waited))
         return 1 / seconds[-1]
 
     _, steady = confirmed(one_round)
-    samples = Samples(seconds=tuple(seconds), exclusive=False, waited=tuple(waited))
-    return _Point(samples=samples, steady=steady)
+    return Samples(seconds=tuple(seconds), exclusive=False, waited=tuple(waited)), steady
 
 
-def _by_numpy(state: _State, threads: int) -> _Point:
-    count = state.nbytes // 8 // threads
+def _time_numpy(nbytes: int, samples: int, threads: int) -> Samples:
+    count = nbytes // 8 // threads
     pairs = [(np.ones(count), np.ones(count)) for _ in range(threads)]
     seconds = []
-    for _ in range(1 + state.samples):
+    for _ in range(1 + samples):
         workers = [threading.Thread(target=np.copyto, args=pair) for pair in pairs]
         start = time.perf_counter()
         for worker in workers:
@@ -270,31 +410,32 @@ def _by_numpy(state: _State, threads: int) -> _Point:
         for worker in workers:
             worker.join()
         seconds.append(time.perf_counter() - start)
-    return _Point(samples=Samples(seconds=tuple(seconds[1:]), exclusive=False))
+    return Samples(seconds=tuple(seconds[1:]), exclusive=False)
 
 
 def _shapes(
-    rig: Rig, arrays: _streams.Arrays, kernel: str, kind: str, wanted: list[int]
+    rig: Rig, arrays: StreamArrays, kernel: str, kind: str, threads: Sequence[int]
 ) -> list[_Shape]:
-    """Return shapes with about `wanted` threads per SM/CU, as far as they fit."""
+    """Return shapes with about `threads` threads per SM/CU, as far as they fit."""
     passing = kind == "passing"
     if rig.block == 1:
-        few = {1, max(1, rig.threads // 2)} if min(wanted) < _FULL else set()
+        few = {1, max(1, rig.threads // 2)} if min(threads) < _SWEPT else set()
         cores = [] if passing else sorted({*few, rig.threads})
         return [_Shape(block=1, blocks=1, grid=count) for count in cores]
-    if passing and kernel in _streams.SUMS:
+    if passing and kernel in SUMS:
         return []  # one sum per thread would itself be a stream
     from kernelmark.micro._gpu_rig import GpuRig
 
     assert isinstance(rig, GpuRig)
-    found: dict[int, _Shape] = {}
-    for threads in wanted:
-        blocks = 1 if threads <= 512 else 2
+    shapes: dict[int, _Shape] = {}
+    for count in threads:
+        # A block has at most 1024 threads; two smaller ones hide each other's start and end.
+        blocks = 1 if count <= 512 else 2
         # Whole warps: a group of loads belongs to a warp.
-        block = max(1, min(1024, threads // blocks) // rig.lanes) * rig.lanes
-        call = _streams.call(rig, arrays, kernel, grid=1, block=block)
+        block = max(1, min(1024, count // blocks) // rig.lanes) * rig.lanes
+        call = stream_call(rig, arrays, kernel, grid=1, block=block)
         blocks = min(blocks, rig.resident(call))
-        every = -(-_streams.groups(rig, arrays, kernel) // block)
+        every = -(-groups(rig, arrays, kernel) // block)
         shape = _Shape(
             block=block,
             blocks=blocks,
@@ -302,8 +443,5 @@ def _shapes(
             shared_bytes=rig.spoiler(blocks),
             kind=kind,
         )
-        found.setdefault(shape.threads, shape)
-    return list(found.values())
-
-
-benchmark = Stream()
+        shapes.setdefault(shape.threads, shape)
+    return list(shapes.values())

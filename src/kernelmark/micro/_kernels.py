@@ -1,4 +1,9 @@
-"""Build the same kernel files with the host's C++ compiler, as a shared library."""
+"""Kernel files: arguments packed by the declared parameters, and the build for the host.
+
+An int passed where a kernel takes 8 bytes would leave four bytes undefined; types from the
+declaration prevent that. For a CPU the same files are compiled with the host's C++ compiler, as a
+shared library.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,14 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import cache_root
-from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.errors import CompileError, Unsupported, UsageError
 from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
 from kernelmark.core.reason import Reason
 from kernelmark.gpu.complaint import explain
@@ -29,8 +35,77 @@ from kernelmark.kernels import rtc
 _FOLDER = Path(rtc.__file__).parent
 _HINT = "install g++ or clang++, or set CXX"
 _LIMIT_S = 120.0
-_WHOLE_LOOP = 1024
+_WHOLE_LOOP = 1024  # iterations: more than any unrolled loop of a kernel has
 _DEFINED = re.compile(r'extern "C" void\s+(\w+)\s*\(([^)]*)\)\s*\{')
+_TYPES: dict[str, Any] = {
+    "u8": ctypes.c_uint8,
+    "u16": ctypes.c_uint16,
+    "u32": ctypes.c_uint32,
+    "u64": ctypes.c_uint64,
+    "int": ctypes.c_int32,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
+_KERNEL = re.compile(r"\bKERNEL\s+(?:BLOCK_OF\([^)]*\)\s*)?([\w#]+)\s*\(([^)]*)\)", re.DOTALL)
+Declared = tuple[str, str]  # (C type, name) of a parameter
+
+
+def parse(source: str) -> dict[str, tuple[Declared, ...]]:
+    """Return the parameters of kernels by name pattern: `chain_##NAME##_##ILP` is
+    `chain_\\w+_\\w+`."""
+    declared = {}
+    for name, parameters in _KERNEL.findall(re.sub(r"\\\n", "\n", source)):
+        pattern = re.sub(r"\w*##\w+", lambda match: match[0].split("##")[0] + r"\w+", name)
+        declared[pattern] = tuple(_parameter(p) for p in parameters.split(",") if p.strip())
+    return declared
+
+
+def _parameter(text: str) -> Declared:
+    *kind, name = text.replace("*", " * ").replace("const ", " ").split()
+    return " ".join(kind), name
+
+
+@functools.cache
+def of_file(name: str) -> dict[str, tuple[Declared, ...]]:
+    return parse(rtc.source(name))
+
+
+def parameters(file: str, kernel: str) -> tuple[Declared, ...]:
+    """Return the parameters of `kernel` in `file`, in order."""
+    every = of_file(file)
+    if kernel in every:  # atomic_chain is not one of the kernels atomic_NAME
+        return every[kernel]
+    for pattern, declared in every.items():
+        if re.fullmatch(pattern, kernel):
+            return declared
+    raise UsageError(Reason("kernel-unknown", file=file, kernel=kernel))
+
+
+def pack(file: str, kernel: str, values: Sequence[Any], types: dict[str, str]) -> list[Any]:
+    """Return `values` as C values of the declared types; `types` maps type parameters such as T."""
+    declared, count = parameters(file, kernel), len(values)
+    if len(declared) != count:
+        reason = Reason("kernel-arguments", kernel=kernel, wanted=len(declared), given=count)
+        raise UsageError(reason)
+    return [_packed(kernel, p, v, types) for p, v in zip(declared, values, strict=True)]
+
+
+def _packed(kernel: str, parameter: Declared, value: Any, types: dict[str, str]) -> Any:
+    kind, name = parameter
+    where = {"kernel": kernel, "name": name, "value": repr(value)}
+    if kind.endswith("*"):
+        address = getattr(value, "address", value)
+        if not isinstance(address, int) or address < 0:
+            raise UsageError(Reason("kernel-address", **where))
+        return ctypes.c_void_p(address)
+    c_type = _TYPES[types.get(kind, kind)]
+    if c_type in (ctypes.c_float, ctypes.c_double):
+        return c_type(float(value))
+    bits = 8 * ctypes.sizeof(c_type)
+    # From the least signed to the greatest unsigned number: kernels do not declare the sign.
+    if not isinstance(value, int) or not -(2 ** (bits - 1)) <= value < 2**bits:
+        raise UsageError(Reason("kernel-argument-range", type=kind, **where))
+    return c_type(value)
 
 
 class HostLibrary:
@@ -49,12 +124,12 @@ class HostLibrary:
 class _Command:
     """A compiler with its flags."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     version: str
-    asked: bool = False  # from $CXX
+    from_cxx: bool = False  # from $CXX
 
     def run(self, *more: str) -> subprocess.CompletedProcess[bytes]:
-        return run_child([*self.words, *more], timeout_s=_LIMIT_S)
+        return run_child([*self.argv, *more], timeout_s=_LIMIT_S)
 
 
 def source(file: str) -> str:
@@ -73,25 +148,26 @@ def source(file: str) -> str:
 
 def entries(expanded: str) -> dict[str, str]:
     """Return, for each kernel in preprocessed source, a function that unpacks its arguments."""
-    made = {}
+    functions = {}
     for name, parameters in _DEFINED.findall(expanded):
-        given = [p.rsplit(None, 1) for p in parameters.split(",") if p.strip()]
+        pairs = [p.rsplit(None, 1) for p in parameters.split(",") if p.strip()]
         # For both `quad* data` and `quad *data`, the name is the last word without its stars.
-        kinds = [kind.strip() + "*" * name.count("*") for kind, name in given]
+        kinds = [kind.strip() + "*" * word.count("*") for kind, word in pairs]
         values = ", ".join(f"*({kind}*)a[{i}]" for i, kind in enumerate(kinds))
-        made[name] = f'extern "C" void host_{name}(void** a) {{ (void)a; {name}({values}); }}\n'
-    return made
+        code = f'extern "C" void host_{name}(void** a) {{ (void)a; {name}({values}); }}\n'
+        functions[name] = code
+    return functions
 
 
 @functools.cache
 def library(file: str) -> HostLibrary:
     """Return the library of a kernel file built for this CPU model, from the cache if possible."""
     start = time.perf_counter()
-    found = list(_commands())
-    if not found:
+    commands = list(_commands())
+    if not commands:
         raise Unsupported(Reason("no-host-compiler"))
     complaint = ""
-    for command in found:
+    for command in commands:
         try:
             with _built(command, file) as (path, kernels, fresh):
                 seconds = time.perf_counter() - start if fresh else 0.0
@@ -101,12 +177,12 @@ def library(file: str) -> HostLibrary:
     raise CompileError(complaint, hint=_HINT)
 
 
-def _note(used: _Command) -> str:
+def _note(command: _Command) -> str:
     """Return a note if $CXX is set but another compiler was used."""
-    asked = os.environ.get("CXX")
-    if not asked or used.asked:
+    cxx = os.environ.get("CXX")
+    if not cxx or command.from_cxx:
         return ""
-    return f"$CXX is {asked!r}, which does not work here: {used.words[0]} was used instead"
+    return f"$CXX is {cxx!r}, which does not work here: {command.argv[0]} was used instead"
 
 
 def _split(text: str) -> list[str]:
@@ -117,20 +193,21 @@ def _split(text: str) -> list[str]:
 
 
 def _commands() -> list[_Command]:
-    """Return the compilers to try, $CXX first, each with native tuning and then without."""
-    asked = os.environ.get("CXX", "")
-    found = []
-    for text in filter(None, (asked, "c++", "g++", "clang++")):
-        words = _split(text)
-        path = shutil.which(words[0]) if words else None
+    """Return the compilers to try, $CXX first, each with native tuning and then without: an old one
+    may not know the CPU that it runs on."""
+    cxx = os.environ.get("CXX", "")
+    commands = []
+    for text in filter(None, (cxx, "c++", "g++", "clang++")):
+        argv = _split(text)
+        path = shutil.which(argv[0]) if argv else None
         version = _output([path, "--version"]) if path else None
         if path is None or version is None:
             continue
         for tuned in ((_tuning_flag(),), ()):
             flags = ("-std=c++17", "-O3", *tuned, "-fno-math-errno", "-Wno-unknown-pragmas")
-            command = (path, *words[1:], *flags)
-            found.append(_Command(words=command, version=version, asked=text == asked))
-    return found
+            whole = (path, *argv[1:], *flags)
+            commands.append(_Command(argv=whole, version=version, from_cxx=text == cxx))
+    return commands
 
 
 @contextlib.contextmanager
@@ -138,17 +215,17 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
     """Yield (library, its kernels, whether it was built now). The library must be loaded inside the
     context: without a usable cache it is in a temporary folder."""
     text = source(file)
-    identity = "\0".join((*command.words, command.version, _cpu_identity(), text))
+    identity = "\0".join((*command.argv, command.version, _cpu_identity(), text))
     name = hashlib.sha256(identity.encode()).hexdigest()[:24]
     try:
         ready = private_folder(cache_root() / "micro") / f"{name}.so"
         if (unsafe := find_unsafe(ready)) is not None:
             raise UnsafeFolder(unsafe)
-        found = _ready(command, text, file, ready)
+        built = _ready(command, text, file, ready)
     except OSError:
-        found = None
-    if found is not None:
-        yield found
+        built = None
+    if built is not None:
+        yield built
         return
     try:
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
@@ -172,22 +249,22 @@ def _ready(
 def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
     """Compile under temporary names, so that another process never loads a partial file."""
     with tempfile.TemporaryDirectory(dir=ready.parent) as folder:
-        program, made = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
+        program, target = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
         program.write_text(text, encoding="utf-8")
         try:
             expanded = command.run("-E", "-P", str(program))
-            found = entries(expanded.stdout.decode(errors="replace"))
-            program.write_text(text + "".join(found.values()), encoding="utf-8")
-            done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(made))
+            functions = entries(expanded.stdout.decode(errors="replace"))
+            program.write_text(text + "".join(functions.values()), encoding="utf-8")
+            done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(target))
         except subprocess.TimeoutExpired:
-            reason = Reason("program-timed-out", program=command.words[0], limit_s=_LIMIT_S)
+            reason = Reason("program-timed-out", program=command.argv[0], limit_s=_LIMIT_S)
             raise CompileError(reason) from None
         if done.returncode:
             raise CompileError(explain(done.stderr.decode(errors="replace").strip(), text, file))
         names = Path(folder) / "kernels.txt"
-        names.write_text("\n".join(found), encoding="utf-8")
+        names.write_text("\n".join(functions), encoding="utf-8")
         names.replace(ready.with_suffix(".txt"))
-        made.replace(ready)
+        target.replace(ready)
 
 
 def _tuning_flag() -> str:

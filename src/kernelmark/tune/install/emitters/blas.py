@@ -25,8 +25,7 @@ from kernelmark.tune.install.emitters.base import (
     Winners,
 )
 from kernelmark.tune.records.results import Outcome
-from kernelmark.workloads.blas import fields_of
-from kernelmark.workloads.blas import number_text
+from kernelmark.workloads.blas import fields_of, number_text
 
 Call = Mapping[str, str]
 _GEMMS = ("gemm", "batched_gemm")

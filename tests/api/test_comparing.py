@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from kernelmark.api.comparing import compare, history
-from kernelmark.api.reading import is_file, read_run
+from kernelmark.api.compare import compare, history
+from kernelmark.api.load import is_file, read_run
 from kernelmark.api.results import Results
-from kernelmark.api.sentinels import sentinel_keys
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
@@ -28,6 +27,7 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
+from kernelmark.workloads.suites import canary_keys
 from kernelmark_dev.raising import raises_code
 
 
@@ -117,8 +117,8 @@ def test_what_is_a_file(tmp_path):
 
 
 def test_sentinels_are_a_suite():
-    assert len(sentinel_keys("sentinels")) == 3
-    assert sentinel_keys("") == []
+    assert len(canary_keys("sentinels")) == 3
+    assert canary_keys("") == []
 
 
 def test_a_comparison_is_brief_at_a_prompt():

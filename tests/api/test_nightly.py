@@ -58,7 +58,7 @@ class World:
         patch.setattr(nightly, "measure", self.measure)
         patch.setattr(nightly, "post_webhook", lambda url, text: self.posted.append(text))
         patch.setattr(nightly, "send_mail", lambda *words: self.mails.append(words))
-        patch.setattr("kernelmark.api.confirming.measure", self.measure)
+        patch.setattr("kernelmark.api.judge.measure", self.measure)
         real = nightly.run_child
 
         def run_child(command, **more):
@@ -173,7 +173,7 @@ def test_one_bad_measurement_alarms_nobody(world):
         return real(plan, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernelmark.api.confirming.measure", recovers)
+        patch.setattr("kernelmark.api.judge.measure", recovers)
         ended = world.night()
     assert ended.code == 0
     assert "1 suspect of the first stage measured again: 0 confirmed" in ended.summary
@@ -271,7 +271,7 @@ def test_who_is_told_when(world, when, factor, sent):
 
 
 def test_a_message_that_cannot_be_sent_is_no_failure(world, monkeypatch):
-    from kernelmark.api.notifying import NotSent
+    from kernelmark.api.nightly import NotSent
 
     def refuse(*words):
         raise NotSent("nobody there")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from kernelmark.api.notifying import NotSent, post_webhook, send_mail
+from kernelmark.api.nightly import NotSent, post_webhook, send_mail
 from kernelmark_dev.raising import raises_code
 
 

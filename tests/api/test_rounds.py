@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from kernelmark.api.ab import AbPlan
-from kernelmark.api.rounds import Rounds
+from kernelmark.api.ab import AbPlan, Rounds
 from kernelmark.core.result import Case
 from kernelmark.ops import parse
 from kernelmark.runners.ab import ROUND, Budget, Measured, Pair, Rule

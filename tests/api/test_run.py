@@ -14,8 +14,8 @@ import pytest
 
 import kernelmark as km
 from kernelmark.api.bench import TIMING
+from kernelmark.api.load import read_file
 from kernelmark.api.plan import axis_words
-from kernelmark.api.reading import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark import backends
-from kernelmark.api.reading import check_name, load_timing
+from kernelmark.api.load import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel

@@ -15,22 +15,23 @@ import platform
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.api.confirming import confirm_paired, confirm_repeated
-from kernelmark.api.judging import Doubt, Judged, Rules, judge
+from kernelmark.api.judge import Doubt, Judged, Rules, confirm_paired, confirm_repeated, judge
 from kernelmark.api.nightly_file import Measured, Nightly, expanded
-from kernelmark.api.notifying import NotSent, post_webhook, send_mail
 from kernelmark.api.plan import Plan, Selection, plan
 from kernelmark.api.roofs import known_roofs, measure_roofs
-from kernelmark.api.running import Conduct, measure
+from kernelmark.api.run import Conduct, measure
 from kernelmark.compare import fail_on
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.exit_codes import SOME_FAILED
@@ -46,6 +47,7 @@ from kernelmark.report.history import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
 from kernelmark.stores.ids import new_run_id
+from kernelmark.workloads.suites import CANARIES
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -245,7 +247,7 @@ class _Night:
 
     def _selection(self, table: Measured, device: str) -> Selection:
         own = self._file.canaries.suite
-        usual = own == "sentinels"
+        usual = own == CANARIES
         extra = (own,) if own and not usual and own not in table.suites else ()
         return Selection(
             suites=(*table.suites, *extra),
@@ -254,7 +256,7 @@ class _Night:
             dtypes=table.dtypes,
             filter=table.filter or None,
             limit=table.limit or None,
-            sentinels=usual,
+            canaries=usual,
         )
 
     def _judge(self, runs: Sequence[str], troubles: Sequence[str]) -> dict[str, Any]:
@@ -446,3 +448,63 @@ def _locked(file: Nightly) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+_TIMEOUT_S = 30.0
+_TRIES = 3
+_MOST_LETTERS = 3000  # Slack truncates longer text blocks
+
+
+class NotSent(KernelmarkError):
+    """A message that could not be sent."""
+
+
+def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sleep) -> None:
+    """POST `{"text": …}`, which Slack, Mattermost, Discord (/slack) and Teams workflows take."""
+    if not url.startswith(("https://", "http://")):
+        raise NotSent(Reason("webhook-address"), hint="check it")
+    shown = text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 2]} …"
+    request = urllib.request.Request(
+        url,
+        data=json.dumps({"text": shown}).encode(),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+                return
+        except urllib.error.HTTPError as error:
+            failed = f"status {error.code}"
+            if error.code < 500:  # another attempt would fail too
+                break
+        except (OSError, ValueError) as error:
+            failed = str(getattr(error, "reason", error))
+        if attempt < _TRIES:
+            wait(2.0**attempt)
+    # The address is a secret: anyone who knows it can post.
+    raise NotSent(Reason("webhook-failed", error=failed), hint="check its address")
+
+
+def send_mail(
+    program: str, sender: str, recipients: Sequence[str], subject: str, text: str
+) -> None:
+    """Hand a message to sendmail, which queues it."""
+    message = EmailMessage()
+    message["From"], message["To"] = sender, ", ".join(recipients)
+    message["Subject"] = " ".join(subject.split())[:200]
+    message.set_content(text)
+    try:
+        done = run_child([program, "-t", "-i"], input=bytes(message), timeout_s=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotSent(
+            Reason(
+                "mail-not-started",
+                program=program,
+                error=getattr(error, "strerror", None) or str(error),
+            ),
+            hint="notify.sendmail names another program",
+        ) from None
+    if done.returncode:
+        why = last_line(done.stderr) or f"code {done.returncode}"
+        raise NotSent(Reason("program-failed", program=program, error=why))

@@ -22,6 +22,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
+from kernelmark.workloads.suites import CANARIES
 
 T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?\Z")
@@ -57,7 +58,7 @@ class Canaries:
     every night measures the device's roofs, and reports those that moved by more than
     `roof_limit`."""
 
-    suite: str = "sentinels"
+    suite: str = CANARIES
     roofs: bool = False
     roof_limit: float = 0.03
 
@@ -168,7 +169,7 @@ def expanded(text: str) -> str:
 
 
 def _checked(nightly: Nightly, file: str) -> Nightly:
-    from kernelmark.api.reading import check_name
+    from kernelmark.api.load import check_name
     from kernelmark.compare import fail_on
 
     if not nightly.run:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kernelmark import backends as backend_folder
 from kernelmark import ops as op_folder
-from kernelmark.api.sentinels import SENTINELS, companions
 from kernelmark.backends._lineage import OwnKernel, identify
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as known_dtype
@@ -33,12 +32,15 @@ from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
 from kernelmark.workloads import axes as axis_grammar
 from kernelmark.workloads import select, suites
 
+# Backends that measure canaries, in order: those least likely to be under test.
+_CANARY_BACKENDS = {"cpu": ("numpy",), "cuda": ("rtc", "cublaslt"), "hip": ("rtc",)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """A request: what to measure. Problems come from `suites`, from `ops` with `axes`, or from
     `problems`; with a suite, `ops` filters it. No backends means all that support the problems.
-    `sentinels` adds the canaries to suites; filter and limit do not apply to them."""
+    `canaries` adds the canaries to suites; filter and limit do not apply to them."""
 
     ops: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class Selection:
     config: Config = field(default_factory=FrozenDict)
     filter: str | None = None
     limit: int | None = None
-    sentinels: bool = False
+    canaries: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +112,13 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     if made_up := _fake_times_note(list(chosen), infos[0]):
         notes.append(made_up)
     named = selection.suites
-    if selection.sentinels and named and SENTINELS not in named:
+    if selection.canaries and named and suites.CANARIES not in named:
         have = {case.id for case in cases}
-        added = [case for case in companions(list(chosen), infos[0], timing) if case.id not in have]
+        added = [
+            case for case in canary_cases(list(chosen), infos[0], timing) if case.id not in have
+        ]
         cases += added
-        named = (*named, SENTINELS) if added else named
+        named = (*named, suites.CANARIES) if added else named
         if others := {case.backend for case in added} - chosen.keys():
             notes.append(f"canaries are measured by {', '.join(sorted(others))}")
     return Plan(
@@ -124,6 +128,30 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         notes=(*notes, *changes(own.values())),
         own=tuple(own.values()),
     )
+
+
+def canary_cases(chosen: Sequence[str], info: DeviceInfo, timing: Timing) -> list[Case]:
+    """Return a case for each canary, with one backend: NumPy on a CPU; on a GPU kernelmark's kernel
+    or the vendor's library; else the first of the `chosen` backends that supports it. There are
+    none for the fake device."""
+    cases = []
+    first = _CANARY_BACKENDS.get(info.kind)
+    for problem in suites.load(suites.CANARIES).problems if first else ():
+        # A kernel file of the user is what is under test.
+        registered = [name for name in chosen if name in backend_folder.registry]
+        able = (n for n in (*(first or ()), *registered) if _can_measure(n, problem, info))
+        if (name := next(able, None)) is not None:
+            cases.append(Case(problem=problem, backend=name, timing=timing))
+    return cases
+
+
+def _can_measure(name: str, problem: Problem, info: DeviceInfo) -> bool:
+    try:
+        backend = backend_folder.find(name)
+        lacking = backend.available() or backend.missing_on(info.kind)
+        return not lacking and backend.supports(problem, info) is None
+    except KernelmarkError:
+        return False
 
 
 def _refuse_unknown_config(cases: Sequence[Case], info: DeviceInfo) -> None:

@@ -46,12 +46,12 @@ class Results(Sequence[Result]):
         """One table row per result, computed on first use."""
         from kernelmark.report import tables
 
-        return tables.rows(self.result_set, self.roofs, _sentinels(self.run))
+        return tables.rows(self.result_set, self.roofs, _canaries(self.run))
 
     @functools.cached_property
     def _results(self) -> list[Result]:
         """The results in the order of `rows`."""
-        return self.result_set.ordered(_sentinels(self.run))
+        return self.result_set.ordered(_canaries(self.run))
 
     @property
     def run(self) -> Run:
@@ -127,7 +127,7 @@ class Results(Sequence[Result]):
 
         `rule` is a preset (robust, golden-tot, ratio) or a TOML file.
         """
-        from kernelmark.api.comparing import compare
+        from kernelmark.api.compare import compare
 
         other = base.result_set if isinstance(base, Results) else base
         if not isinstance(other, ResultSet | str):
@@ -223,12 +223,12 @@ class Results(Sequence[Result]):
         return answers + shown + render.html_list(found)
 
 
-def _sentinels(run: Run) -> frozenset[str]:
+def _canaries(run: Run) -> frozenset[str]:
     if not run.suite:
         return frozenset()
-    from kernelmark.api.sentinels import beside_suite
+    from kernelmark.workloads.suites import added_canaries
 
-    return beside_suite(run)
+    return added_canaries(run.suite)
 
 
 def _kept(text: str, path: str | Path | None) -> str:

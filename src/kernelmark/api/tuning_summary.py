@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kernelmark import backends
 from kernelmark.api.plan import Selection, require
 from kernelmark.api.plan import plan as plan_cases
-from kernelmark.api.running import Conduct, measure
+from kernelmark.api.run import Conduct, measure
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem

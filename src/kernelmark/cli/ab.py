@@ -140,8 +140,7 @@ def ab(
         say(note)
     if stored.dry_run:
         return preview(plan)
-    from kernelmark.api.ab import captured, compare_sides
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import Rounds, captured, compare_sides
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
     from kernelmark.runners.lock import describe_others

@@ -105,8 +105,8 @@ def compare(
 
     For example: kmark compare latest~1 latest
     """
-    from kernelmark.api.comparing import compare as compare_runs
-    from kernelmark.api.reading import is_file
+    from kernelmark.api.compare import compare as compare_runs
+    from kernelmark.api.load import is_file
     from kernelmark.compare import fail_on as failing
     from kernelmark.core.units import counted
     from kernelmark.stores import open_store

@@ -157,7 +157,7 @@ def history(
     changed in the environment. The newest point of each series is screened. An alarm
     is not yet a regression: confirm it with the 'kmark ab' command that is printed.
     """
-    from kernelmark.api.comparing import history as look_back
+    from kernelmark.api.compare import history as look_back
     from kernelmark.stores import open_store
 
     drawn = check_drawable(figure)
@@ -193,7 +193,7 @@ def history(
             arch=arch,
             min_effect=min_effect,
             baseline=baseline,
-            sentinels=canaries,
+            canaries=canaries,
             suites=suites,
         )
     picked = chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
@@ -254,7 +254,7 @@ def _print_series(
 
 
 def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
-    from kernelmark.api.reading import check_name
+    from kernelmark.api.load import check_name
 
     pins = store.pins()
     # Check both first, so that a refusal of one leaves the other undone.

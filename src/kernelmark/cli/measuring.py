@@ -126,7 +126,7 @@ def _plan(asked: RunChoice, *, canaries: bool) -> Plan:
 
     selection, timing = asked.choose()
     wanted = canaries and not (asked.no_canaries or asked.no_sentinels)
-    return plan(dataclasses.replace(selection, sentinels=wanted), timing)
+    return plan(dataclasses.replace(selection, canaries=wanted), timing)
 
 
 @contextlib.contextmanager
@@ -181,7 +181,7 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
 
 def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
     """Return the options that the run was started with, from its stored command line."""
-    from kernelmark.api.folders import folder_of
+    from kernelmark.api.run import folder_of
 
     names = [field.name for field in dataclasses.fields(RunChoice)]
     again = [name for name in names if context.params[name] != _default(context, name)]
@@ -235,7 +235,7 @@ def _measured(
     resumed: Run | None,
 ) -> tuple[Results, float]:
     """Return the results, and the seconds that their cases took."""
-    from kernelmark.api.running import Conduct, measure
+    from kernelmark.api.run import Conduct, measure
     from kernelmark.cli.progress import CaseClock, reporter
 
     conduct = Conduct(

@@ -198,8 +198,8 @@ def _compare(
     quiet: bool,
 ) -> int:
     """Run `kmark compare` on two runs of microbenchmarks; a regression does not fail it."""
+    from kernelmark.api.load import is_file
     from kernelmark.api.micro import find_run
-    from kernelmark.api.reading import is_file
     from kernelmark.cli.compare import compare
 
     if len(refs) != 2:
@@ -228,8 +228,8 @@ def _compare(
 
 def _loaded(ref: str, store: str | None) -> Results:
     """Return a run of microbenchmarks from the store or from a file."""
+    from kernelmark.api.load import is_file, read_file
     from kernelmark.api.micro import find_run
-    from kernelmark.api.reading import is_file, read_file
     from kernelmark.api.results import Results
 
     if is_file(ref):
@@ -252,7 +252,7 @@ def opened_for_micro(place: str | None) -> Store:
 
 
 def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
-    from kernelmark.api.reading import read_file
+    from kernelmark.api.load import read_file
     from kernelmark.stores import open_store
 
     if not files:

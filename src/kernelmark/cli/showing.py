@@ -46,7 +46,7 @@ def show(
     quiet: o.Quiet = False,
 ) -> int:
     """Show a stored run, as 'kmark run' printed it."""
-    from kernelmark.api.loading import loaded
+    from kernelmark.api.load import loaded
     from kernelmark.cli.run_output import print_notes, put_results
     from kernelmark.report.detail import detail
 

@@ -29,6 +29,9 @@ from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 from kernelmark.workloads import axes, groups
 
+# The suite of problems that should never change: if their times move, the machine changed. The name
+# is older than the word, and stored.
+CANARIES = "sentinels"
 _FOLDER = Path(__file__).with_name("data")
 _KEYS = ("name", "why", "source", "dtype", "problems")
 
@@ -213,3 +216,14 @@ def _text(document: Mapping[str, Any], key: str, default: str, shown: str) -> st
             Reason("field-expected", where=f"{shown}: {key}", expected="text", found=repr(value))
         )
     return value
+
+
+def canary_keys(name_or_path: str = CANARIES) -> list[str]:
+    """Return the problem keys of a suite of canaries; none for an empty name."""
+    return [problem.key for problem in load(name_or_path).problems] if name_or_path else []
+
+
+def added_canaries(suite: str) -> frozenset[str]:
+    """Return the problem keys of the canaries that were added to the other suites of a run."""
+    names = suite.split(",")
+    return frozenset(canary_keys()) if CANARIES in names and len(names) > 1 else frozenset()

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.api.reading import read_run
-from kernelmark.api.sentinels import SENTINELS, sentinel_keys
+from kernelmark.api.load import read_run
 from kernelmark.compare import rulefile, verdicts
 from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, judged_s, marked, stories
 from kernelmark.compare.match import By
@@ -23,6 +22,7 @@ from kernelmark.core.result import ResultSet, Run
 from kernelmark.report import compare as report
 from kernelmark.report import render
 from kernelmark.report.tables import Table
+from kernelmark.workloads.suites import CANARIES, canary_keys
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -67,19 +67,19 @@ def compare(
     rule: str | Rule = "robust",
     match: By = "case",
     store: Store | None = None,
-    sentinels: str = SENTINELS,
+    canaries: str = CANARIES,
 ) -> Comparison:
     """Compare two runs, and give a verdict for every case they share.
 
     base, head: id, label or pinned name of a run in `store`, a file, or a `ResultSet`.
     rule: a preset (robust, golden-tot, ratio), a TOML file, or a `Rule`.
     match: "case" pairs results of the same case, "problem" the best of each side for a problem.
-    sentinels: suite of the canary problems that reveal a change of the machine.
+    canaries: suite of the canary problems that reveal a change of the machine.
     """
     judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
     sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
     found = compare_sets(
-        sides[0], sides[1], rule=judged_by, by=match, sentinels=sentinel_keys(sentinels)
+        sides[0], sides[1], rule=judged_by, by=match, sentinels=canary_keys(canaries)
     )
     fields = dataclasses.fields(found)
     return Comparison(**{field.name: getattr(found, field.name) for field in fields})
@@ -93,7 +93,7 @@ def history(
     arch: str | None = None,
     min_effect: float = MIN_EFFECT,
     baseline: str | None = None,
-    sentinels: str = SENTINELS,
+    canaries: str = CANARIES,
     suites: Sequence[str] | None = None,
 ) -> History:
     """Return every series over the newest `runs` runs: steps, what changed at each, and alarms.
@@ -116,7 +116,7 @@ def history(
         stories(points, min_effect=min_effect),
         newest,
         min_effect=min_effect,
-        sentinels=sentinels,
+        canaries=canaries,
         audit=audit(store, newest[:_AUDITED]),
         baseline_name=baseline or "",
         baseline={} if baseline is None else _baseline(store, baseline),
@@ -128,14 +128,14 @@ def assembled(
     newest: Sequence[Run],
     *,
     min_effect: float = MIN_EFFECT,
-    sentinels: str = SENTINELS,
+    canaries: str = CANARIES,
     audit: Audit = _NOT_AUDITED,
     baseline_name: str = "",
     baseline: Mapping[str, float] = FrozenDict(),
 ) -> History:
     """Return the history of series: alarms are suppressed where canaries moved, and steps carry
     what changed. `newest` are the runs, newest first."""
-    keys = set(sentinel_keys(sentinels))
+    keys = set(canary_keys(canaries))
     watch = {one.series: one.problem for one in found if one.problem in keys}
     found, moved = hold(found, watch)
     return History(

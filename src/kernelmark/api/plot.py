@@ -149,7 +149,7 @@ def _loaded(
 ) -> tuple[Results, Sequence[Roof]]:
     if isinstance(one, Results):
         return one, ()
-    from kernelmark.api.loading import loaded
+    from kernelmark.api.load import loaded
     from kernelmark.api.roofs import memory_roofs
 
     with loaded(one, store) as (results, target):
@@ -157,7 +157,7 @@ def _loaded(
 
 
 def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
-    from kernelmark.api.comparing import history
+    from kernelmark.api.compare import history
     from kernelmark.report.history import by_worry
     from kernelmark.stores import opened
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, canary_cases, plan
+from kernelmark.api.plan import canary_cases, plan
+from kernelmark.api.selection import Selection
+from kernelmark.backends import BackendRef
 from kernelmark.backends.base import Backend
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.reason import NO_REASON, Reason
@@ -51,7 +53,7 @@ def here(monkeypatch):
 
 def made(**choice):
     chosen = {"suites": ("smoke",), "backends": ("numpy",), "canaries": True, **choice}
-    return plan(Selection(**chosen), Timing())
+    return plan(Selection.parse(**chosen), Timing())
 
 
 def test_a_suite_has_all_three_by_numpy_after_its_own_cases():
@@ -66,7 +68,7 @@ def test_a_suite_has_all_three_by_numpy_after_its_own_cases():
 def test_nothing_that_is_chosen_touches_them():
     found = made(limit=1, filter="conv", dtypes=("f32",), ops=("conv",))
     assert [case.problem.op for case in found.cases] == ["conv", "copy", "copy", "gemm"]
-    configured = made(limit=1, config={"tile": 64})
+    configured = made(limit=1, config=["tile=64"])
     assert [dict(case.config) for case in configured.cases] == [{"tile": 64}, {}, {}, {}]
 
 
@@ -99,23 +101,23 @@ def test_a_device_that_is_not_real_has_none():
 
 def test_on_a_gpu_what_is_not_under_test_comes_first(here):
     here(Known("rtc", "copy"), Known("cublaslt", "gemm"), Known("triton", "gemm"))
-    found = canary_cases(["triton"], GPU, Timing())
+    found = canary_cases([BackendRef("triton")], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "cublaslt"]
 
 
 def test_without_its_vendors_library_the_first_chosen_backend_that_can(here):
     here(Known("rtc", "copy"), Known("cublaslt", "gemm", missing="no library"))
     here(Known("torch", "conv"), Known("triton", "gemm"))
-    found = canary_cases(["torch", "triton"], GPU, Timing())
+    found = canary_cases([BackendRef("torch"), BackendRef("triton")], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "triton"]
     here(Known("torch", "gemm", built_for=("cpu",)))
-    found = canary_cases(["torch", "triton"], GPU, Timing())
+    found = canary_cases([BackendRef("torch"), BackendRef("triton")], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "triton"]
 
 
 def test_a_file_of_the_users_own_is_no_canary(here, tmp_path):
     here(Known("rtc", "copy"), Known("cublaslt", missing="no library"))
-    found = canary_cases([str(tmp_path / "mine.py")], GPU, Timing())
+    found = canary_cases([backends.parse(str(tmp_path / "mine.py"))], GPU, Timing())
     assert [case.problem.op for case in found] == ["copy", "copy"]
 
 

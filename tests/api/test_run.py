@@ -15,7 +15,7 @@ import pytest
 import kernelmark as km
 from kernelmark.api.bench import TIMING
 from kernelmark.api.load import read_file
-from kernelmark.api.plan import axis_words
+from kernelmark.api.selection import format_axes
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
@@ -251,7 +251,7 @@ def test_numpy_numbers_are_numbers():
         "alpha": np.float32(0.5),
         "bias": np.bool_(True),
     }
-    assert axis_words(given) == ("m=3", "n=[1,2]", "alpha=0.5", "bias=yes")
+    assert format_axes(given) == ("m=3", "n=[1,2]", "alpha=0.5", "bias=yes")
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_canaries_are_asked_for_by_either_name(monkeypatch, name):
     for given in ({}, {name: True}):
         with pytest.raises(UsageError):
             km.run(suite="smoke", **given)
-    assert [selection.sentinels for selection in planned] == [False, True]
+    assert [selection.canaries for selection in planned] == [False, True]
 
 
 def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from kernelmark.cli.places import redacted, rerun_words, store_words, without_password
+from kernelmark.cli.followups import redacted, rerun_words, store_words, without_password
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import Run
 from kernelmark.stores import open_store

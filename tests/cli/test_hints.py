@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark import backends
-from kernelmark.cli.hints import command_path
+from kernelmark.cli.errors import command_path
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernelmark.cli import run_output
-from kernelmark.cli.places import started_as
+from kernelmark.cli.followups import started_as
 from kernelmark.cli.run_output import NEXT, print_demo_hints
 
 DEMO = SimpleNamespace(run=SimpleNamespace(id="20260101-000000-abcdef"), timed=[])

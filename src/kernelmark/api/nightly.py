@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.api.judge import Doubt, Judged, Rules, confirm_paired, confirm_repeated, judge
-from kernelmark.api.nightly_file import Measured, Nightly, expanded
-from kernelmark.api.plan import Plan, Selection, plan
+from kernelmark.api.nightly_file import Nightly, RunTable, expanded
+from kernelmark.api.plan import Plan, plan
 from kernelmark.api.roofs import known_roofs, measure_roofs
 from kernelmark.api.run import Conduct, measure
 from kernelmark.compare import fail_on
@@ -40,14 +40,12 @@ from kernelmark.core.private import make_folder
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.roof import Roof
-from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.report.changes import comment, ranked
 from kernelmark.report.history import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
 from kernelmark.stores.ids import new_run_id
-from kernelmark.workloads.suites import CANARIES
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -215,17 +213,17 @@ class _Night:
             moved += moved_roofs(before, after, self._file.canaries.roof_limit)
         return moved
 
-    def _measure(self, table: Measured, device: str, step: str) -> dict[str, str]:
+    def _measure(self, table: RunTable, device: str, step: str) -> dict[str, str]:
         """Measure one [[run]] table on one device, or the rest of it."""
         label = self._file.name
         argv = ("nightly", self._file.path.name, self._state.night, step)
         resumed = self._begun(argv)
         self._tell(f"{step}: {', '.join(table.suites)}")
         try:
-            made = plan(self._selection(table, device), _timing(table))
-            with self._tools.reporter(made) as on_event:
+            cases = plan(table.select(device, self._file.canaries.suite), table.load_timing())
+            with self._tools.reporter(cases) as on_event:
                 results = measure(
-                    made,
+                    cases,
                     conduct=Conduct(label=label, repository=self._file.base.repo),
                     store=self._store,
                     argv=argv,
@@ -244,20 +242,6 @@ class _Night:
         """Return the unfinished run of an interrupted step."""
         found = self._store.runs(limit=_LOOKED_AT, label=self._file.name)
         return next((run for run in found if run.argv == argv), None)
-
-    def _selection(self, table: Measured, device: str) -> Selection:
-        own = self._file.canaries.suite
-        usual = own == CANARIES
-        extra = (own,) if own and not usual and own not in table.suites else ()
-        return Selection(
-            suites=(*table.suites, *extra),
-            backends=table.backends,
-            devices=(device,),
-            dtypes=table.dtypes,
-            filter=table.filter or None,
-            limit=table.limit or None,
-            canaries=usual,
-        )
 
     def _judge(self, runs: Sequence[str], troubles: Sequence[str]) -> dict[str, Any]:
         file = self._file
@@ -397,7 +381,7 @@ def steps_of(file: Nightly) -> list[str]:
     made = [f"set-up: {command}" for command in file.setup.commands]
     made += ["measure the roofs of every device"] if file.canaries.roofs else []
     for number, table in enumerate(file.run, 1):
-        backends = ", ".join(table.backends) or "all backends"
+        backends = ", ".join(table.selected.get("backends", ())) or "all backends"
         made += [
             f"run {number} on {device}: {', '.join(table.suites)} by {backends}, {table.timing}"
             for device in table.devices
@@ -412,11 +396,6 @@ def steps_of(file: Nightly) -> list[str]:
     kept = {"runs": file.keep.runs, "samples": file.keep.samples}
     made += [f"thin {name} older than {days} days" for name, days in kept.items() if days]
     return made
-
-
-def _timing(table: Measured) -> Timing:
-    changes = {"processes": table.processes} if table.processes else {}
-    return Timing.load(table.timing, **changes)
 
 
 def _is_news(judged: Judged) -> bool:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmark import ops
 from kernelmark.api.load import check_name, load_timing
-from kernelmark.api.plan import Plan, Selection, axis_words, plan
+from kernelmark.api.plan import Plan, plan
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
+from kernelmark.api.selection import Selection, format_axes
 from kernelmark.backends._lineage import remember
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.dtype import foreign_dtype
@@ -110,30 +111,29 @@ def run(
             hint="progress=True writes a line for each case; on_event=f gets the events",
         )
     _check_axes(axes, timing)
-    selection = Selection(
-        ops=_words(op, "op"),
-        problems=(problem,) if isinstance(problem, str) else _words(problem, "problem"),
-        suites=_words(suite, "suite"),
-        axes=axis_words(axes),
-        dtypes=_words(dtype, "dtype"),
-        backends=_words(backend, "backend"),
-        devices=_words(device, "device"),
+    selection = Selection.parse(
+        ops=_texts(op, "op"),
+        problems=(problem,) if isinstance(problem, str) else _texts(problem, "problem"),
+        suites=_texts(suite, "suite"),
+        axes=format_axes(axes),
+        dtypes=_texts(dtype, "dtype"),
+        backends=_texts(backend, "backend"),
+        devices=_texts(device, "device"),
         config=_mapping(config or {}),
         filter=filter,
         limit=_whole(limit, "limit"),
         canaries=canaries or sentinels,
     )
-    how = load_timing(timing)
-    made = plan(selection, how)
+    cases = plan(selection, load_timing(timing))
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s, refuse_config=True)
     with opened(store) as target:
         if progress and on_event is None:
             on_event = ProgressLines(_write_line)
-        results = measure(made, conduct=conduct, store=target, on_event=on_event or _report_wait)
+        results = measure(cases, conduct=conduct, store=target, on_event=on_event or _report_wait)
     if results.run.state is RunState.INTERRUPTED:
         kept = "" if target is None else f"; run {results.run.id} is stored so far"
         raise KeyboardInterrupt(
-            f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
+            f"interrupted after {len(results)} of {len(cases.cases)} cases{kept}"
         )
     return results
 
@@ -182,21 +182,22 @@ def suites() -> list[str]:
     return names()
 
 
-def _words(given: object, name: str) -> tuple[str, ...]:
-    if given is None:
+def _texts(argument: object, name: str) -> tuple[str, ...]:
+    """Return the texts of an argument: one, several, or several separated by commas."""
+    if argument is None:
         return ()
-    if isinstance(given, str):
-        return tuple(word.strip() for word in given.split(",") if word.strip())
-    words: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (given,)
+    if isinstance(argument, str):
+        return tuple(text.strip() for text in argument.split(",") if text.strip())
+    texts: tuple[Any, ...] = tuple(argument) if isinstance(argument, Iterable) else (argument,)
     if name == "dtype":
-        words = tuple(foreign_dtype(word) or word for word in words)
-    for word in words:
-        if not isinstance(word, str):
+        texts = tuple(foreign_dtype(text) or text for text in texts)
+    for text in texts:
+        if not isinstance(text, str):
             raise UsageError(
-                Reason("argument-type", name=name, given=repr(word), wanted="text"),
+                Reason("argument-type", name=name, given=repr(text), wanted="text"),
                 hint=f'give text or a list of texts, such as {name}="{_EXAMPLES[name]}"',
             )
-    return words
+    return texts
 
 
 def _mapping(config: Config) -> Config:

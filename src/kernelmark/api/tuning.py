@@ -8,7 +8,7 @@ km.tuning.run("mymodel", devices=["cuda:0"]).metrics
 
 from __future__ import annotations
 
-from kernelmark.api.plan import Selection
+from kernelmark.api.selection import Selection
 from kernelmark.api.tuning_check import check
 from kernelmark.api.tuning_plan import Planned, plan
 from kernelmark.api.tuning_run import Tuned, run

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, own_ops, problems_of, require
+from kernelmark.api.plan import own_ops, problems_of, require
+from kernelmark.api.selection import Selection
 from kernelmark.api.tuning_summary import DEVICES, Place, check_percent, read_workload
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
@@ -76,7 +77,7 @@ def plan(
     force: overwrite plans that were edited by hand.
     """
     backend = backends.canonical(backend)
-    asked = dataclasses.replace(selection or Selection(), backends=(backend,))
+    asked = dataclasses.replace(selection or Selection(), backends=(backends.parse(backend),))
     folder, workload, added = _workload_for(place, asked)
     known = _summary_for(folder, thr)
     info = _target(device, arch, known)
@@ -237,7 +238,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
 
 def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
     if here:
-        require(name, info)
+        require(backends.parse(name), info)
     elif info.kind not in (kinds := backends.find(name).device_kinds):
         raise UsageError(
             Reason("device-unsupported", backend=name, kinds=kinds, kind=info.kind, arch=info.arch)

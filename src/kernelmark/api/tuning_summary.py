@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, require
 from kernelmark.api.plan import plan as plan_cases
+from kernelmark.api.plan import require
 from kernelmark.api.run import Conduct, measure
+from kernelmark.api.selection import Selection
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
@@ -72,11 +73,11 @@ def summarise(
     devices = (device,) if isinstance(device, str) else tuple(device)
     with hinted(DEVICES):
         infos = targets.expand(devices)
-    name = backends.canonical(backend or _reference(infos[0]))
-    require(name, infos[0])
+    reference = backends.parse(backend or _reference(infos[0]))
+    require(reference, infos[0])
     basis = Basis(
-        backend=name,
-        version=backends.find(name).version(),
+        backend=reference.name,
+        version=reference.load().version(),
         model=infos[0].model,
         arch=infos[0].arch,
         timing=timing,
@@ -90,7 +91,7 @@ def summarise(
     if todo:
         check_writable(folder.summary)
         selection = Selection(
-            problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
+            problems=tuple(problem.key for problem in todo), backends=(reference,), devices=devices
         )
         label = f"tune {folder.path.name}".replace(".", "-")  # a suffix would name a file
         results = measure(

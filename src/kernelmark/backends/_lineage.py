@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,36 @@ def identify(paths: Iterable[Path]) -> list[OwnKernel]:
             OwnKernel(name=name, path=here, digest=digest, before=before.get("digest", ""))
         )
     return found
+
+
+def check_names(kernels: Mapping[str, OwnKernel]) -> None:
+    """Refuse two kernel files with the same name in history; the keys are their paths."""
+    first: dict[str, str] = {}
+    for file, kernel in kernels.items():
+        if (other := first.setdefault(kernel.name, file)) != file:
+            raise UsageError(
+                Reason("kernel-name-twice", file=file, other=other, name=kernel.name),
+                hint="declare another name in one of them",
+            )
+
+
+def change_notes(kernels: Iterable[OwnKernel]) -> list[str]:
+    """Return notes on kernel files whose content changed since they were last measured, or whose
+    name got a suffix because another file has the same name."""
+    notes = []
+    for kernel in kernels:
+        if kernel.changed:
+            notes.append(
+                f"{kernel.path} has changed since it was last measured as {kernel.name} "
+                f"(content {kernel.before[:8]} → {kernel.digest[:8]})"
+            )
+        elif kernel.marked and not kernel.before:
+            notes.append(
+                f"{kernel.path}: its results are stored as the series {kernel.name}, because those "
+                f'of another file are {kernel.name.partition("@")[0]}; name = "..." in the file '
+                "chooses another name"
+            )
+    return notes
 
 
 def remember(kernels: Iterable[OwnKernel]) -> None:

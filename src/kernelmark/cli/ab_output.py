@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.ending import INTERRUPTED, NOTHING
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
+from kernelmark.core.exit_codes import INTERRUPTED, NOTHING
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 

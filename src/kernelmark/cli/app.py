@@ -16,25 +16,25 @@ from kernelmark.cli import (
     ab,
     bisect,
     compare,
-    deleting,
+    delete,
     doctor,
     gate,
     history,
     iree,
     lint_configs,
     listing,
-    measuring,
     micro,
     nightly,
     plot,
     report,
     roofs,
+    run,
     serve,
     showing,
     transfer,
     tune,
 )
-from kernelmark.cli.ending import Interrupted
+from kernelmark.cli.errors import Interrupted
 from kernelmark.cli.options import expand_options
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
@@ -42,7 +42,7 @@ from kernelmark.core.reason import Reason
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
     "list": listing.list_things,
-    "run": measuring.run,
+    "run": run.run,
     "show": showing.show,
     "plot": plot.plot,
     "report": report.report,
@@ -56,7 +56,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "lint-configs": lint_configs.lint_configs,
     "export": transfer.export,
     "import": transfer.import_results,
-    "delete": deleting.delete,
+    "delete": delete.delete,
     "micro": micro.micro,
     "roofs": roofs.roofs,
     "serve": serve.serve,

@@ -14,9 +14,10 @@ import typer
 from kernelmark.cli import ab as a
 from kernelmark.cli import gate as g
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import NOTHING
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.exit_codes import NOTHING
+from kernelmark.core.flags import below_one
 from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ Confidence = Annotated[
     o.option(
         "--confidence P",
         a.COMPARISON,
-        callback=o.below_one,
+        check=below_one,
         help="Stop when a candidate is the culprit with this probability.",
     ),
 ]

@@ -13,10 +13,10 @@ import typer
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.ending import REGRESSION
+from kernelmark.cli.followups import extended, kept_by, store_words
 from kernelmark.cli.output import put, put_tables, say
-from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.exit_codes import REGRESSION
 from kernelmark.core.patterns import found_in
 from kernelmark.core.reason import Reason
 
@@ -309,13 +309,13 @@ def chosen(
 ) -> list[Story]:
     """Return the selected series."""
     from kernelmark.api.plan import own_kernels
-    from kernelmark.backends import canonical
+    from kernelmark.backends import canonical, is_file, parse
 
     keys = [story.problem for story in found.stories]
     wanted = found_in(regex or "", keys, hint="it is what --filter was given")
     # Stored names of kernel files may predate the canonical form.
     named = {canonical(name) for name in backends}
-    here = [name for name in backends if Path(name).is_file()]
+    here = [parse(name) for name in backends if is_file(name) and Path(name).is_file()]
     named |= {kernel.name for kernel in own_kernels(here).values()}
     shown = []
     for story, fits in zip(found.stories, wanted, strict=True):

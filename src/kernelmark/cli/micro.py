@@ -15,9 +15,9 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
+from kernelmark.cli.followups import kept_by
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import check_writable, flush, put_table, say
-from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 
@@ -315,7 +315,7 @@ def _measure(
     """Measure, printing results as they arrive. Return the run and where it is stored; `place` None
     stores nothing."""
     from kernelmark.api import micro as api
-    from kernelmark.cli.places import redacted
+    from kernelmark.cli.followups import redacted
     from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import counted, duration_text
     from kernelmark.report.tables import status_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from kernelmark.cli import options as o
+from kernelmark.cli.followups import extended, rerun_words, store_words
 from kernelmark.cli.output import put, put_tables
-from kernelmark.cli.places import extended, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +11,8 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_check, tune_confirm, tune_run, tune_show
 from kernelmark.cli import tune_options as t
-from kernelmark.cli.ending import NOTHING, SOME_FAILED
 from kernelmark.cli.output import put_table, say
+from kernelmark.core.exit_codes import NOTHING, SOME_FAILED
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -92,14 +91,6 @@ PlanThreshold = Annotated[
         "--thr PERCENT",
         o.SELECTION,
         help=f"Plan only problems with {_THR} Default: those selected in summary.csv.",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    o.option(
-        "--limit N",
-        o.SELECTION,
-        help="Keep the N most expensive problems; with -s, -o or -p, a stratified sample of N.",
     ),
 ]
 StrategyName = Annotated[
@@ -217,11 +208,9 @@ def _style(cost: Cost) -> str:
     return "" if cost.selected and cost.total_s else "dim"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanProblems(o.ProblemOptions):
-    """Options that select the problems to plan; --limit keeps the most expensive of a log."""
-
-    limit: Limit = None
+# --limit keeps the most expensive problems of a log.
+_LIMIT = "Keep the N most expensive problems; with -s, -o or -p, a stratified sample of N."
+PlanProblems = Annotated[o.Selection, o.selection_options(limit=_LIMIT)]
 
 
 def plan(
@@ -231,7 +220,7 @@ def plan(
     reference: ToBeat = None,
     device: OneDevice = None,
     arch: Arch = None,
-    chosen: PlanProblems,
+    selection: PlanProblems,
     thr: PlanThreshold = None,
     strategy: StrategyName = "kmark",
     evaluations: Evaluations = 100,
@@ -262,7 +251,7 @@ def plan(
         device=device,
         arch=arch,
         thr=thr,
-        selection=chosen.select(),
+        selection=selection,
         strategy=strategy,
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),

@@ -9,8 +9,8 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
-from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import put_table, say
+from kernelmark.core.exit_codes import SOME_FAILED
 
 if TYPE_CHECKING:
     from kernelmark.tune.search.check import Check

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import REGRESSION, SOME_FAILED
 from kernelmark.cli.output import put_table, say
 from kernelmark.cli.tune_apply import Folder, load_winners
+from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 
 As = Annotated[
     str,

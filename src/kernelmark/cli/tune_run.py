@@ -11,9 +11,9 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
-from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError
+from kernelmark.core.exit_codes import INTERRUPTED, SOME_FAILED
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:

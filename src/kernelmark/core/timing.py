@@ -13,6 +13,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
+from kernelmark.core.flags import flag, fraction, not_negative, positive
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import plain_number
 
@@ -23,8 +24,8 @@ class Cache(StrEnum):
     """State of the caches at each launch."""
 
     COLD = "cold"  # rotate argument sets that together exceed the last-level cache
-    FLUSH = "flush"  # evict the last-level cache before each launch
     HOT = "hot"  # use the same argument set for every launch
+    FLUSH = "flush"  # evict the last-level cache before each launch
 
 
 class Timer(StrEnum):
@@ -79,21 +80,74 @@ class Timing:
     - `seed`: seed of the inputs, and of the sample that a limit takes.
     """
 
-    cache: Cache = Cache.COLD
-    timer: Timer = Timer.AUTO
-    strain: Strain = Strain.NONE
-    duty: Duty = Duty.SUSTAINED
-    threads: int = 0
+    cache: Cache = flag(
+        Cache.COLD,
+        "--cache",
+        "Set the cache state before each launch. Default: cold, or that of --timing FILE.",
+    )
+    timer: Timer = flag(
+        Timer.AUTO,
+        "--timer",
+        "Select the timing method.",
+        hidden=True,
+    )
+    strain: Strain = flag(
+        Strain.NONE,
+        "--strain",
+        "Run background load between launches, to imitate a full model. Default: none.",
+    )
+    duty: Duty = flag(
+        Duty.SUSTAINED,
+        "--duty",
+        "Launch back to back, or with idle gaps between samples.",
+        hidden=True,
+    )
+    threads: int = flag(
+        0,
+        "--threads N",
+        "Use N CPU threads. Default: every usable core.",
+        check=not_negative,
+    )
 
-    processes: int = 1
+    processes: int = flag(
+        1,
+        "--processes N",
+        "Measure each case in N fresh processes.",
+        check=positive,
+        hidden=True,
+    )
     allocations: int = 3
-    max_allocations: int = 20
-    min_samples: int = 5
+    max_allocations: int = flag(
+        20,
+        "--max-blocks N",
+        "Limit the blocks (fresh allocations) of a case in each process.",
+        hidden=True,
+    )
+    min_samples: int = flag(5, "--samples N", "Samples in a block.", hidden=True)
     min_sample_s: float = 0.0005
-    target_rel_ci: float = 0.01
-    max_s: float = 2.0
-    warmup_s: float = 0.5
-    seed: int = 1
+    target_rel_ci: float = flag(
+        0.01,
+        "--target-ci FRACTION",
+        "Stop when the half-width of the 95 % confidence interval is below this fraction of the "
+        "median: 0.02 is 2 %. Default: that of --timing.",
+        check=fraction,
+    )
+    max_s: float = flag(
+        2.0,
+        "--max-s S",
+        "Limit the timed seconds of a case in each process. Default: that of --timing.",
+        check=positive,
+    )
+    warmup_s: float = flag(
+        0.5,
+        "--warmup-s S",
+        "Limit the warm-up seconds of a case in each process.",
+        check=not_negative,
+        hidden=True,
+    )
+    seed: int = flag(
+        1, "--seed N", "Seed the random inputs and the sample of --limit.", check=not_negative
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

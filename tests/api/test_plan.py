@@ -76,12 +76,6 @@ def test_a_config_whose_names_no_case_knows_is_refused(kernel, space):
     assert len(made(backends=(mine,), config=["block=3"]).cases) == 1
 
 
-def test_a_config_that_a_file_without_a_space_does_not_read_is_refused(kernel):
-    with pytest.raises(UsageError) as refused:
-        made(backends=(kernel(""),), config=["blok=3"])
-    assert refused.value.message.root.code == "config-unknown-name"
-
-
 UNKNOWN = (
     "def space(problem):\n    return 1 / 0",
     "def prepare(problem, config, sets):\n    return make(**config)\n",

@@ -291,13 +291,10 @@ class _Runs:
 _SHARED = 1.2
 
 
-_START = "start/ab-without-loading"
-
-
 class Rounds:
     """A model of a comparison's duration. A round consists of starting and loading both sides,
-    learned in seconds, and of its pairs, learned as a factor over the plain model of their cases.
-    Both are independent of what other commands learn."""
+    learned in seconds, and of its pairs, learned as a factor over the model of their cases. Both
+    are independent of what other commands learn."""
 
     def __init__(
         self,
@@ -311,60 +308,48 @@ class Rounds:
         self.done = 0
         self.budget = budget or Budget()
         self._clock = clock
-        self._machine = Forecast.of_machine(info)
+        machine = Forecast.of_machine(info)
+        self._means = machine.means
         cases = [case for pair in plan.pairs for case in pair.cases]
-        loaded = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
-        self._load_s = max(map(self._machine.load_s, loaded))
-        model = Forecast(info, self._machine.means.best_rates())
+        sides = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
+        self._load_s = max(map(machine.load_s, sides))
+        model = Forecast(info, self._means.best_rates())
         self._pair_s = sum(map(model.seconds, cases)) / max(1, self.pairs)
-        self._first_factor = sum(map(self._machine.seconds, cases)) / max(
-            1e-9, self._pair_s * self.pairs
-        )
-        place, names = info.model or info.kind, "+".join(sorted(set.union(*loaded)))
-        self.command = f"ab/{names}"  # key of the learned start-up time
-        self._around = f"{place}/{names}/round", f"{place}/slower-side"
-        self._factor = f"{place}/{names}/pair", f"{place}/pair"
-        self._compiled_s = compile_ahead_s(self._machine, cases, plan.jobs) if plan.jobs else 0.0
+        backends = "+".join(sorted(set.union(*sides)))
+        self._start = f"start/ab/{backends}"
+        self._around = f"{info.model or info.kind}/{backends}/round"
+        self._factor = f"{info.model or info.kind}/{backends}/pair"
+        self._compiled_s = compile_ahead_s(machine, cases, plan.jobs) if plan.jobs else 0.0
         self._begun = self._paired = clock()
         self._first_s = 0.0  # seconds of the current round up to the end of its first pair
 
     @property
     def round_s(self) -> float:
         """Expected seconds of a round of the undecided pairs."""
-        return self._around_s + self.pairs * self._pair_s * self._pair_factor
+        around_s = self._means.get(self._around)
+        around_s = self._load_s * _SHARED if around_s is None else around_s
+        return around_s + self.pairs * self._expected_pair_s
 
     @property
-    def _around_s(self) -> float:
-        means = self._machine.means
-        known = means.get(self._around[0])
-        if known is not None:
-            return known
-        share = means.get(self._around[1])
-        return self._load_s * (_SHARED if share is None else share)
-
-    @property
-    def _pair_factor(self) -> float:
-        known = self._machine.means.get(*self._factor)
-        return self._first_factor if known is None else known
+    def _expected_pair_s(self) -> float:
+        factor = self._means.get(self._factor)
+        return self._pair_s * (1.0 if factor is None else factor)
 
     def learn_start(self, seconds: float) -> None:
         """Learn the seconds that the command took outside its rounds."""
-        self._machine.means.learn(f"start/{self.command}", seconds)
-        self._machine.means.learn(_START, max(0.0, seconds - self._load_s))
+        self._means.learn(self._start, seconds)
 
     @property
     def start_s(self) -> float | None:
         """Expected seconds before the first round; None before the first such command."""
-        return self._machine.means.get(f"start/{self.command}")
+        return self._means.get(self._start)
 
     @property
     def whole_s(self) -> tuple[float, float]:
         """Expected seconds of the command up to its first look, and up to its last."""
         start = self.start_s
-        if start is None:
-            # Capturing the environments loads both sides.
-            rest = self._machine.means.get(_START)
-            start = self._load_s + (self._machine.start_s() if rest is None else rest)
+        # Capturing the environments loads both sides.
+        start = self._load_s if start is None else start
         start += self._compiled_s
         first, last = self.looks.rounds[0], self.looks.last
         return start + first * self.round_s, start + last * self.round_s
@@ -402,17 +387,13 @@ class Rounds:
             self._learn(event.total, now - self._paired)
             self.done, self._begun = event.round, now
 
-    def _learn(self, pairs: int, others_s: float) -> None:
-        """Learn from a round whose pairs, except for the first, took `others_s`."""
-        means = self._machine.means
-        pair_s = self._pair_s * self._pair_factor
-        if pairs > 1:
-            pair_s = others_s / (pairs - 1)
-            for name in self._factor:
-                means.learn(name, pair_s / self._pair_s)
-        around_s = max(0.0, self._first_s - pair_s)
-        means.learn(self._around[0], around_s)
-        means.learn(self._around[1], around_s / max(1e-9, self._load_s))
+    def _learn(self, pairs: int, after_first_s: float) -> None:
+        """Learn from a round whose pairs, except for the first, took `after_first_s`."""
+        pair_s = self._expected_pair_s
+        if pairs > 1 or pair_s > self._first_s:
+            pair_s = after_first_s / (pairs - 1) if pairs > 1 else self._first_s
+            self._means.learn(self._factor, pair_s / self._pair_s)
+        self._means.learn(self._around, max(0.0, self._first_s - pair_s))
 
     def save(self) -> None:
-        self._machine.means.save()
+        self._means.save()

@@ -143,27 +143,25 @@ class Results(Sequence[Result]):
         from kernelmark.core import codec
 
         whole = dataclasses.replace(self.result_set, roofs=self.roofs)
-        return _kept(codec.dumps(whole) + "\n", path)
+        return _save(codec.dumps(whole) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """Return `records` as CSV. Also write it to `path` if given."""
         from kernelmark.core.files import csv_text
         from kernelmark.report import render
 
-        return _kept(csv_text(self.records(), render.columns(self.rows)), path)
+        return _save(csv_text(self.records(), render.columns(self.rows)), path)
 
     def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
         """Return the tables and warnings as Markdown. Also write it to `path` if given."""
-        from kernelmark.report import render, tables
+        from kernelmark.report import render
 
-        failures = [failure.sentence for failure in tables.failures(self.rows)]
-        warnings = [format_reason(reason, style) for reason in tables.warnings(self.rows)]
-        mark = tables.mark_text(self.rows)
+        failures, mark, warnings = self._remarks(style)
         lines = [f"- {markdown_cell(text)}\n" for text in failures]
         lines += [f"\n{mark}:\n\n"] if mark else []
         lines += [f"- {markdown_cell(text)}\n" for text in warnings]
         whole = "\n".join(map(render.markdown, self.all_tables))
-        return _kept("".join((whole, *(["\n"] if failures else []), *lines)), path)
+        return _save("".join((whole, *(["\n"] if failures else []), *lines)), path)
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
@@ -181,17 +179,25 @@ class Results(Sequence[Result]):
         return iter(self._results)
 
     def __str__(self) -> str:
-        from kernelmark.report import render, tables
+        from kernelmark.report import render
         from kernelmark.report.answer import answer
 
-        reasons = tables.warnings(self.rows)
+        failures, mark, warnings = self._remarks(PYTHON)
+        lines = [*failures, *([f"{mark}:"] if mark else [])]
+        lines += [f"warning: {warning}" for warning in warnings]
+        lines += [f"hint: {hint}"] if (hint := self._timing_hint()) else []
+        lines += [f"note: {note}" for note in self.notes]
         answers = "".join(f"{sentence}\n" for sentence in answer(self.timed))
-        lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
-        lines += [f"{mark}:\n"] if (mark := tables.mark_text(self.rows)) else []
-        lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
-        lines += [f"hint: {hint}\n"] if (hint := self._timing_hint()) else []
-        lines += [f"note: {note}\n" for note in self.notes]
-        return answers + "\n".join(map(render.printed, self.all_tables)) + "".join(lines)
+        shown = "\n".join(map(render.printed, self.all_tables))
+        return answers + shown + "".join(f"{line}\n" for line in lines)
+
+    def _remarks(self, style: Style) -> tuple[list[str], str, list[str]]:
+        """Return the sentences on failures, a heading of the warnings, and the warnings."""
+        from kernelmark.report import tables
+
+        failures = [failure.sentence for failure in tables.failures(self.rows)]
+        warnings = [format_reason(reason, style) for reason in tables.warnings(self.rows)]
+        return failures, tables.mark_text(self.rows), warnings
 
     def _timing_hint(self) -> str:
         """Return how to give more time than the first result with a warning that names settings
@@ -212,15 +218,13 @@ class Results(Sequence[Result]):
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        from kernelmark.report import render, tables
+        from kernelmark.report import render
         from kernelmark.report.answer import answer
 
-        answers = render.html_list(answer(self.timed))
-        found = [failure.sentence for failure in tables.failures(self.rows)]
-        found += filter(None, [tables.mark_text(self.rows)])
-        found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        failures, mark, warnings = self._remarks(PYTHON)
+        remarks = [*failures, *filter(None, [mark]), *warnings]
         shown = "".join(map(render.html_table, self.all_tables))
-        return answers + shown + render.html_list(found)
+        return render.html_list(answer(self.timed)) + shown + render.html_list(remarks)
 
 
 def _canaries(run: Run) -> frozenset[str]:
@@ -231,7 +235,7 @@ def _canaries(run: Run) -> frozenset[str]:
     return added_canaries(run.suite)
 
 
-def _kept(text: str, path: str | Path | None) -> str:
+def _save(text: str, path: str | Path | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text

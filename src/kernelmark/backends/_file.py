@@ -227,10 +227,7 @@ class FileBackend(Backend):
         return FileKernel(info, launch)
 
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
-        if config and not self._check_against_space(problem, config, info):
-            names = rules.read_names(self._module.prepare)
-            if names is not None:
-                self._refuse_unread(config, names)
+        self._check_against_space(problem, config, info)
 
     def _refuse_unread(self, config: Config, read: tuple[str, ...]) -> None:
         """Raise Unsupported for config names that the file, which has no space, does not read."""

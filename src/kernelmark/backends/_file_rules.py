@@ -3,9 +3,7 @@ the file and not as a later failure of kernelmark."""
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,8 +13,6 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.space import Space
 
 PREPARE = ("problem", "config", "sets")
-# Names that can access a function's variables without naming them.
-_REFLECTION = frozenset({"locals", "vars", "eval", "exec", "inspect", "sys"})
 
 
 def known_ops(path: str, given: Any) -> tuple[str, ...]:
@@ -66,43 +62,6 @@ def known_space(path: str, values: Any) -> Space:
             hint='for example: space = {"rows": [64, 128, 256]}',
         )
     return Space(parameters={name: tuple(choices) for name, choices in values.items()})
-
-
-def read_names(prepare: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names that `prepare` reads from its config, found in its source: `config["rows"]`,
-    `config.get("rows")`, `"rows" in config`. None if it uses the config in another way, or if its
-    source cannot be read."""
-    try:
-        (function,) = ast.parse(textwrap.dedent(inspect.getsource(prepare))).body
-    except (OSError, TypeError, ValueError, SyntaxError):
-        return None
-    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
-        return None
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    at = PREPARE.index("config")
-    if len(arguments) <= at:
-        return None
-    config, uses, names = arguments[at].arg, 0, []
-    for node in ast.walk(function):
-        match node:
-            case ast.Name(id=name):
-                if name in _REFLECTION:
-                    return None
-                uses += name == config
-            case (
-                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(key)))
-                | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=name), attr="get" | "pop"),
-                    args=[ast.Constant(value=str(key)), *_],
-                )
-                | ast.Compare(
-                    left=ast.Constant(value=str(key)),
-                    ops=[ast.In() | ast.NotIn()],
-                    comparators=[ast.Name(id=name)],
-                )
-            ) if name == config:
-                names.append(key)
-    return tuple(dict.fromkeys(names)) if uses == len(names) else None
 
 
 def check_function(path: str, name: str, function: Any, words: tuple[str, ...]) -> None:

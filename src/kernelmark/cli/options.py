@@ -226,7 +226,7 @@ class DeclaredOptions:
             declared = flags(self.kind)[name]
             help = self.helps.get(name, declared.help)
             kind, shown = _declared(declared, self.panel, help)
-            parameters[declared.parameter] = _parameter(declared.parameter, Annotated[kind, shown])  # type: ignore[valid-type]
+            parameters[declared.parameter] = _parameter(declared.parameter, Annotated[kind, shown])
         return parameters
 
     def of(self, params: Mapping[str, Any]) -> Any:

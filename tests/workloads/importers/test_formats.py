@@ -548,12 +548,12 @@ def test_files_that_were_shortened_are_still_known(name, head):
     assert known == [name]
 
 
-def test_every_importer_has_its_files_name():
-    for name in importers.names():
-        importer = importers.named(name)
-        assert importer.name == name
-        assert importer.summary
-        assert not importer.recognizes("x.json", b'{"kernelmark":"results"')
+@pytest.mark.parametrize("name", importers.names())
+def test_every_importer_has_its_files_name(name):
+    importer = importers.named(name)
+    assert importer.name == name
+    assert importer.summary
+    assert not importer.recognizes("x.json", b'{"kernelmark":"results"')
 
 
 texts = st.text(max_size=12)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,6 @@ TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # again goes to blocks with other allocations. A long kernel gets the seconds that a few samples in
 # each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
-_LONGEST = 60  # characters of a wrong argument in its message
 _MIN_CALLS = 40  # calls that must fit into the timed seconds on a GPU
 _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
@@ -103,8 +102,8 @@ def bench(
             _wrong_type("fn", fn, "a function"),
             hint="km.bench(f, x, y, ref=reference): the function comes first",
         )
-    called = name or _name(fn)
-    return compare_kernels({called: fn}, inputs=inputs, ref=ref, **options)
+    name = name or getattr(fn, "__name__", "") or type(fn).__name__
+    return compare_kernels({name: fn}, inputs=inputs, ref=ref, **options)
 
 
 def compare_kernels(
@@ -202,19 +201,15 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
     """Raise UsageError, with a hint, for arguments of a wrong type."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
-        wanted = "a dict of functions by name, with at least one"
         raise UsageError(
-            Reason("argument-type", name="kernels", given=_shown(kernels), wanted=wanted),
-            hint=_as_dict(kernels) or example,
+            _wrong_type("kernels", kernels, "a dict of functions by name, with at least one"),
+            hint=example,
         )
-    for called, fn in kernels.items():
-        if not isinstance(called, str):
-            raise UsageError(_wrong_type("a name in kernels", called, "text"), hint=example)
+    for name, fn in kernels.items():
+        if not isinstance(name, str):
+            raise UsageError(_wrong_type("a name in kernels", name, "text"), hint=example)
         if not callable(fn):
-            raise UsageError(
-                _wrong_type(f"kernel {called!r}", fn, "a function"),
-                hint=example,
-            )
+            raise UsageError(_wrong_type(f"kernel {name!r}", fn, "a function"), hint=example)
     if not isinstance(inputs, list | tuple):
         raise UsageError(_wrong_type("inputs", inputs, "a list of arguments"), hint=example)
     if ref is not None and not callable(ref):
@@ -222,29 +217,6 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
             _wrong_type("ref", ref, "a function"),
             hint="ref=lambda x: ...: it gets the same inputs in float64",
         )
-
-
-def _name(fn: object) -> str:
-    return getattr(fn, "__name__", "") or type(fn).__name__
-
-
-def _is_functions(kernels: object) -> TypeGuard[Sequence[Function]]:
-    return isinstance(kernels, list | tuple) and bool(kernels) and all(map(callable, kernels))
-
-
-def _shown(kernels: object) -> str:
-    """Return the text of `kernels`, at most _LONGEST characters; functions by their names."""
-    names = f"[{', '.join(map(_name, kernels))}]" if _is_functions(kernels) else repr(kernels)
-    return names if len(names) <= _LONGEST else f"{names[: _LONGEST - 1]}…"
-
-
-def _as_dict(kernels: object) -> str:
-    """Return the call with a dict in place of a list of named functions; "" for anything else."""
-    names = [*map(_name, kernels)] if _is_functions(kernels) else []
-    if not names or not all(map(str.isidentifier, names)):
-        return ""
-    pairs = ", ".join(f'"{name}": {name}' for name in names)
-    return f"write: km.compare_kernels({{{pairs}}}, inputs=[...])"
 
 
 def _wrong_type(name: str, given: object, wanted: str) -> Reason:

@@ -101,17 +101,17 @@ def _judged(row: Row) -> bool:
 
 def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
     """Return the rows that make a comparison fail."""
-    wanted = limits or FailOn()
+    counting = limits or FailOn()
     pairs = zip(report.rows, report.verdicts(), strict=True)
-    return [row for row, verdict in pairs if verdict in wanted]
+    return [row for row, verdict in pairs if verdict in counting]
 
 
 def captured(plan: AbPlan) -> Environments:
     """Return the environments of base and head, each captured by a worker of that side."""
 
-    def of(place: int) -> Environment:
-        backends = dict.fromkeys(pair.cases[place].backend for pair in plan.pairs)
-        return environment_of(plan.sides[place], plan.device, list(backends))
+    def of(side: int) -> Environment:
+        backends = dict.fromkeys(pair.cases[side].backend for pair in plan.pairs)
+        return environment_of(plan.sides[side], plan.device, list(backends))
 
     return of(0), of(1)
 
@@ -170,9 +170,9 @@ def _measured(
         budget=budget,
     )
     try:
-        for place in (0, 1) if plan.jobs else ():
-            cases = [pair.cases[place] for pair in plan.pairs]
-            compile_ahead(plan.sides[place], cases, plan.device, plan.jobs)
+        for side in (0, 1) if plan.jobs else ():
+            cases = [pair.cases[side] for pair in plan.pairs]
+            compile_ahead(plan.sides[side], cases, plan.device, plan.jobs)
         with interruptible() as guard, contextlib.closing(experiment.events()) as events:
             for event in _check_configs(events, plan.names):
                 with guard.finishing():
@@ -205,9 +205,9 @@ def _check_configs(events: Iterator[Event], names: tuple[str, str]) -> Iterator[
 
 
 def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
-    for place, name in enumerate(names):
-        if rows and all(place in _refusals(row) for row in rows):
-            cause = (rows[0].base, rows[0].head)[place].error
+    for side, name in enumerate(names):
+        if rows and all(side in _refusals(row) for row in rows):
+            cause = (rows[0].base, rows[0].head)[side].error
             raise UsageError(
                 Reason("config-refused", side=name, cause=cause),
                 hint="look at the names given by --config; nothing was compared",
@@ -217,7 +217,9 @@ def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
 def _refusals(row: Row) -> list[int]:
     """Return the sides (0: base, 1: head) that refused an unknown name in their config."""
     results = (row.base, row.head)
-    return [i for i, one in enumerate(results) if one.error.root.code == "config-unknown-name"]
+    return [
+        i for i, result in enumerate(results) if result.error.root.code == "config-unknown-name"
+    ]
 
 
 class _Runs:

@@ -78,11 +78,11 @@ def compare(
     """
     judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
     sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
-    found = compare_sets(
+    compared = compare_sets(
         sides[0], sides[1], rule=judged_by, by=match, sentinels=canary_keys(canaries)
     )
-    fields = dataclasses.fields(found)
-    return Comparison(**{field.name: getattr(found, field.name) for field in fields})
+    fields = dataclasses.fields(compared)
+    return Comparison(**{field.name: getattr(compared, field.name) for field in fields})
 
 
 def history(
@@ -124,7 +124,7 @@ def history(
 
 
 def assembled(
-    found: Sequence[Story],
+    histories: Sequence[Story],
     newest: Sequence[Run],
     *,
     min_effect: float = MIN_EFFECT,
@@ -136,17 +136,19 @@ def assembled(
     """Return the history of series: alarms are suppressed where canaries moved, and steps carry
     what changed. `newest` are the runs, newest first."""
     keys = set(canary_keys(canaries))
-    watch = {one.series: one.problem for one in found if one.problem in keys}
-    found, moved = hold(found, watch)
+    watch = {story.series: story.problem for story in histories if story.problem in keys}
+    histories, moved = hold(histories, watch)
     return History(
-        stories=tuple(found),
+        stories=tuple(histories),
         runs=tuple(reversed(newest)),
-        changes=_changes(found, {run.id: run for run in newest}),
+        changes=_changes(histories, {run.id: run for run in newest}),
         moved=tuple(moved),
-        marked=marked(found, watch, min_effect=min_effect),
+        marked=marked(histories, watch, min_effect=min_effect),
         watched=not keys
         or newest[0].suite == MICRO_SUITE
-        or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
+        or any(
+            story.series in watch and story.newest.run_id == newest[0].id for story in histories
+        ),
         audit=audit,
         baseline_name=baseline_name,
         baseline=baseline,
@@ -182,9 +184,9 @@ def series_runs(
 ) -> list[Run]:
     """Return the newest runs that are not excluded, newest first. The sides of a paired comparison
     confirm or refute a point of a series; they are points themselves only if selected by label."""
-    found = store.runs(limit=4 * count, label=label, suites=suites)
+    stored = store.runs(limit=4 * count, label=label, suites=suites)
     sides = label is not None
-    kept = [r for r in found if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]
+    kept = [r for r in stored if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]
     return kept[:count]
 
 
@@ -198,23 +200,23 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
         earlier = store.result_set(run.id)
         if later is not None:
             try:
-                found = compare_sets(earlier, later, rule=rule).audit
+                counts = compare_sets(earlier, later, rule=rule).audit
             except NothingToDo:
-                found = _NOT_AUDITED
-            compared += found.compared
-            alarms += found.alarms
+                counts = _NOT_AUDITED
+            compared += counts.compared
+            alarms += counts.alarms
         later = earlier
     return Audit(compared=compared, alarms=alarms)
 
 
 def _changes(
-    found: Sequence[Story], runs: dict[str, Run]
+    histories: Sequence[Story], runs: dict[str, Run]
 ) -> dict[tuple[str, str], tuple[tuple[str, str, str], ...]]:
-    places = {(step.before_id, step.run_id) for story in found for step in story.steps}
-    places |= {story.change for story in found if story.alarm}
+    pairs = {(step.before_id, step.run_id) for story in histories for step in story.steps}
+    pairs |= {story.change for story in histories if story.alarm}
     return {
         (before, after): tuple(difference(runs[before].environment, runs[after].environment))
-        for before, after in places
+        for before, after in pairs
         if before in runs and after in runs
     }
 

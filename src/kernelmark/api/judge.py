@@ -98,7 +98,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
     tonight = {key_of(result): result for result in results}
     if not tonight:
         raise NothingToDo(Reason("night-without-results"), hint="see the messages of the runs")
-    known = history(
+    past = history(
         store,
         runs=rules.nights * len(run_ids),
         label=rules.label,
@@ -107,21 +107,23 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
     )
     canaries = set(canary_keys(rules.canaries))
     doubted = {doubt.key: doubt for doubt in _against_baseline(store, run_ids, rules)}
-    doubted |= {one.key: one for one in _doubts(known, tonight, run_ids, rules)}
-    doubts = [one for one in doubted.values() if one.result.case.problem.key not in canaries]
+    doubted |= {suspect.key: suspect for suspect in _doubts(past, tonight, run_ids, rules)}
+    doubts = [
+        suspect for suspect in doubted.values() if suspect.result.case.problem.key not in canaries
+    ]
     confirmed = confirm(doubts) if doubts else {}
-    stories = {story.series: story for story in known.stories}
-    moved = {story.newest.run_id for story in known.stories if story.held and not rules.paired}
+    stories = {story.series: story for story in past.stories}
+    moved = {story.newest.run_id for story in past.stories if story.held and not rules.paired}
     changes = []
     for key, result in tonight.items():
         if result.case.problem.key not in canaries:
-            one = stories.get(result.series)
-            change = confirmed.get(key) or _unconfirmed(result, doubted.get(key), one)
-            changes.append(_suppress(change, one, moved))
+            suspect = stories.get(result.series)
+            change = confirmed.get(key) or _unconfirmed(result, doubted.get(key), suspect)
+            changes.append(_suppress(change, suspect, moved))
     failed = sum(result.status.failed for result in tonight.values())
     return Judged(
         changes=tuple(changes),
-        notes=tuple(_notes(known, doubts, confirmed, tonight)),
+        notes=tuple(_notes(past, doubts, confirmed, tonight)),
         code=_code(changes, failed, rules.limits),
         doubts=len(doubts),
         failed=failed,
@@ -134,23 +136,23 @@ def key_of(result: Result) -> Key:
 
 
 def _doubts(
-    known: History, tonight: Mapping[Key, Result], run_ids: Sequence[str], rules: Rules
+    past: History, tonight: Mapping[Key, Result], run_ids: Sequence[str], rules: Rules
 ) -> list[Doubt]:
-    found = suspects(known, run_ids, least=rules.least, held=rules.paired)
+    suspected = suspects(past, run_ids, least=rules.least, held=rules.paired)
     by_series: dict[str, list[Result]] = {}
     for result in tonight.values():
         by_series.setdefault(result.series, []).append(result)
     return [
         Doubt(
             result=result,
-            status=one.status,
-            level_s=one.level_s,
-            before=one.before,
-            story=one.story,
+            status=suspect.status,
+            level_s=suspect.level_s,
+            before=suspect.before,
+            story=suspect.story,
         )
-        for one in found
-        for result in by_series.get(one.story.series, ())
-        if (one.status is VerdictStatus.BROKEN) == (result.status is not Status.OK)
+        for suspect in suspected
+        for result in by_series.get(suspect.story.series, ())
+        if (suspect.status is VerdictStatus.BROKEN) == (result.status is not Status.OK)
     ]
 
 
@@ -160,16 +162,16 @@ def _against_baseline(store: Store, run_ids: Sequence[str], rules: Rules) -> lis
     if not rules.baseline:
         return []
     base = store.run(rules.baseline)
-    found = []
+    doubts = []
     for run_id in run_ids:
         try:
             compared = compare(base.id, run_id, store=store, canaries=rules.canaries)
         except NothingToDo:  # another device or suite
             continue
         for row in compared.rows:
-            wanted = row.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
-            if wanted and row.pair.head is not None and not (row.held and not rules.paired):
-                found.append(
+            is_worse = row.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
+            if is_worse and row.pair.head is not None and not (row.held and not rules.paired):
+                doubts.append(
                     Doubt(
                         result=row.pair.head,
                         status=row.status,
@@ -177,7 +179,7 @@ def _against_baseline(store: Store, run_ids: Sequence[str], rules: Rules) -> lis
                         before=base.id,
                     )
                 )
-    return found
+    return doubts
 
 
 def change_of(
@@ -240,13 +242,13 @@ def _verdict(change: Change) -> Verdict:
 
 
 def _notes(
-    known: History,
+    past: History,
     doubts: Sequence[Doubt],
     confirmed: Mapping[Key, Change],
     tonight: Mapping[Key, Result],
 ) -> list[str]:
-    notes = [f"a canary moved: {moved_text(one)}" for one in known.moved]
-    if not known.watched:
+    notes = [f"a canary moved: {moved_text(item)}" for item in past.moved]
+    if not past.watched:
         notes.append("no canary was measured: a change of the machine looks like one of the code")
     if doubts:
         real = sum(
@@ -257,11 +259,11 @@ def _notes(
         notes.append(
             f"{counted(len(doubts), 'suspect')} of the first stage measured again: {real} confirmed"
         )
-    failed = Counter(one.status.value for one in tonight.values() if one.status.failed)
+    failed = Counter(item.status.value for item in tonight.values() if item.status.failed)
     notes += [f"{counted(count, 'case')} {status}" for status, count in failed.items()]
-    if known.audit.compared:
+    if past.audit.compared:
         notes.append(
-            f"same binary in successive runs: {known.audit.alarms} of {known.audit.compared} rows "
+            f"same binary in successive runs: {past.audit.alarms} of {past.audit.compared} rows "
             "called changed, each a false alarm or the machine"
         )
     return notes
@@ -269,8 +271,8 @@ def _notes(
 
 def compared_change(store: Store, base: str, head: str, series: str) -> Change | None:
     """Return the row of a series in the comparison of two runs."""
-    found = compare(base, head, store=store, canaries="")
-    pairs = zip(found.rows, of_comparison(found), strict=True)
+    compared = compare(base, head, store=store, canaries="")
+    pairs = zip(compared.rows, of_comparison(compared), strict=True)
     return next((change for row, change in pairs if row.pair.shown.series == series), None)
 
 
@@ -282,7 +284,7 @@ def confirm_paired(
     doubts: Sequence[Doubt], file: Nightly, store: Store, tell: Tell
 ) -> dict[Key, Change]:
     """Compare the suspects of each device with the base in paired rounds."""
-    found: dict[Key, Change] = {}
+    changes: dict[Key, Change] = {}
     budget = Budget(seconds=file.judge.budget_s)
     groups: dict[tuple[str, str], list[Doubt]] = {}
     for doubt in doubts:
@@ -302,10 +304,10 @@ def confirm_paired(
                     label=f"{file.name}-confirm",
                     budget_s=budget.left_s,
                 )
-                found |= paired_changes(mine, plan, argv, store)
+                changes |= paired_changes(mine, plan, argv, store)
         except KernelmarkError as error:  # a base that does not build gives no verdict
             tell(f"note: suspects on {device} are not confirmed: {error.message}")
-    return found
+    return changes
 
 
 def paired_changes(
@@ -320,14 +322,14 @@ def paired_changes(
     """Compare the suspects on one device in paired rounds, and return their changes. `opener`
     replaces the workers of this machine, and then needs `environments`."""
     cases = {doubt.key: _round(doubt.result.case) for doubt in doubts}
-    made = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
+    pairs_plan = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
     report = compare_sides(
-        made, environments or captured(made), store=store, argv=argv, opener=opener
+        pairs_plan, environments or captured(pairs_plan), store=store, argv=argv, opener=opener
     )
     if report.base.state is RunState.INTERRUPTED:
         raise KeyboardInterrupt
-    found = zip(report.rows, of_pairs(report.rows, argv), strict=True)
-    changes = {kernel_key(row.pair.base): change for row, change in found}
+    changed_rows = zip(report.rows, of_pairs(report.rows, argv), strict=True)
+    changes = {kernel_key(row.pair.base): change for row, change in changed_rows}
     return {k: changes[kernel_key(c)] for k, c in cases.items() if kernel_key(c) in changes}
 
 
@@ -360,9 +362,11 @@ def _sides(
     if not base.repo:
         side = parse_side(f"base={base.python}" if base.python else "base")
         side = dataclasses.replace(side, variables=base.set)
-        words = ["ab", "--env", f"base={side.python}", "--env", "head"]
-        words += [w for name, value in base.set.items() for w in ("--set", f"base:{name}={value}")]
-        yield (side, Side(name="head")), (*words, *_device_words(doubt.result))
+        command = ["ab", "--env", f"base={side.python}", "--env", "head"]
+        command += [
+            w for name, value in base.set.items() for w in ("--set", f"base:{name}={value}")
+        ]
+        yield (side, Side(name="head")), (*command, *_device_words(doubt.result))
         return
     recipe = Recipe(
         build=base.build, python=base.python, variables=base.set, timeout_s=base.build_timeout_s
@@ -373,11 +377,11 @@ def _sides(
         if not commit or commit == head:
             raise KernelmarkError(Reason("no-earlier-commit", run=before, commit=commit))
         sides = checkouts.side("base", commit), checkouts.side("head", head)
-        words = ["gate", "--base", commit[:12], "--head", head[:12], "--repo", base.repo]
-        words += ["--build", base.build] if base.build else []
-        words += ["--python", base.python] if base.python else []
-        words += [w for name, value in base.set.items() for w in ("--set", f"{name}={value}")]
-        yield sides, (*words, *_device_words(doubt.result))
+        command = ["gate", "--base", commit[:12], "--head", head[:12], "--repo", base.repo]
+        command += ["--build", base.build] if base.build else []
+        command += ["--python", base.python] if base.python else []
+        command += [w for name, value in base.set.items() for w in ("--set", f"{name}={value}")]
+        yield sides, (*command, *_device_words(doubt.result))
 
 
 def confirm_repeated(
@@ -385,12 +389,12 @@ def confirm_repeated(
 ) -> dict[Key, Change]:
     """Measure the suspects again in fresh processes, and apply the strict screen. This excludes
     effects of a single process, not a change of the machine, which canaries reveal."""
-    found: dict[Key, Change] = {}
+    changes: dict[Key, Change] = {}
     devices: dict[str, list[Doubt]] = {}
-    for one in doubts:
-        devices.setdefault(one.result.device, []).append(one)
+    for doubt in doubts:
+        devices.setdefault(doubt.result.device, []).append(doubt)
     for device, mine in devices.items():
-        cases = tuple(_repeated(one.result.case, file.judge.repeats) for one in mine)
+        cases = tuple(_repeated(doubt.result.case, file.judge.repeats) for doubt in mine)
         plan = Plan(cases=cases, devices=(find(device)[1],), suite="")
         results = measure(
             plan,
@@ -401,13 +405,13 @@ def confirm_repeated(
         if results.run.state is RunState.INTERRUPTED:
             raise KeyboardInterrupt
         again = {key_of(result): result for result in results}
-        for one in mine:
-            if one.key in again:
-                found[one.key] = verdict_again(one, again[one.key], file.judge.min_effect)
-                if one.story is None:  # flagged and judged by the baseline alone
-                    row = compared_change(store, one.before, results.run.id, one.result.series)
-                    found |= {one.key: row} if row is not None else {}
-    return found
+        for doubt in mine:
+            if doubt.key in again:
+                changes[doubt.key] = verdict_again(doubt, again[doubt.key], file.judge.min_effect)
+                if doubt.story is None:  # flagged and judged by the baseline alone
+                    row = compared_change(store, doubt.before, results.run.id, doubt.result.series)
+                    changes |= {doubt.key: row} if row is not None else {}
+    return changes
 
 
 def verdict_again(doubt: Doubt, again: Result, min_effect: float) -> Change:

@@ -87,7 +87,7 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
     return store.result_set(store.run(ref).id)
 
 
-def _ours(data: bytes, place: str) -> ResultSet:
+def _ours(data: bytes, name: str) -> ResultSet:
     from kernelmark.core import codec
     from kernelmark.core.micro import is_old, read_old
     from kernelmark.core.plausible import check_results
@@ -97,15 +97,15 @@ def _ours(data: bytes, place: str) -> ResultSet:
         document = codec.parse(data)
         ours = isinstance(document, dict) and "kernelmark" in document
         if document == []:
-            raise NothingToDo(Reason("file-without-results", file=place))
+            raise NothingToDo(Reason("file-without-results", file=name))
         old = is_old(document)
-        found = read_old(document) if old else codec.from_document(document, ResultSet)
-        check_id("run", check_results(found).run.id)
+        results = read_old(document) if old else codec.from_document(document, ResultSet)
+        check_id("run", check_results(results).run.id)
     except (CodecError, UsageError) as error:
-        reason = Reason("in-file", file=place, cause=error.message)
+        reason = Reason("in-file", file=name, cause=error.message)
         hint = error.hint or (Reason("document-changed") if ours else None)
         raise CodecError(reason, hint=hint) from None
-    return found
+    return results
 
 
 def load_timing(timing: str | Timing) -> Timing:

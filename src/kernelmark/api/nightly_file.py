@@ -169,25 +169,25 @@ class Nightly:
 
 def load(path: str | os.PathLike[str]) -> Nightly:
     """Load and check a nightly file."""
-    place = Path(path).expanduser().absolute()
+    resolved = Path(path).expanduser().absolute()
     document = load_toml(
-        place,
+        resolved,
         missing="examples/nightly/nightly.toml is one to begin with",
         hint="see docs/nightly.md",
         shown=str(path),
     )
-    found = dataclasses.replace(_read(document, Nightly, str(path)), path=place)
-    return _checked(found, str(path))
+    nightly = dataclasses.replace(_read(document, Nightly, str(path)), path=resolved)
+    return _checked(nightly, str(path))
 
 
 def expanded(text: str) -> str:
     """Return the environment variable that `$NAME` refers to; other texts unchanged."""
-    found = _VARIABLE.match(text)
-    if found is None:
+    match = _VARIABLE.match(text)
+    if match is None:
         return text
-    value = os.environ.get(found[1], "")
+    value = os.environ.get(match[1], "")
     if not value:
-        raise UsageError(Reason("variable-unset", name=found[1]), hint="nightly.toml names it")
+        raise UsageError(Reason("variable-unset", name=match[1]), hint="nightly.toml names it")
     return value
 
 
@@ -221,9 +221,9 @@ def _checked(nightly: Nightly, file: str) -> Nightly:
         if value <= 0:
             raise UsageError(Reason("value-not-positive", file=file, key=name, given=value))
     for name in ("samples", "runs"):
-        if (kept := getattr(nightly.keep, name)) < 0:
+        if (days := getattr(nightly.keep, name)) < 0:
             raise UsageError(
-                Reason("value-not-whole", file=file, key=f"keep.{name}", given=kept, least=0)
+                Reason("value-not-whole", file=file, key=f"keep.{name}", given=days, least=0)
             )
     if nightly.base.build and not nightly.base.repo:
         raise UsageError(

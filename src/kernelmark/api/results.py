@@ -91,13 +91,13 @@ class Results(Sequence[Result]):
 
     def best(self) -> list[Result]:
         """Return the fastest correct result of each problem."""
-        found: dict[str, tuple[float, Result]] = {}
+        best: dict[str, tuple[float, Result]] = {}
         for row in self.rows:
             key, measured = row.result.case.problem.key, row.result.measurement
             if row.ranks and measured is not None:
                 now = measured.median_s, row.result
-                found[key] = min(found.get(key, now), now, key=lambda pair: pair[0])
-        return [result for _, result in found.values()]
+                best[key] = min(best.get(key, now), now, key=lambda pair: pair[0])
+        return [result for _, result in best.values()]
 
     def ok(self) -> list[Result]:
         """Return the results whose status is `ok`."""
@@ -206,10 +206,13 @@ class Results(Sequence[Result]):
             warnings = result.measurement.warnings if result.measurement else ()
             if any(map(names_settings, warnings)):
                 timing = result.case.timing
-                name = next((name for name, one in PRESETS.items() if one == timing), "default")
+                name = next(
+                    (name for name, preset_timing in PRESETS.items() if preset_timing == timing),
+                    "default",
+                )
                 preset = "" if name == "default" else f'.preset("{name}", '
-                made = f"km.Timing{preset or '('}max_s={2 * timing.max_s:g})"
-                return f"fields of Timing are given as timing={made}"
+                call = f"km.Timing{preset or '('}max_s={2 * timing.max_s:g})"
+                return f"fields of Timing are given as timing={call}"
         return ""
 
     def __repr__(self) -> str:

@@ -258,8 +258,8 @@ def measure(
     try:
         here = environment(names, plan.backends, repository=conduct.repository)
         cpus = [info.name for info in plan.devices if info.kind == "cpu"]
-        for name, (given, used) in overridden_variables(cpus).items():
-            text = f"{name}={given} is overruled: workers have {used}; --threads sets their number"
+        for name, (value, used) in overridden_variables(cpus).items():
+            text = f"{name}={value} is overruled: workers have {used}; --threads sets their number"
             notify(Note(text=text))
         roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: notify(Note(text=text)))
     except KeyboardInterrupt:
@@ -317,16 +317,16 @@ _MOST_RUNS = 1000  # the latest ones are kept
 def remember_folder(run_id: str) -> None:
     """Store the working folder of a run. A failure to write is ignored: it only matters if the run
     is resumed from another folder."""
-    known = {**_load(), run_id: str(Path.cwd())}
+    folders = {**_load(), run_id: str(Path.cwd())}
     with contextlib.suppress(OSError):
         private_folder(_place().parent)
-        write_whole(_place(), json.dumps(dict(list(known.items())[-_MOST_RUNS:])).encode())
+        write_whole(_place(), json.dumps(dict(list(folders.items())[-_MOST_RUNS:])).encode())
 
 
 def folder_of(run_id: str) -> Path | None:
     """Return the folder that a run was started in; None if it is not in the cache."""
-    found = _load().get(run_id)
-    return None if found is None else Path(found)
+    folder = _load().get(run_id)
+    return None if folder is None else Path(folder)
 
 
 def _place() -> Path:
@@ -335,9 +335,9 @@ def _place() -> Path:
 
 def _load() -> dict[str, str]:
     try:
-        found = json.loads(_place().read_bytes())
+        folders = json.loads(_place().read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(folders, dict):
         return {}
-    return {name: folder for name, folder in found.items() if isinstance(folder, str)}
+    return {name: folder for name, folder in folders.items() if isinstance(folder, str)}

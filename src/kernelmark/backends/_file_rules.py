@@ -15,13 +15,13 @@ from kernelmark.core.space import Space
 PREPARE = ("problem", "config", "sets")
 
 
-def known_ops(path: str, given: Any) -> tuple[str, ...]:
+def known_ops(path: str, value: Any) -> tuple[str, ...]:
     """Return the ops that a file computes. Refuse an unknown op: every problem would be
     `unsupported`."""
-    names = (given,) if isinstance(given, str) else given
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UsageError(
-            Reason("file-op-name", file=path, given=repr(given)), hint='write: op = "gemm"'
+            Reason("file-op-name", file=path, given=repr(value)), hint='write: op = "gemm"'
         )
     for name in names:
         try:
@@ -32,21 +32,21 @@ def known_ops(path: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def known_kinds(path: str, given: Any) -> tuple[str, ...]:
+def known_kinds(path: str, value: Any) -> tuple[str, ...]:
     """Return the device kinds that a file runs on; all if it declares none."""
-    known = devices.registry.names()
-    if given is None:
-        return tuple(known)
-    names = (given,) if isinstance(given, str) else given
+    kinds = devices.registry.names()
+    if value is None:
+        return tuple(kinds)
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not names:
         raise UsageError(
-            Reason("file-devices", file=path, given=repr(given)), hint='write: devices = ("cpu",)'
+            Reason("file-devices", file=path, given=repr(value)), hint='write: devices = ("cpu",)'
         )
     for name in names:
-        if name not in known:
+        if name not in kinds:
             raise UsageError(
                 Reason("file-devices", file=path, given=repr(name)),
-                hint=f"known: {', '.join(known)}",
+                hint=f"known: {', '.join(kinds)}",
             )
     return tuple(names)
 
@@ -64,11 +64,11 @@ def known_space(path: str, values: Any) -> Space:
     return Space(parameters={name: tuple(choices) for name, choices in values.items()})
 
 
-def check_function(path: str, name: str, function: Any, words: tuple[str, ...]) -> None:
+def check_function(path: str, name: str, function: Any, parameters: tuple[str, ...]) -> None:
     """Raise an error if a function cannot be called with the arguments `words`."""
-    wrong = misfit(path, name, function, words)
+    wrong = misfit(path, name, function, parameters)
     if wrong is not None:
-        raise UsageError(wrong, hint=f"write: def {name}({', '.join(words)})")
+        raise UsageError(wrong, hint=f"write: def {name}({', '.join(parameters)})")
 
 
 def check_launch(file: str, launch: Any) -> None:
@@ -93,7 +93,7 @@ def not_function(file: str, name: str, value: Any) -> Reason:
     return Reason("file-not-function", file=file, name=name, type=type(value).__name__)
 
 
-def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reason | None:
+def misfit(file: str, name: str, function: Any, parameters: tuple[str, ...]) -> Reason | None:
     """Return why `function` cannot be called with the arguments `words`, or None."""
     if not callable(function):
         return not_function(file, name, function)
@@ -102,14 +102,14 @@ def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reaso
         return None
     more = dict.fromkeys(handles(function)) if name == "prepare" else {}
     try:
-        form.bind(*words, **more)
+        form.bind(*parameters, **more)
     except TypeError:
         return Reason(
             "file-signature",
             file=file,
             name=name,
             parameters=tuple(form.parameters),
-            arguments=words,
+            arguments=parameters,
         )
     return None
 

@@ -50,21 +50,23 @@ class OwnKernel:
 
 def identify(paths: Iterable[Path]) -> list[OwnKernel]:
     """Return the kernels of these files, in order. Nothing is recorded yet."""
-    known = _load()
-    found: list[OwnKernel] = []
+    recorded = _load()
+    kernels: list[OwnKernel] = []
     for path in (path.resolve() for path in paths):
         try:
             content = path.read_bytes()
         except OSError as error:
             raise UsageError(file_unreadable(path, error)) from None
         here, digest = str(path), hashlib.sha256(content).hexdigest()[:16]
-        name = _declared(path, content.decode(errors="replace")) or _undeclared(path, digest, known)
-        before = known.get(name, {})
-        known = {**known, name: {"path": here, "digest": digest}}
-        found.append(
+        name = _declared(path, content.decode(errors="replace")) or _undeclared(
+            path, digest, recorded
+        )
+        before = recorded.get(name, {})
+        recorded = {**recorded, name: {"path": here, "digest": digest}}
+        kernels.append(
             OwnKernel(name=name, path=here, digest=digest, before=before.get("digest", ""))
         )
-    return found
+    return kernels
 
 
 def check_names(kernels: Mapping[str, OwnKernel]) -> None:
@@ -100,14 +102,14 @@ def change_notes(kernels: Iterable[OwnKernel]) -> list[str]:
 def remember(kernels: Iterable[OwnKernel]) -> None:
     """Record the kernels that are about to be measured. If the record cannot be written, names are
     still derived from the files."""
-    known = _load()
+    recorded = _load()
     for kernel in kernels:
-        known.pop(kernel.name, None)
-        known[kernel.name] = {"path": kernel.path, "digest": kernel.digest}
+        recorded.pop(kernel.name, None)
+        recorded[kernel.name] = {"path": kernel.path, "digest": kernel.digest}
     with contextlib.suppress(OSError):
-        place = _place()
-        private_folder(place.parent)
-        write_whole(place, json.dumps(dict(list(known.items())[-_MOST_FILES:])).encode())
+        file = _place()
+        private_folder(file.parent)
+        write_whole(file, json.dumps(dict(list(recorded.items())[-_MOST_FILES:])).encode())
 
 
 def place_of(name: str) -> str:
@@ -120,15 +122,15 @@ def place_of(name: str) -> str:
     return name
 
 
-def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> str:
-    mine = [name for name, one in known.items() if one["path"] == str(path)]
-    copies = [name for name, one in known.items() if one["digest"] == digest]
+def _undeclared(path: Path, digest: str, recorded: dict[str, dict[str, str]]) -> str:
+    mine = [name for name, entry in recorded.items() if entry["path"] == str(path)]
+    copies = [name for name, entry in recorded.items() if entry["digest"] == digest]
     # The form in which stores have always written a file in the working directory.
     plain = f"./{path.name}"
     own = [name for name in (*mine, *copies) if name.partition("@")[0] == plain]
     if own:
         return own[0]
-    taken = known.get(plain)
+    taken = recorded.get(plain)
     if taken is None or not Path(taken["path"]).exists():  # it was moved, and changed since
         return plain
     return f"{plain}@{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
@@ -141,11 +143,11 @@ def _declared(path: Path, text: str) -> str:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # reported on loading
             for node in ast.parse(text).body:
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                    targets = [one.id for one in node.targets if isinstance(one, ast.Name)]
+                    targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
                     name = node.value.value if "name" in targets else name
-    elif (found := _DESCRIPTION.search(text)) is not None:
+    elif (comment := _DESCRIPTION.search(text)) is not None:
         with contextlib.suppress(ValueError):
-            name = parse_toml(found[1]).get("name", "")
+            name = parse_toml(comment[1]).get("name", "")
     if name and not (isinstance(name, str) and _NAME.match(name)):
         cause = Reason("name-illegal", name=name, what="kernel")
         raise UsageError(
@@ -161,10 +163,10 @@ def _place() -> Path:
 
 def _load() -> dict[str, dict[str, str]]:
     try:
-        found = json.loads(_place().read_bytes())
+        entries = json.loads(_place().read_bytes())
         return {
-            str(name): {"path": str(one["path"]), "digest": str(one["digest"])}
-            for name, one in found.items()
+            str(name): {"path": str(entry["path"]), "digest": str(entry["digest"])}
+            for name, entry in entries.items()
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}

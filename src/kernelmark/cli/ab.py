@@ -151,8 +151,8 @@ def ab(
 
     if not stored.quiet:
         say(expected(plan))
-        if others := describe_others(find(plan.device)[1]):
-            say(f"note: {plan.device} is in use by {others}: times may be disturbed")
+        if users := describe_others(find(plan.device)[1]):
+            say(f"note: {plan.device} is in use by {users}: times may be disturbed")
     refuse_short(plan)
     environments = captured(plan)
     changes = difference(*environments)

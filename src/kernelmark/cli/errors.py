@@ -4,7 +4,6 @@ parser are reworded."""
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,10 +26,6 @@ _WRONG = {
     "greater_than_equal": "{input} must be at least {ge}",
     "less_than_equal": "{input} must be at most {le}",
 }
-# The unit of an option by its metavar.
-_TIME_OPTIONS = {"S": "seconds", "SECONDS": "seconds", "M": "minutes"}
-_SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_TIME = re.compile(rf"(\d+\.?\d*|\.\d+) ?({'|'.join(_SECONDS)})")
 # Least similarity of a word to the choice that is suggested; difflib's 0.6 suggests logs for bogus.
 _CLOSE = 0.7
 
@@ -39,7 +34,7 @@ class Interrupted(Exception):
     """Ctrl-C in a command, with a sentence about what was kept."""
 
 
-def report(error: BaseException, words: Sequence[str] = (), *, debug: bool = False) -> int:
+def report(error: BaseException, argv: Sequence[str] = (), *, debug: bool = False) -> int:
     """Print an error as a sentence and a hint; return its exit code."""
     if debug and not isinstance(error, SystemExit) and not _unread(error):
         say("".join(traceback.format_exception(error)).rstrip())
@@ -47,7 +42,7 @@ def report(error: BaseException, words: Sequence[str] = (), *, debug: bool = Fal
         silenced(sys.stdout)
         return 0
     if isinstance(error, KernelmarkError):
-        style, hint = _style(words), error.hint or _general_hint(error, words)
+        style, hint = _style(argv), error.hint or _general_hint(error, argv)
         complain(format_reason(error.message, style), hint and format_reason(hint, style))
         return error.exit_code
     if isinstance(error, SystemExit):
@@ -58,7 +53,7 @@ def report(error: BaseException, words: Sequence[str] = (), *, debug: bool = Fal
         complain(str(error) or "interrupted", None)
         return INTERRUPTED
     if hasattr(error, "format_message"):  # any usage error of the parser, regardless of its class
-        return _report_misuse(error, words)
+        return _report_misuse(error, argv)
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
         complain(f"{file}{error.strerror or error}", "--debug shows where it happened")
@@ -82,13 +77,13 @@ def _unread(error: BaseException) -> bool:
     )
 
 
-def _report_misuse(error: Any, words: Sequence[str]) -> int:
+def _report_misuse(error: Any, argv: Sequence[str]) -> int:
     """Print a usage error of the parser; return the exit code."""
     if (wrong := _wrong_value(error.__cause__)) is not None:
         error.message = wrong
     message = str(error.format_message()).strip()
     context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", None) or command_path(words)
+    path = getattr(context, "command_path", None) or command_path(argv)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
     # The parser ends its first line by "Choose from:" if choices follow.
     first = lines[0].removesuffix("Choose from:").rstrip(" .")
@@ -97,54 +92,42 @@ def _report_misuse(error: Any, words: Sequence[str]) -> int:
     rest = (
         f"{choices}{' '.join(lines[1:])}; "
         if lines[1:]
-        else _time_hint(error) or _close_match(error, words) or _option_hint(words)
+        else _close_match(error, argv) or _option_hint(argv)
     )
     complain(sentence, f"{rest}see '{path} --help'")
     return 2
 
 
-def _time_hint(error: Any) -> str:
-    """Return `give seconds: --budget 90; ` for a time with a unit, such as 1.5m, else ""."""
-    parameter: Any = getattr(error, "param", None)
-    unit = _TIME_OPTIONS.get(getattr(parameter, "metavar", None) or "")
-    errors = getattr(error.__cause__, "errors", None)
-    found = _TIME.fullmatch(str(errors()[0]["input"])) if unit and errors else None
-    if unit is None or found is None:
-        return ""
-    value = float(found[1]) * _SECONDS[found[2]] / _SECONDS[unit[0]]
-    return f"give {unit}: {parameter.opts[-1]} {value:g}; "
-
-
-def _close_match(error: Any, words: Sequence[str]) -> str:
+def _close_match(error: Any, argv: Sequence[str]) -> str:
     """Return `did you mean ops? ` for a word close to a valid choice, else ""."""
     choices = [str(choice) for choice in _choices(getattr(error, "param", None))]
-    for word in words:
-        value = word.rpartition("=")[2]
+    for argument in argv:
+        value = argument.rpartition("=")[2]
         close = difflib.get_close_matches(value, choices, n=1, cutoff=_CLOSE)
         if value not in choices and close:
             return f"did you mean {close[0]}? "
     return ""
 
 
-def _option_hint(words: Sequence[str]) -> str:
+def _option_hint(argv: Sequence[str]) -> str:
     """Return `write: -o gemm; ` for a word of `kmark run` or `kmark ab` that needs an option, and
     the commands for excluding and deleting runs."""
-    command, word = next(iter(words), ""), next(iter(words[1:]), "")
-    if command not in ("run", "ab") or not word or word.startswith("-"):
+    command, argument = next(iter(argv), ""), next(iter(argv[1:]), "")
+    if command not in ("run", "ab") or not argument or argument.startswith("-"):
         return ""
-    if word in ("exclude", "delete"):
+    if argument in ("exclude", "delete"):
         return "'kmark history --exclude RUN' ignores a run, 'kmark delete RUN' removes it; "
     from kernelmark import backends, ops
     from kernelmark.workloads import suites
 
-    for option, known in (
+    for option, names in (
         ("-o", ops.registry),
         ("-s", suites.names()),
         ("-b", backends.registry),
     ):
-        if word in known:
-            return f"write: {option} {word}; "
-    return f"write: -b {word}; " if backends.is_file(word) else ""
+        if argument in names:
+            return f"write: {option} {argument}; "
+    return f"write: -b {argument}; " if backends.is_file(argument) else ""
 
 
 def _choices(parameter: Any) -> Sequence[Any]:
@@ -161,9 +144,9 @@ def _wrong_value(cause: BaseException | None) -> str | None:
     if errors is None:
         return None
     first = errors()[0]
-    known, context = _WRONG.get(first["type"]), first.get("ctx", {})
-    if known is not None:
-        return known.format(input=first["input"], **context)
+    template, context = _WRONG.get(first["type"]), first.get("ctx", {})
+    if template is not None:
+        return template.format(input=first["input"], **context)
     return str(context.get("error", first["msg"]))  # the raised exception, if any
 
 
@@ -184,35 +167,37 @@ _ABOUT = {
 }
 
 
-def _general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
+def _general_hint(error: KernelmarkError, argv: Sequence[str]) -> str | None:
     """Return the hint for an error of the command line `words`."""
     if isinstance(error, ProblemError):
         return "'kmark list ops -o OP' explains the parameters of an op"
     if not isinstance(error, UsageError):
         return None
-    return _ABOUT.get(error.about, f"see '{command_path(words)} --help'")
+    return _ABOUT.get(error.about, f"see '{command_path(argv)} --help'")
 
 
-def _style(words: Sequence[str]) -> Style:
+def _style(argv: Sequence[str]) -> Style:
     """Return the style of sentences for a command: with its options and its store."""
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--store"), None)
+    at = next(
+        (i for i, argument in enumerate(argv) if argument.partition("=")[0] == "--store"), None
+    )
     if at is None:
         return OPTIONS
-    _, equals, value = words[at].partition("=")
-    place = value if equals else next(iter(words[at + 1 :]), "")
-    return replace(OPTIONS, store=extended("", store_words(place)))
+    _, equals, value = argv[at].partition("=")
+    store = value if equals else next(iter(argv[at + 1 :]), "")
+    return replace(OPTIONS, store=extended("", store_words(store)))
 
 
-def command_path(words: Sequence[str]) -> str:
+def command_path(argv: Sequence[str]) -> str:
     """Return `kmark run` or `kmark tune plan`: the part of `words` that names a command."""
     from kernelmark.cli.app import command
 
     path, group = ["kmark"], command()
-    for word in words:
-        if word.startswith("-"):
+    for argument in argv:
+        if argument.startswith("-"):
             continue
-        group = getattr(group, "commands", {}).get(word)
+        group = getattr(group, "commands", {}).get(argument)
         if group is None:
             break
-        path.append(word)
+        path.append(argument)
     return " ".join(path)

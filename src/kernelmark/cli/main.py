@@ -63,28 +63,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _run(words: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     """Run a command line and return its exit code."""
     flags: set[str] = set()
     try:
-        words, flags = prepared(words)
+        argv, flags = prepared(argv)
         _open_streams()
         from kernelmark.cli.app import command
         from kernelmark.cli.folders import notes
         from kernelmark.cli.followups import redacted
         from kernelmark.cli.output import flush, say, show_all_columns
 
-        _plain_help(words)
+        _plain_help(argv)
         show_all_columns("--wide" in flags)
-        for text in notes(words):
+        for text in notes(argv):
             say(f"note: {text}")
-        code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
+        code = command()(argv, prog_name="kmark", standalone_mode=False, obj=redacted(argv))
         flush()
         return code if isinstance(code, int) else 0
     except BaseException as error:
         from kernelmark.cli.errors import report
 
-        return report(error, words, debug="--debug" in flags)
+        return report(error, argv, debug="--debug" in flags)
 
 
 def _end_importing(number: int, frame: FrameType | None) -> None:
@@ -107,10 +107,10 @@ def _end_at_once(code: int) -> None:
         os._exit(code)
 
 
-def _plain_help(words: Sequence[str]) -> None:
+def _plain_help(argv: Sequence[str]) -> None:
     """Simplify help: no `<bool>` after flags, which take no value, no types of arguments, which
     their help describes; with NO_COLOR no bold and no dim either."""
-    if "--help" not in words and "-h" not in words:
+    if "--help" not in argv and "-h" not in argv:
         return
     from typer import rich_utils
     from typer.core import TyperArgument, TyperOption
@@ -142,14 +142,14 @@ def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
     `kmark` or `kmark tune` alone gets `--help`. A bare `--resume` gets its value here, because the
     parser has no optional values.
     """
-    words: list[str] = []
+    kept: list[str] = []
     flags: set[str] = set()
-    for i, word in enumerate(argv):
-        if word in _ANYWHERE:
-            flags.add(word)
-        elif word == "--resume" and (i + 1 == len(argv) or argv[i + 1].startswith("-")):
-            words.append("--resume=latest")
+    for i, argument in enumerate(argv):
+        if argument in _ANYWHERE:
+            flags.add(argument)
+        elif argument == "--resume" and (i + 1 == len(argv) or argv[i + 1].startswith("-")):
+            kept.append("--resume=latest")
         else:
-            words.append(word)
-    alone = not words or (len(words) == 1 and words[0] in _GROUPS)
-    return [*words, "--help"] if alone else words, flags
+            kept.append(argument)
+    alone = not kept or (len(kept) == 1 and kept[0] in _GROUPS)
+    return [*kept, "--help"] if alone else kept, flags

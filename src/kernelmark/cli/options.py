@@ -43,7 +43,7 @@ def option(
 ) -> Any:
     """Return an option from its usage text: `"-f --figure FILE"`. Hidden options set fields that
     `--timing FILE.toml` also has."""
-    names = [word for word in usage.split() if word.startswith("-")]
+    names = [part for part in usage.split() if part.startswith("-")]
     return typer.Option(
         *names,
         help=help,
@@ -263,7 +263,7 @@ def _group(hint: Any) -> Group | None:
     """Return the group of options that a type hint stands for, if it does."""
     if isinstance(hint, type) and issubclass(hint, Options):
         return hint
-    return next((one for one in get_args(hint) if isinstance(one, DeclaredOptions)), None)
+    return next((part for part in get_args(hint) if isinstance(part, DeclaredOptions)), None)
 
 
 def _value(name: str, hint: Any, params: Mapping[str, Any]) -> Any:
@@ -296,7 +296,9 @@ def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(**{name: _value(name, hints[name], params) for name in own})
 
     expanded.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
-    expanded.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+    expanded.__annotations__ = {
+        name: parameter.annotation for name, parameter in parameters.items()
+    }
     return expanded
 
 
@@ -382,14 +384,14 @@ class Outputs(Options):
     md: Md = None
 
     def __post_init__(self) -> None:
-        asked = {name: getattr(self, name[2:]) for name in self.given}
-        on_stdout = tuple(name for name, place in asked.items() if place == "-")
+        files = {name: getattr(self, name[2:]) for name in self.given}
+        on_stdout = tuple(name for name, file in files.items() if file == "-")
         if len(on_stdout) > 1:
             raise UsageError(
                 Reason("stdout-shared", options=on_stdout), hint="give the others a file name"
             )
-        for place in asked.values():
-            check_writable(place)
+        for file in files.values():
+            check_writable(file)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -413,20 +415,22 @@ class Outputs(Options):
     def put(self, *, json: Text, csv: Text | None = None, md: Text | None = None) -> None:
         """Format and write the requested outputs. If one cannot be written, the others are."""
         pairs = ((self.json, json), (self.csv, csv), (self.md, md))
-        asked = [(place, text) for place, text in pairs if place is not None and text is not None]
+        requested = [(file, text) for file, text in pairs if file is not None and text is not None]
         with contextlib.ExitStack() as waiting:
             # Callbacks run in reverse order: stdout, last here, is written first.
-            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):
-                waiting.callback(lambda place, text: write(place, text()), place, text)
+            for file, text in sorted(requested, key=lambda pair: pair[0] == "-"):
+                waiting.callback(lambda file, text: write(file, text()), file, text)
 
 
 def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:
     """Refuse options other than `kept`, which would be ignored in combination with `beside`."""
-    words = []
+    ignored_options = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         ignored = parameter.name not in kept
         if ignored and source is not None and source.name == "COMMANDLINE":
-            words.append(parameter.opts[-1])
-    if words:
-        raise UsageError(Reason("options-exclusive", options=tuple(words), other=beside), hint=hint)
+            ignored_options.append(parameter.opts[-1])
+    if ignored_options:
+        raise UsageError(
+            Reason("options-exclusive", options=tuple(ignored_options), other=beside), hint=hint
+        )

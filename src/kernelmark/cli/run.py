@@ -268,21 +268,21 @@ def _finish(
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
-    place = () if store is None else store_words(options.store)
+    store_option = () if store is None else store_words(options.store)
     # A resumed run keeps its original arguments.
-    more = (*rerun_words((*results.run.argv, *argv[1:])), *place)
+    more = (*rerun_words((*results.run.argv, *argv[1:])), *store_option)
     try:
         put_results(results, outputs, quiet=options.quiet)
     finally:
         quiet, warned = options.quiet, outputs.md == "-"
-        print_notes(results, store, quiet=quiet, warned=warned, place=place, more=more)
+        print_notes(results, store, quiet=quiet, warned=warned, place=store_option, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
-            resume = extended(f"kmark run --resume {results.run.id}", place)
+            resume = extended(f"kmark run --resume {results.run.id}", store_option)
             say(f"interrupted; everything so far is stored: {resume}")
         elif "demo" in results.run.suite.split(",") and not options.quiet:
-            print_demo_hints(results, place)
+            print_demo_hints(results, store_option)
     if interrupted:
         return INTERRUPTED
     if results.failed:

@@ -31,7 +31,7 @@ class Flag:
     @property
     def parameter(self) -> str:
         """The name of the command's parameter: `max_blocks` for `--max-blocks N`."""
-        option = next(word for word in self.usage.split() if word.startswith("--"))
+        option = next(part for part in self.usage.split() if part.startswith("--"))
         return option.removeprefix("--").replace("-", "_")
 
 

@@ -156,18 +156,18 @@ class Timing:
             value = plain_number(getattr(self, field.name))
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                wanted = "a whole number" if whole else "a number"
-                cause = Reason("argument-type", name=field.name, given=repr(value), wanted=wanted)
+                expected = "a whole number" if whole else "a number"
+                cause = Reason("argument-type", name=field.name, given=repr(value), wanted=expected)
                 raise UsageError(Reason("at", where="timing", cause=cause))
             object.__setattr__(self, field.name, value)
         for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
             try:
                 object.__setattr__(self, name, kind(getattr(self, name)))
             except ValueError:
-                known = ", ".join(str(k) for k in kind)
-                given = repr(getattr(self, name))
+                choices = ", ".join(str(k) for k in kind)
+                shown = repr(getattr(self, name))
                 raise UsageError(
-                    Reason("timing-unknown", field=name, given=given), hint=f"known: {known}"
+                    Reason("timing-unknown", field=name, given=shown), hint=f"known: {choices}"
                 ) from None
         for name in ("processes", "allocations", "min_samples"):
             if getattr(self, name) < 1:
@@ -213,10 +213,10 @@ class Timing:
                 Reason("unknown-name", what="timing preset", name=name),
                 hint=f"known: {', '.join(PRESETS)}, or a .toml file",
             )
-        known = [field.name for field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls)]
         for field in changes:
-            if field not in known:
-                raise _unknown_field("timing", field, known)
+            if field not in names:
+                raise _unknown_field("timing", field, names)
         return dataclasses.replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
@@ -234,20 +234,20 @@ PRESETS: dict[str, Timing] = {
 }
 
 
-def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
+def _unknown_field(where: str, name: str, names: Iterable[str]) -> UsageError:
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     reason = Reason("field-unknown", where=where, name=name)
-    return UsageError(reason, hint=f"{meant}known: {', '.join(known)}")
+    return UsageError(reason, hint=f"{meant}known: {', '.join(names)}")
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields that a TOML file sets, and `preset` if it names one."""
     missing = f"a timing is a TOML file or one of {', '.join(PRESETS)}"
-    found = load_toml(path, missing=missing, hint=Reason("document-cut"))
+    values = load_toml(path, missing=missing, hint=Reason("document-cut"))
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
-    for name, value in found.items():
+    for name, value in values.items():
         if name not in defaults:
             raise _unknown_field(str(path), name, defaults)
         default = defaults[name]
@@ -259,4 +259,4 @@ def load_timing_fields(path: Path) -> dict[str, Any]:
                 Reason("field-type", where=str(path), given=f"{name} = {value!r}"),
                 hint=f"for example: {name} = {json.dumps(default)}",
             )
-    return found
+    return values

@@ -65,7 +65,7 @@ def known_space(path: str, values: Any) -> Space:
 
 
 def check_function(path: str, name: str, function: Any, parameters: tuple[str, ...]) -> None:
-    """Raise an error if a function cannot be called with the arguments `words`."""
+    """Raise an error if a function cannot be called with these parameters."""
     wrong = misfit(path, name, function, parameters)
     if wrong is not None:
         raise UsageError(wrong, hint=f"write: def {name}({', '.join(parameters)})")
@@ -94,7 +94,7 @@ def not_function(file: str, name: str, value: Any) -> Reason:
 
 
 def misfit(file: str, name: str, function: Any, parameters: tuple[str, ...]) -> Reason | None:
-    """Return why `function` cannot be called with the arguments `words`, or None."""
+    """Return why `function` cannot be called with these parameters, or None."""
     if not callable(function):
         return not_function(file, name, function)
     form = _signature(function)

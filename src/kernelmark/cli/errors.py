@@ -168,7 +168,7 @@ _ABOUT = {
 
 
 def _general_hint(error: KernelmarkError, argv: Sequence[str]) -> str | None:
-    """Return the hint for an error of the command line `words`."""
+    """Return the hint for an error of the command line `argv`."""
     if isinstance(error, ProblemError):
         return "'kmark list ops -o OP' explains the parameters of an op"
     if not isinstance(error, UsageError):
@@ -189,7 +189,7 @@ def _style(argv: Sequence[str]) -> Style:
 
 
 def command_path(argv: Sequence[str]) -> str:
-    """Return `kmark run` or `kmark tune plan`: the part of `words` that names a command."""
+    """Return `kmark run` or `kmark tune plan`: the part of `argv` that names a command."""
     from kernelmark.cli.app import command
 
     path, group = ["kmark"], command()

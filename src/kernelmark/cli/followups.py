@@ -72,13 +72,13 @@ def started_as() -> str:
 
 
 def extended(command: str, arguments: Sequence[str]) -> str:
-    """Return a command with `words` appended."""
+    """Return a command with `arguments` appended."""
     return f"{command} {shlex.join(arguments)}" if arguments else command
 
 
 @contextlib.contextmanager
 def kept_by(arguments: Sequence[str], store: str | None = None) -> Iterator[None]:
-    """Suggest the command `words` to regenerate a file that cannot be written; () if not stored."""
+    """Suggest the command to regenerate a file that cannot be written; () if not stored."""
     try:
         yield
     except UsageError as error:

@@ -218,7 +218,7 @@ class OwnOp(Op):
         return whole.astype(np.int64) if spec.type.kind == "int" else whole
 
     def _call(self, function: Callable[..., Any], what: str, arguments: Mapping[str, Any]) -> Any:
-        """Call a function of the definition with the parameters of `given` that it takes."""
+        """Call a function of the definition with the parameters of `arguments` that it takes."""
         try:
             return function(**_accepted_arguments(function, arguments))
         except KernelmarkError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from kernelmark import backends as backend_folder
 from kernelmark import ops as op_folder
 from kernelmark.api.selection import Selection
 from kernelmark.backends import BackendRef
-from kernelmark.backends._lineage import OwnKernel, change_notes, check_names, identify
+from kernelmark.backends._lineage import OwnKernel, change_notes, check_names, own_kernels
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as check_dtype
 from kernelmark.core.environment import DeviceInfo
@@ -23,7 +23,7 @@ from kernelmark.core.errors import (
 )
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case
+from kernelmark.core.result import Case, Config
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.runners import targets
@@ -60,6 +60,18 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     infos = targets.expand(selection.devices)
     targets.check_threads(infos[0], timing.threads)
     chosen, notes = _choose_backends(selection, problems, infos[0])
+    pairs = [(p, ref) for p in problems for ref, ops in chosen.items() if p.op in ops]
+    if not pairs:
+        raise NothingToDo(
+            Reason("no-backend", device=infos[0].name),
+            hint="; ".join(notes) or "see kmark doctor",
+        )
+    notes += _left_out(problems, {problem for problem, _ in pairs})
+    notes += _fake_times(chosen, infos[0])
+    suite_names, canaries = selection.suites, list[Case]()
+    if selection.canaries and suite_names and suites.CANARIES not in suite_names:
+        canaries = canary_cases(list(chosen), infos[0], timing)
+    _refuse_unknown_config(pairs, selection.config, infos[0])
     own = own_kernels(chosen)
     check_names(own)
     cases = [
@@ -70,26 +82,13 @@ def plan(selection: Selection, timing: Timing) -> Plan:
             config=selection.config,
             name=own[ref.name].name if ref.name in own else "",
         )
-        for problem in problems
-        for ref, ops in chosen.items()
-        if problem.op in ops
+        for problem, ref in pairs
     ]
-    if not cases:
-        raise NothingToDo(
-            Reason("no-backend", device=infos[0].name),
-            hint="; ".join(notes) or "see kmark doctor",
-        )
-    _refuse_unknown_config(cases, list(chosen), infos[0])
-    notes += _left_out(problems, cases) + _fake_times(chosen, infos[0])
-    suite_names = selection.suites
-    if selection.canaries and suite_names and suites.CANARIES not in suite_names:
-        planned = {case.id for case in cases}
-        canaries = canary_cases(list(chosen), infos[0], timing)
-        added = [case for case in canaries if case.id not in planned]
+    planned = {case.id for case in cases}
+    if added := [case for case in canaries if case.id not in planned]:
         cases += added
-        suite_names = (*suite_names, suites.CANARIES) if added else suite_names
-        names = {ref.name for ref in chosen}
-        if unasked := sorted({case.backend for case in added} - names):
+        suite_names = (*suite_names, suites.CANARIES)
+        if unasked := sorted({case.backend for case in added} - {ref.name for ref in chosen}):
             notes.append(f"canaries are measured by {', '.join(unasked)}")
     return Plan(
         cases=tuple(cases),
@@ -108,7 +107,7 @@ def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> t
         for ref in files:
             _check_ops(ref.load(), ref.ops, selection.ops)
     try:
-        problems = _expand(selection)
+        return tuple(_expand(selection, timing.seed))
     except ProblemError:
         # Dims may be missing because the op is not the one in the file.
         for ref in files:
@@ -118,16 +117,6 @@ def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> t
                 continue
             _check_ops(file, ref.ops, selection.ops)
         raise
-    if selection.filter is not None:
-        problems = select.matching(problems, selection.filter)
-        if not problems:
-            raise NothingToDo(
-                Reason("filter-matches-none", filter=selection.filter),
-                hint=Reason("leave-out-filter"),
-            )
-    if selection.limit is not None:
-        problems = select.sample(problems, selection.limit, timing.seed)
-    return tuple(problems)
 
 
 def _check_ops(file: Backend, ops: Sequence[str], requested: Sequence[str]) -> None:
@@ -146,8 +135,8 @@ def _check_ops(file: Backend, ops: Sequence[str], requested: Sequence[str]) -> N
     )
 
 
-def _expand(selection: Selection) -> list[Problem]:
-    """Return the problems that suites, ops with axes, and texts name."""
+def _expand(selection: Selection, seed: int) -> list[Problem]:
+    """Return the problems that suites, ops with axes, and texts name, filtered and sampled."""
     for name in selection.dtypes:
         check_dtype(name)
     ops = selection.ops
@@ -168,7 +157,17 @@ def _expand(selection: Selection) -> list[Problem]:
     elif selection.axes or selection.dtypes:
         raise UsageError(Reason("problem-with-axes"), hint="put them in its text")
     problems += [op_folder.parse(text) for text in selection.problems]
-    return list(dict.fromkeys(problems))
+    problems = list(dict.fromkeys(problems))
+    if selection.filter is not None:
+        problems = select.matching(problems, selection.filter)
+        if not problems:
+            raise NothingToDo(
+                Reason("filter-matches-none", filter=selection.filter),
+                hint=Reason("leave-out-filter"),
+            )
+    if selection.limit is not None:
+        problems = select.sample(problems, selection.limit, seed)
+    return problems
 
 
 def _may_need_files(selection: Selection) -> bool:
@@ -279,32 +278,28 @@ def require(ref: BackendRef, info: DeviceInfo) -> None:
         )
 
 
-def own_kernels(refs: Iterable[BackendRef]) -> dict[str, OwnKernel]:
-    """Return the identity in history of each kernel file among these backends, by their names."""
-    files = {ref.name: ref.file for ref in refs if ref.file is not None}
-    return dict(zip(files, identify(files.values()), strict=True))
-
-
 def _refuse_unknown_config(
-    cases: Sequence[Case], refs: Sequence[BackendRef], info: DeviceInfo
+    pairs: Sequence[tuple[Problem, BackendRef]], config: Config, info: DeviceInfo
 ) -> None:
     """Raise UsageError if every case is known to refuse a name in its config. Otherwise the workers
     decide."""
-    loaded = {ref.name: ref.load() for ref in refs}
     refusals = []
-    for case in cases:
-        if not case.config or (refusal := _refused_name(loaded[case.backend], case, info)) is None:
+    for problem, ref in pairs if config else ():
+        refusal = _refused_name(ref.load(), problem, config, info)
+        if refusal is None:
             return
         refusals.append(refusal)
     if refusals:
         raise unknown_config_error(refusals[0])
 
 
-def _refused_name(backend: Backend, case: Case, info: DeviceInfo) -> Reason | None:
+def _refused_name(
+    backend: Backend, problem: Problem, config: Config, info: DeviceInfo
+) -> Reason | None:
     """Return the backend's reason to refuse a name in the config; None if there is none, or if
     only a device can show it."""
     try:
-        backend.check_config(case.problem, case.config, info)
+        backend.check_config(problem, config, info)
     except Unsupported as error:
         reason = error.message.root
         return reason if reason.code == UNKNOWN_NAME else None
@@ -313,9 +308,8 @@ def _refused_name(backend: Backend, case: Case, info: DeviceInfo) -> Reason | No
     return None
 
 
-def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> list[str]:
+def _left_out(problems: Sequence[Problem], measured: Collection[Problem]) -> list[str]:
     """Return a note on problems that no backend measures, if there are some."""
-    measured = {case.problem for case in cases}
     left = [problem for problem in problems if problem not in measured]
     if not left:
         return []

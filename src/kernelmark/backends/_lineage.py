@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.backends import BackendRef
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, parse_toml, write_whole
@@ -67,6 +68,12 @@ def identify(paths: Iterable[Path]) -> list[OwnKernel]:
             OwnKernel(name=name, path=here, digest=digest, before=before.get("digest", ""))
         )
     return kernels
+
+
+def own_kernels(refs: Iterable[BackendRef]) -> dict[str, OwnKernel]:
+    """Return the identity in history of each kernel file among these backends, by their names."""
+    files = {ref.name: ref.file for ref in refs if ref.file is not None}
+    return dict(zip(files, identify(files.values()), strict=True))
 
 
 def check_names(kernels: Mapping[str, OwnKernel]) -> None:

@@ -224,7 +224,8 @@ def plan_of(
     """Return the comparison that the options describe; raise UsageError for invalid options, and
     for two equal sides unless `may_be_equal`."""
     from kernelmark.api.ab import AbPlan
-    from kernelmark.api.plan import own_kernels, problems_of
+    from kernelmark.api.plan import problems_of
+    from kernelmark.backends._lineage import own_kernels
     from kernelmark.core.result import Case
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair

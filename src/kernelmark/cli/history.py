@@ -308,8 +308,8 @@ def chosen(
     regex: str | None,
 ) -> list[Story]:
     """Return the selected series."""
-    from kernelmark.api.plan import own_kernels
     from kernelmark.backends import canonical, is_file, parse
+    from kernelmark.backends._lineage import own_kernels
 
     keys = [story.problem for story in found.stories]
     wanted = found_in(regex or "", keys, hint="it is what --filter was given")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import kernelmark as km
-from kernelmark.api.comparing import compare
+from kernelmark.api.compare import compare
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.runners.targets import find
 from kernelmark_dev import evidence

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kernelmark.api.reading import read_file
+from kernelmark.api.load import read_file
 from kernelmark.compare.rulefile import load as load_rules
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment

@@ -25,8 +25,16 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, compare_sides, outcome
 from kernelmark.api.bisect import Question, bisect
-from kernelmark.api.confirming import paired_changes, plan_pairs, verdict_again
-from kernelmark.api.judging import Doubt, Judged, Key, Rules, judge
+from kernelmark.api.judge import (
+    Doubt,
+    Judged,
+    Key,
+    Rules,
+    judge,
+    paired_changes,
+    plan_pairs,
+    verdict_again,
+)
 from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo

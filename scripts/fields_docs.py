@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kernelmark.core.optional import OPTIONAL
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
@@ -88,7 +89,7 @@ def _values(texts: Mapping[str, Mapping[str, list[str]]]) -> Iterator[str]:
             rows += [("version", "integer", "", "version of the format")]
         for field in dataclasses.fields(kind):
             unit, meaning, *given = known.pop(field.name)
-            optional = " (*optional*)" if field.metadata else ""
+            optional = " (*optional*)" if OPTIONAL in field.metadata else ""
             text = given[0] if given else _text(hints[field.name])
             rows.append((field.name, f"{text}{optional}", unit, meaning))
             found = _classes(hints[field.name])

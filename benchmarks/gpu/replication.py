@@ -41,7 +41,7 @@ from unittest import mock
 from _gpu import gpu_info
 
 from kernelmark import ops
-from kernelmark.api.comparing import compare
+from kernelmark.api.compare import compare
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.compare.verdicts import ALARMS
 from kernelmark.core import codec

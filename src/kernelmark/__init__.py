@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
     from kernelmark.api import tuning
     from kernelmark.api.bench import bench, compare_kernels
-    from kernelmark.api.plotting import plot
+    from kernelmark.api.load import load
+    from kernelmark.api.plot import plot
     from kernelmark.api.results import Results
-    from kernelmark.api.run import load, run, suite, suites
+    from kernelmark.api.run import run, suite, suites
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Case, Measurement, Result, Run, Status
@@ -68,10 +69,10 @@ _HOMES = {
     "Timing": "kernelmark.core.timing",
     "bench": "kernelmark.api.bench",
     "compare_kernels": "kernelmark.api.bench",
-    "load": "kernelmark.api.run",
+    "load": "kernelmark.api.load",
     "open_store": "kernelmark.stores",
     "parse": "kernelmark.ops",
-    "plot": "kernelmark.api.plotting",
+    "plot": "kernelmark.api.plot",
     "run": "kernelmark.api.run",
     "suite": "kernelmark.api.run",
     "suites": "kernelmark.api.run",

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from kernelmark.api import roofs as folder
-from kernelmark.api.plan import Selection, plan
+from kernelmark.api.plan import plan
+from kernelmark.api.selection import Selection
 from kernelmark.core.errors import KernelmarkError, StoreError
 from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.roof import Roof
@@ -52,7 +53,7 @@ def results_of(*roofs):
 
 
 def ask(store, mode="stored", threads=0):
-    made = plan(Selection(problems=(GEMM,), backends=("fake",)), Timing(threads=threads))
+    made = plan(Selection.parse(problems=(GEMM,), backends=("fake",)), Timing(threads=threads))
     told = []
     return folder.roofs_for_plan(made, store, mode, told.append), told
 
@@ -71,7 +72,7 @@ def test_compiling_is_not_expected_again(measured, monkeypatch):
     means = Means()
     monkeypatch.setattr(Means, "of_machine", lambda: means)
     folder.measure_roofs(info, 0, None, lambda text: None)
-    made = plan(Selection(problems=(GEMM,), backends=("fake",)), Timing())
+    made = plan(Selection.parse(problems=(GEMM,), backends=("fake",)), Timing())
     assert folder.expected_roofs_s(made, None, "fresh") == pytest.approx(2.0)
 
 
@@ -96,7 +97,7 @@ def test_without_a_store_fresh_roofs_of_the_default_store_are_used(measured, mon
     with open_store() as default:
         ask(default)
     assert len(calls) == 2
-    made = plan(Selection(problems=(GEMM,), backends=("fake",)), Timing())
+    made = plan(Selection.parse(problems=(GEMM,), backends=("fake",)), Timing())
     assert folder.expected_roofs_s(made, None, "stored") == 0
     got, told = ask(None)
     assert (len(calls), told) == (2, [])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import http.server
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,16 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api import nightly
-from kernelmark.api.nightly import SetupFailed, Tools, moved_roofs, run_night, steps_of
+from kernelmark.api.nightly import (
+    NotSent,
+    SetupFailed,
+    Tools,
+    moved_roofs,
+    post_webhook,
+    run_night,
+    send_mail,
+    steps_of,
+)
 from kernelmark.api.nightly_file import load
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
@@ -58,7 +69,7 @@ class World:
         patch.setattr(nightly, "measure", self.measure)
         patch.setattr(nightly, "post_webhook", lambda url, text: self.posted.append(text))
         patch.setattr(nightly, "send_mail", lambda *words: self.mails.append(words))
-        patch.setattr("kernelmark.api.confirming.measure", self.measure)
+        patch.setattr("kernelmark.api.judge.measure", self.measure)
         real = nightly.run_child
 
         def run_child(command, **more):
@@ -173,7 +184,7 @@ def test_one_bad_measurement_alarms_nobody(world):
         return real(plan, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernelmark.api.confirming.measure", recovers)
+        patch.setattr("kernelmark.api.judge.measure", recovers)
         ended = world.night()
     assert ended.code == 0
     assert "1 suspect of the first stage measured again: 0 confirmed" in ended.summary
@@ -271,7 +282,7 @@ def test_who_is_told_when(world, when, factor, sent):
 
 
 def test_a_message_that_cannot_be_sent_is_no_failure(world, monkeypatch):
-    from kernelmark.api.notifying import NotSent
+    from kernelmark.api.nightly import NotSent
 
     def refuse(*words):
         raise NotSent("nobody there")
@@ -353,3 +364,78 @@ def test_the_state_is_readable(world):
     state = json.loads((world.folder / "nightly.state" / "state.json").read_text())
     assert state["finished"]
     assert list(state["done"]) == ["run 1 fake", "judge", "notify", "thin"]
+
+
+@pytest.fixture
+def server():
+    """A web server that answers with the statuses it is given, and keeps what it got."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.got.append((self.headers["Content-Type"], json.loads(body)))
+            self.send_response(self.statuses.pop(0) if self.statuses else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    Handler.statuses, Handler.got = [], []
+    made = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    Handler.url = f"http://127.0.0.1:{made.server_port}/hook"
+    yield Handler
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def test_a_webhook_gets_the_text_as_slack_wants_it(server):
+    post_webhook(server.url, "*night*: 1 of 3 kernels got slower")
+    assert server.got == [("application/json", {"text": "*night*: 1 of 3 kernels got slower"})]
+
+
+def test_a_long_text_is_cut(server):
+    post_webhook(server.url, "x" * 10_000)
+    assert len(server.got[0][1]["text"]) == 3000
+
+
+def test_a_server_in_trouble_is_asked_again_and_a_refusal_is_not(server):
+    waits: list[float] = []
+    server.statuses = [503, 502]
+    post_webhook(server.url, "text", wait=waits.append)
+    assert len(server.got) == 3
+    assert len(waits) == 2
+    server.statuses = [404]
+    with raises_code(NotSent, "webhook-failed", error="status 404") as caught:
+        post_webhook(server.url, "text", wait=waits.append)
+    assert len(server.got) == 4
+    assert server.url not in str(caught.value), "the address is a secret"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "nonsense", "file:///etc/passwd"])
+def test_what_cannot_be_reached(url):
+    with pytest.raises(NotSent):
+        post_webhook(url, "text", wait=lambda seconds: None)
+
+
+def test_mail_goes_to_sendmail(tmp_path):
+    program = tmp_path / "sendmail"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/mail\n')
+    program.chmod(0o755)
+    send_mail(str(program), "a@example.com", ["b@example.com", "c@x.org"], "slower\nBcc: x", "µs")
+    assert (tmp_path / "words").read_text() == "-t -i\n"
+    head = (tmp_path / "mail").read_text()
+    assert "To: b@example.com, c@x.org" in head
+    assert "Subject: slower Bcc: x" in head, "no header can be slipped in"
+
+
+def test_mail_that_cannot_be_sent(tmp_path):
+    with raises_code(NotSent, "mail-not-started", program=str(tmp_path / "none")):
+        send_mail(str(tmp_path / "none"), "a@x.org", ["b@x.org"], "s", "t")
+    program = tmp_path / "sendmail"
+    program.write_text("#!/bin/sh\necho no queue >&2; exit 3\n")
+    program.chmod(0o755)
+    with raises_code(NotSent, "program-failed", program=str(program), error="no queue"):
+        send_mail(str(program), "a@x.org", ["b@x.org"], "s", "t")

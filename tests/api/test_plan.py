@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, axis_words, parse_config, plan, problems_of
+from kernelmark.api.plan import plan, problems_of
+from kernelmark.api.selection import Selection, format_axes, parse_config
 from kernelmark.backends.base import Backend
 from kernelmark.core.errors import NothingToDo, ProblemError, UsageError
 from kernelmark.core.reason import Reason
@@ -44,7 +45,7 @@ def missing(monkeypatch):
 
 def made(**choice):
     return plan(
-        Selection(**{"ops": ("gemm",), "axes": SMALL, "dtypes": ("f32",), **choice}), Timing()
+        Selection.parse(**{"ops": ("gemm",), "axes": SMALL, "dtypes": ("f32",), **choice}), Timing()
     )
 
 
@@ -68,17 +69,11 @@ SPACES = ("space = {'block': [2, 3]}", "def space(problem):\n    return {'block'
 def test_a_config_whose_names_no_case_knows_is_refused(kernel, space):
     mine = kernel(space)
     with pytest.raises(UsageError) as refused:
-        made(axes=("m=[8,16]", "n=8", "k=8"), backends=(mine,), config={"blok": 3})
+        made(axes=("m=[8,16]", "n=8", "k=8"), backends=(mine,), config=["blok=3"])
     reason = refused.value.message.root
     assert (reason.code, reason.fields["name"]) == ("config-unknown-name", "blok")
     assert reason.fields["known"] == ("block",)
-    assert len(made(backends=(mine,), config={"block": 3}).cases) == 1
-
-
-def test_a_config_that_a_file_without_a_space_does_not_read_is_refused(kernel):
-    with pytest.raises(UsageError) as refused:
-        made(backends=(kernel(""),), config={"blok": 3})
-    assert refused.value.message.root.code == "config-unknown-name"
+    assert len(made(backends=(mine,), config=["block=3"]).cases) == 1
 
 
 UNKNOWN = (
@@ -89,16 +84,16 @@ UNKNOWN = (
 
 @pytest.mark.parametrize("space", UNKNOWN)
 def test_a_config_that_cannot_be_checked_here_is_left_to_the_workers(kernel, space):
-    assert len(made(backends=(kernel(space),), config={"blok": 3}).cases) == 1
+    assert len(made(backends=(kernel(space),), config=["blok=3"]).cases) == 1
 
 
 def test_a_config_that_one_backend_may_know_is_left_to_the_workers(kernel):
     choice = (kernel(SPACES[0]), kernel(UNKNOWN[1], "other"))
-    assert len(made(backends=choice, config={"blok": 3}).cases) == 2
+    assert len(made(backends=choice, config=["blok=3"]).cases) == 2
 
 
 def test_a_value_that_a_space_does_not_have_is_a_result(kernel):
-    assert len(made(backends=(kernel(SPACES[0]),), config={"block": 5}).cases) == 1
+    assert len(made(backends=(kernel(SPACES[0]),), config=["block=5"]).cases) == 1
 
 
 def test_cases_are_the_product_problem_by_problem():
@@ -131,9 +126,11 @@ def test_a_backend_that_can_do_none_is_left_out_with_a_note():
 
 def test_problems_that_nobody_can_do_are_counted(monkeypatch):
     plan_module = sys.modules["kernelmark.api.plan"]
-    able = plan_module._able
+    supported = plan_module._supported_ops
     monkeypatch.setattr(
-        plan_module, "_able", lambda *given: (able(*given)[0] - {"conv"}, "no convolution")
+        plan_module,
+        "_supported_ops",
+        lambda *given: (supported(*given)[0] - {"conv"}, "no convolution"),
     )
     found = made(ops=(), axes=(), suites=("demo",))
     assert {case.problem.op for case in found.cases} == {"gemm", "batched_gemm", "attention"}
@@ -166,25 +163,9 @@ def test_nothing_left_is_told():
 @pytest.mark.parametrize(
     ("choice", "error", "code", "fields"),
     [
-        ({"ops": ("gem",)}, UsageError, "unknown-name", {"what": "op", "name": "gem"}),
-        ({"dtypes": ("f33",)}, ProblemError, "unknown-name", {"what": "dtype", "name": "f33"}),
-        ({"backends": ("nump",)}, UsageError, "unknown-name", {"what": "backend", "name": "nump"}),
-        ({"devices": ("gpu",)}, UsageError, "unknown-device", {"device": "gpu"}),
-        ({"axes": ("m=0", "n=8", "k=8")}, ProblemError, "dim-below", {"given": "m=0"}),
-        ({"axes": ("m=-8", "n=8", "k=8")}, ProblemError, "dim-below", {"given": "m=-8"}),
-        ({"axes": (f"m={2**40}", "n=8", "k=8")}, ProblemError, "dim-too-large", {"name": "m"}),
         ({"axes": (*SMALL, "q=3")}, ProblemError, "unknown-name", {"what": "parameter"}),
-        (
-            {"ops": (), "suites": ("nosuch",), "axes": ()},
-            UsageError,
-            "unknown-name",
-            {"what": "suite", "name": "nosuch"},
-        ),
         ({"ops": (), "suites": ("smoke",)}, UsageError, "suite-with-axes", {}),
-        ({"ops": (), "axes": ()}, UsageError, "nothing-asked", {}),
         ({"ops": (), "problems": ("gemm m=8",)}, UsageError, "problem-with-axes", {}),
-        ({"filter": "zzz"}, NothingToDo, "filter-matches-none", {"filter": "zzz"}),
-        ({"filter": "("}, UsageError, "not-a-regex", {"pattern": "("}),
         ({"limit": 0}, UsageError, "limit-too-small", {"limit": 0}),
     ],
 )
@@ -193,29 +174,20 @@ def test_illegal_requests_are_refused(choice, error, code, fields):
         made(**choice)
 
 
-def test_a_device_that_is_not_there_is_refused():
-    with raises_code(UsageError, "device-missing", device="cpu:7"):
-        made(devices=("cpu:7",))
-
-
-def test_more_threads_than_cores_are_refused_before_anything_runs():
-    selection = Selection(ops=("gemm",), axes=SMALL, dtypes=("f32",))
-    with raises_code(UsageError, "too-many-threads", threads=100_000):
-        plan(selection, Timing(threads=100_000))
-
-
 def test_suites_are_chosen_from_by_op_filter_and_limit():
-    found = plan(Selection(suites=("smoke",), ops=("gemm",), backends=("fake",), limit=2), Timing())
+    found = plan(
+        Selection.parse(suites=("smoke",), ops=("gemm",), backends=("fake",), limit=2), Timing()
+    )
     assert len(found.cases) == 2
     assert {c.problem.op for c in found.cases} == {"gemm"}
     assert found.suite == "smoke"
     with raises_code(NothingToDo, "suite-without-op", suites=("gemm-square",), ops=("conv",)):
-        plan(Selection(suites=("gemm-square",), ops=("conv",)), Timing())
+        plan(Selection.parse(suites=("gemm-square",), ops=("conv",)), Timing())
 
 
 def test_problems_can_be_written_out_and_come_once():
     text = "gemm m=8 n=8 k=8 dtype=f32"
-    found = plan(Selection(problems=(text, text), backends=("fake",)), Timing())
+    found = plan(Selection.parse(problems=(text, text), backends=("fake",)), Timing())
     assert len(found.cases) == 1
 
 
@@ -233,9 +205,9 @@ def test_config_words():
         parse_config(["a=1", "a=2"])
 
 
-def test_axis_words():
+def test_format_axes():
     given = {"m": [1, 2], "n": 8, "causal": True, "ta": ("n", "t"), "k": "[1:16]", "alpha": 0.5}
-    assert axis_words(given) == (
+    assert format_axes(given) == (
         "m=[1,2]",
         "n=8",
         "causal=yes",
@@ -244,7 +216,7 @@ def test_axis_words():
         "alpha=0.5",
     )
     with raises_code(UsageError, "not-an-axis", name="m"):
-        axis_words({"m": object()})
+        format_axes({"m": object()})
 
 
 def test_a_file_on_the_scripted_device_is_told_of_its_clock(tmp_path):
@@ -278,7 +250,7 @@ def test_what_is_wrong_with_a_file_is_told_before_what_its_op_misses(
     (tmp_path / "mine.py").write_text(OWN_GEMM)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
-        made_by(Selection(**asked), Timing())
+        made_by(Selection.parse(**asked), Timing())
     assert refused.value.hint.code == hint
 
 
@@ -294,7 +266,7 @@ def test_another_op_than_that_of_a_file_is_told_what_to_write(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     # Both with what gemm lacks and with all that it needs.
     for axes, dtypes in (((), ()), (("rows=4",), ()), (SMALL, ("f32",))):
-        asked = Selection(ops=("gemm",), backends=("./soft.py",), axes=axes, dtypes=dtypes)
+        asked = Selection.parse(ops=("gemm",), backends=("./soft.py",), axes=axes, dtypes=dtypes)
         for made_by in (plan, problems_of):
             with pytest.raises(UsageError) as refused:
                 made_by(asked, Timing())
@@ -309,11 +281,11 @@ def test_a_file_of_another_environment_leaves_the_complaint_about_the_op(tmp_pat
     (tmp_path / "there.py").write_text("import not_installed_here\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ProblemError):
-        problems_of(Selection(ops=("gemm",), backends=("./there.py",)), Timing(), here=False)
+        problems_of(Selection.parse(ops=("gemm",), backends=("./there.py",)), Timing(), here=False)
 
 
 def test_a_kernel_file_and_axes_need_no_op(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(OWN_GEMM)
     monkeypatch.chdir(tmp_path)
-    asked = Selection(backends=("./mine.py",), axes=SMALL, dtypes=("f32",))
+    asked = Selection.parse(backends=("./mine.py",), axes=SMALL, dtypes=("f32",))
     assert [problem.op for problem in plan(asked, Timing()).problems] == ["gemm"]

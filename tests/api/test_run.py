@@ -14,8 +14,7 @@ import pytest
 
 import kernelmark as km
 from kernelmark.api.bench import TIMING
-from kernelmark.api.plan import axis_words
-from kernelmark.api.reading import read_file
+from kernelmark.api.load import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
@@ -244,16 +243,6 @@ def test_suites():
     assert km.suite("demo").problems
 
 
-def test_numpy_numbers_are_numbers():
-    given = {
-        "m": np.int64(3),
-        "n": np.arange(1, 3),
-        "alpha": np.float32(0.5),
-        "bias": np.bool_(True),
-    }
-    assert axis_words(given) == ("m=3", "n=[1,2]", "alpha=0.5", "bias=yes")
-
-
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
@@ -299,36 +288,42 @@ def test_what_is_not_json_is_reported_as_what_it_is(tmp_path, content, code, hin
     assert getattr(refused.value.hint, "code", None) == hint
 
 
-@pytest.mark.parametrize("stored", [0, 1])
+@pytest.mark.parametrize("stored", [None, 0, 1])
 def test_a_full_disk_is_reported_with_the_command_that_resumes(tmp_path, monkeypatch, stored):
+    """After so many results; None: not even the run fits, and there is none to resume."""
     chosen = {"m": [8, 16], "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
-    full = StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
-    done = []
+    calls = []
 
-    def add_results(self, run_id, results, **more):
-        if len(done) == stored:
-            raise full
-        done.append(run_id)
-        return whole(self, run_id, results, **more)
+    def full(self, *given, **more):
+        if len(calls) == (stored or 0):
+            raise StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
+        calls.append(1)
+        return whole(self, *given, **more)
 
     with km.open_store(tmp_path / "s.sqlite") as store:
-        whole = type(store).add_results
-        monkeypatch.setattr(type(store), "add_results", add_results)
+        name = "add_run" if stored is None else "add_results"
+        whole = getattr(type(store), name)
+        monkeypatch.setattr(type(store), name, full)
         with raises_code(StoreError, "store-disk-full") as refused:
             km.run("gemm", store=store, **chosen)
         hint = refused.value.hint
-        assert (hint.code, hint.fields["run"]) == ("free-space-and-resume", store.run().id)
+        if stored is None:
+            assert hint.code == "free-space"
+        else:
+            assert (hint.code, hint.fields["run"]) == ("free-space-and-resume", store.run().id)
 
 
-def test_a_full_disk_that_takes_no_run_has_none_to_resume(tmp_path, monkeypatch):
-    def add_run(self, run):
-        raise StoreError(Reason("store-disk-full", store="s"), hint=Reason("free-space"))
+@pytest.fixture
+def planned(monkeypatch):
+    """The selections that `run` would measure."""
+    selections = []
 
-    with km.open_store(tmp_path / "s.sqlite") as store:
-        monkeypatch.setattr(type(store), "add_run", add_run)
-        with raises_code(StoreError, "store-disk-full") as refused:
-            km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", backend="fake", store=store)
-    assert refused.value.hint.code == "free-space"
+    def plan(selection, timing):
+        selections.append(selection)
+        raise UsageError(Reason("problem-empty"))
+
+    monkeypatch.setattr("kernelmark.api.run.plan", plan)
+    return selections
 
 
 @pytest.mark.parametrize(
@@ -340,14 +335,7 @@ def test_a_full_disk_that_takes_no_run_has_none_to_resume(tmp_path, monkeypatch)
         ([np.dtype(ml_dtypes.float8_e4m3fn), "f32", np.int8], ["f8e4m3", "f32", "i8"]),
     ],
 )
-def test_a_dtype_may_be_that_of_numpy(monkeypatch, given, names):
-    planned = []
-
-    def no_plan(selection, timing):
-        planned.append(selection)
-        raise UsageError(Reason("problem-empty"))
-
-    monkeypatch.setattr("kernelmark.api.run.plan", no_plan)
+def test_a_dtype_may_be_that_of_numpy(planned, given, names):
     with raises_code(UsageError, "problem-empty"):
         km.run("gemm", m=8, n=8, k=8, dtype=given, a=given)
     assert list(planned[0].dtypes) == names
@@ -374,18 +362,11 @@ def test_progress_is_true_or_false(given):
 
 
 @pytest.mark.parametrize("name", ["canaries", "sentinels"])
-def test_canaries_are_asked_for_by_either_name(monkeypatch, name):
-    planned = []
-
-    def no_plan(selection, timing):
-        planned.append(selection)
-        raise UsageError(Reason("problem-empty"))
-
-    monkeypatch.setattr("kernelmark.api.run.plan", no_plan)
+def test_canaries_are_asked_for_by_either_name(planned, name):
     for given in ({}, {name: True}):
         with pytest.raises(UsageError):
             km.run(suite="smoke", **given)
-    assert [selection.sentinels for selection in planned] == [False, True]
+    assert [selection.canaries for selection in planned] == [False, True]
 
 
 def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
@@ -454,21 +435,12 @@ def test_an_unknown_field_of_a_preset_is_refused_with_the_known_ones():
     assert "did you mean max_s? " in refused.value.hint
 
 
-def test_waiting_for_a_device_is_reported_without_progress(capsys):
-    from kernelmark.api.run import _report_wait
-    from kernelmark.runners.events import Note, Waiting
-
-    _report_wait(Note(text="of no interest"))
-    assert not capsys.readouterr().err
-    _report_wait(Waiting(device="a", holder="process 1"))
-    assert "process 1" in capsys.readouterr().err
-
-
 def test_waiting_is_reported_once_a_minute_and_device(capsys, monkeypatch):
     from kernelmark.api import bench, run
     from kernelmark.report.progress import ProgressLines
     from kernelmark.runners import events
 
+    run._report_wait(events.Note(text="of no interest"))
     now = [1000.0]
     monkeypatch.setattr(events.time, "monotonic", lambda: now[0])
     lines: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.metadata
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +12,6 @@ import pytest
 
 from kernelmark import backends
 from kernelmark.backends import _file
-from kernelmark.backends import _file_rules as rules
 from kernelmark.backends._file import FileBackend
 from kernelmark.cli.main import main
 from kernelmark.core.errors import Unsupported, UsageError
@@ -538,44 +536,6 @@ def test_a_config_that_a_file_without_a_space_reads_is_taken(tmp_path, cpu, how)
     path.write_text(f"op = 'gemm'\ndef prepare(problem, config, sets):\n    {READS[how]}\n")
     backend = FileBackend(str(path))
     assert backend.prepare(PROBLEM, {"rows": 8}, cpu, []).info.name == "mine"
-
-
-@pytest.mark.parametrize("how", READS)
-def test_the_source_of_a_file_refuses_no_config_that_is_taken(tmp_path, cpu, how):
-    path = tmp_path / "mine.py"
-    path.write_text(f"op = 'gemm'\ndef prepare(problem, config, sets):\n    {READS[how]}\n")
-    backend = FileBackend(str(path))
-    backend.check_config(PROBLEM, {"rows": 8}, cpu.info)
-    backend.check_config(PROBLEM, {}, cpu.info)
-
-
-LOOKED_UP = {
-    "return config['rows'], config.get('cols', 4)": ("rows", "cols"),
-    "return config.pop('rows') if 'rows' in config else 3": ("rows",),
-    "return lambda index: 'rows' not in config or config['rows']": ("rows",),
-    "return lambda index: None": (),
-    "other = {}; other['rows']": (),
-    "return dict(config)": None,
-    "return config.items()": None,
-    "return config[problem]": None,
-    "config = {'cols': 3}; return config['rows']": None,
-    "mine = config; return mine['rows']": None,
-    "return locals()['config']['rows']": None,
-    "return f'{config}'": None,
-}
-
-
-@pytest.mark.parametrize("body", LOOKED_UP)
-def test_names_are_read_from_the_source_only_if_nothing_else_can_be(tmp_path, body):
-    path = tmp_path / "mine.py"
-    path.write_text(f"op = 'gemm'\ndef prepare(problem, config, sets):\n    {body}\n")
-    found = rules.read_names(FileBackend(str(path))._module.prepare)
-    assert (found and set(found)) == (LOOKED_UP[body] and set(LOOKED_UP[body]))
-
-
-def test_what_has_no_source_reads_unknown_names():
-    assert rules.read_names(functools.partial(print)) is None
-    assert rules.read_names(lambda problem, config, sets: config["rows"]) is None
 
 
 @pytest.mark.parametrize("how", ["prepare", "launch"])

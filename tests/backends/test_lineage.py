@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from kernelmark.api.plan import changes
-from kernelmark.backends._lineage import identify, place_of, remember
+from kernelmark.backends._lineage import change_notes, identify, place_of, remember
 from kernelmark.core.errors import UsageError
 
 
@@ -119,6 +118,6 @@ def test_a_second_file_of_a_name_is_noted_once(tmp_path, monkeypatch):
     notes = []
     for folder in "abb":
         kernels = identify([tmp_path / folder / "k.py"])
-        notes.append(len(changes(kernels)))
+        notes.append(len(change_notes(kernels)))
         remember(kernels)
     assert notes == [0, 1, 0]

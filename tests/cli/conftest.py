@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.cli.main import ended_by, main
+from kernelmark.cli.errors import report
+from kernelmark.cli.main import main
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import NO_REASON, Reason
 
@@ -54,15 +55,15 @@ def no_store_yet(tmp_path, monkeypatch):
 def kmark(capsys):
     reasons = []
 
-    def recorded(error: BaseException, words: Sequence[str]) -> int:
+    def recorded(error: BaseException, words: Sequence[str], **options: bool) -> int:
         reasons.append(error.message if isinstance(error, KernelmarkError) else NO_REASON)
-        return ended_by(error, words)
+        return report(error, words, **options)
 
     def call(*words: str) -> Ended:
         capsys.readouterr()
         reasons.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kernelmark.cli.main.ended_by", recorded)
+            patch.setattr("kernelmark.cli.errors.report", recorded)
             with pytest.raises(SystemExit) as ended:
                 main(words)
         captured = capsys.readouterr()

@@ -123,7 +123,7 @@ def test_a_budget_that_ended_before_the_first_look_has_judged_nothing(kmark):
 
 
 def test_a_budget_that_is_known_to_end_before_the_first_round_starts_nothing(kmark, monkeypatch):
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import Rounds
 
     monkeypatch.setattr(Rounds, "start_s", 5.0)
     ended = kmark(*FAKE, *AA, "--budget", "4")

@@ -9,15 +9,18 @@ import pytest
 import typer
 from typer.main import get_command
 
+from kernelmark.backends import BackendRef
 from kernelmark.cli import options as o
 from kernelmark.cli.ab import ComparedOptions
 from kernelmark.cli.app import command
-from kernelmark.cli.measuring import RunChoice
-from kernelmark.core.timing import PRESETS
+from kernelmark.cli.run import RunChoice
+from kernelmark.core.flags import flags
+from kernelmark.core.timing import PRESETS, Cache, Timing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shared(o.TimingOptions):
+class Shared(o.Options):
+    timing: Annotated[o.TimingChoice, o.timing_options()]
     again: Annotated[int, o.option("--again N", help="Repeat.")] = 3
 
 
@@ -25,7 +28,7 @@ def test_a_command_has_the_fields_of_its_options_as_options():
     seen = []
 
     def call(context: typer.Context, word: Annotated[str, typer.Argument()], *, shared: Shared):
-        seen.append((context.params["again"], word, shared))
+        seen.append((context.params["again"], word, shared.again, shared.timing.changes))
 
     # Typer evaluates annotations where a function is defined: here they are local.
     call.__annotations__ = {
@@ -38,13 +41,16 @@ def test_a_command_has_the_fields_of_its_options_as_options():
     parser = get_command(app)
     parser(["here", "--again", "5", "--cache", "hot"], standalone_mode=False)
     parser(["there"], standalone_mode=False)
-    assert seen == [(5, "here", Shared(again=5, cache="hot")), (3, "there", Shared())]
+    assert seen == [(5, "here", 5, {"cache": "hot"}), (3, "there", 3, {})]
 
 
 def test_two_groups_cannot_declare_the_same_option():
     def call(*, one, other): ...
 
-    call.__annotations__ = {"one": Shared, "other": o.TimingOptions}
+    call.__annotations__ = {
+        "one": Shared,
+        "other": Annotated[o.TimingChoice, o.timing_options()],
+    }
     with pytest.raises(TypeError):
         o.expand_options(call)
 
@@ -58,18 +64,27 @@ def test_a_command_without_groups_stays_as_it_is():
 @pytest.mark.parametrize("name", ["run", "ab", "gate", "bisect"])
 def test_commands_that_measure_have_all_timing_options(name):
     params = {parameter.name for parameter in command().commands[name].params}
-    assert {field.name for field in dataclasses.fields(o.TimingOptions)} <= params
+    assert o.timing_options().parameters().keys() <= params
 
 
 @pytest.mark.parametrize("group", [RunChoice, ComparedOptions])
-def test_every_measurement_option_sets_a_field_of_the_timing(group):
-    preset = PRESETS["full"]
-    names = {f.name for f in dataclasses.fields(group)} - {"timing"}
-    of_problems = {f.name for f in dataclasses.fields(o.ProblemOptions)}
-    panels = {p.name: p.rich_help_panel for p in command().commands["run"].params}
-    panels |= {p.name: p.rich_help_panel for p in command().commands["ab"].params}
-    given = {name: 7 for name in names - of_problems if panels[name] == o.MEASUREMENT}
-    changes = group(**given).timing_changes()
-    assert len(changes) == len(given) > 6
-    assert set(changes) <= set(dataclasses.asdict(preset))
-    assert group().timing_changes() == {}
+def test_every_timing_option_sets_its_field(group):
+    defaults = {name: p.default for name, p in group.parameters().items()}
+    declared = {flag.parameter: name for name, flag in flags(Timing).items()}
+    options = {option: 0.5 for option in defaults if option in declared}
+    changes = group.of(defaults | options | {"cache": "hot"}).timing.changes
+    assert changes == {declared[option]: 0.5 for option in options} | {"cache": "hot"}
+    assert len(changes) > 7
+    assert not group.of(defaults).timing.changes
+
+
+def test_options_make_the_selection_and_the_timing():
+    defaults = {name: p.default for name, p in RunChoice.parameters().items()}
+    words = {"op": ["gemm,conv", "gemm"], "backend": ["numpy"], "config": ["tile=64"], "limit": 3}
+    choice = RunChoice.of(defaults | words | {"timing": "full", "cache": "hot", "max_blocks": 50})
+    assert choice.selection.ops == ("gemm", "conv")
+    assert choice.selection.backends == (BackendRef("numpy"),)
+    assert choice.selection.devices == ("cpu",)
+    assert (choice.selection.config, choice.selection.limit) == ({"tile": 64}, 3)
+    timing = dataclasses.replace(PRESETS["full"], cache=Cache.HOT, max_allocations=50)
+    assert choice.timing.load() == timing

@@ -134,7 +134,7 @@ def test_ctrl_c_before_the_first_case(kmark, fake_words, tmp_path, monkeypatch):
     def interrupted(*rest: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kernelmark.api.running.roofs_for_plan", interrupted)
+    monkeypatch.setattr("kernelmark.api.run.roofs_for_plan", interrupted)
     ended = kmark(*fake_words)
     assert ended.code == 130
     assert ended.err.strip() == "kmark: interrupted before the first case; nothing was stored"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.api.reading import read_file
+from kernelmark.api.load import read_file
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError

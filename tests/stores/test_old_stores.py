@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from kernelmark.api.reading import read_file
+from kernelmark.api.load import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError
 from kernelmark.core.micro import MICRO_SUITE, benchmark_name, mode_of, parameters_of

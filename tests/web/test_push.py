@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from kernelmark.api import pushing
+from kernelmark.api import push
 from kernelmark.cli.main import main
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import ResultSet
@@ -69,7 +69,7 @@ def run_cli(*words: str) -> int:
 
 def test_runs_arrive_exactly_with_their_roofs(store, there, token):
     with listening(create_app(Source(there))) as url:
-        done = pushing.push(store, ["latest", "run-002"], url, token)
+        done = push.push(store, ["latest", "run-002"], url, token)
     assert [(one.run_id, one.added, one.known) for one in done] == [(LAST, 6, 0), ("run-002", 6, 0)]
     for run_id in (LAST, "run-002"):
         assert there.result_set(run_id) == store.result_set(run_id)
@@ -80,31 +80,31 @@ def test_only_what_is_missing_is_sent(store, there, token, monkeypatch):
     whole = store.result_set(LAST)
     there.add_result_set(dataclasses.replace(whole, results=whole.results[:4]))
     sent: list[int] = []
-    real = pushing._Server.send
+    real = push._Server.send
     monkeypatch.setattr(
-        pushing._Server, "send", lambda s, part: sent.append(len(part.results)) or real(s, part)
+        push._Server, "send", lambda s, part: sent.append(len(part.results)) or real(s, part)
     )
     with listening(create_app(Source(there))) as url:
-        (done,) = pushing.push(store, [LAST], url, token)
+        (done,) = push.push(store, [LAST], url, token)
     assert (done.added, done.known, sent) == (2, 4, [2])
     assert there.result_set(LAST) == whole
 
 
 def test_processes_of_a_case_stay_together(tmp_path, there, token, monkeypatch):
     """A document tells processes apart by order alone."""
-    monkeypatch.setattr(pushing, "_PART", 1)
+    monkeypatch.setattr(push, "_PART", 1)
     with open_store(tmp_path / "here.sqlite") as here:
         here.add_run(a_run(1))
         for process in range(3):
             here.add_results("run-001", results_of(process)[:2], process=process)
         with listening(create_app(Source(there))) as url:
-            pushing.push(here, ["run-001"], url, token)
+            push.push(here, ["run-001"], url, token)
         assert there.positions("run-001") == here.positions("run-001")
         assert len(there.positions("run-001")) == 6
 
 
 def test_a_server_that_fails_is_tried_again(store, there, token, monkeypatch):
-    monkeypatch.setattr(pushing, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(push, "_FIRST_PAUSE_S", 0.001)
     app = create_app(Source(there))
     failing = iter(range(100))
 
@@ -116,13 +116,13 @@ def test_a_server_that_fails_is_tried_again(store, there, token, monkeypatch):
         await app(scope, receive, send)
 
     with listening(flaky) as url:
-        (done,) = pushing.push(store, [LAST], url, token)
+        (done,) = push.push(store, [LAST], url, token)
     assert done.added == 6
     assert there.result_set(LAST) == store.result_set(LAST)
 
 
 def test_an_answer_that_is_lost_is_not_stored_twice(store, there, token, monkeypatch):
-    monkeypatch.setattr(pushing, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(push, "_FIRST_PAUSE_S", 0.001)
     app = create_app(Source(there))
     lost: list[str] = []
 
@@ -139,7 +139,7 @@ def test_an_answer_that_is_lost_is_not_stored_twice(store, there, token, monkeyp
         await app(scope, receive, send)
 
     with listening(dropping) as url:
-        pushing.push(store, [LAST], url, token)
+        push.push(store, [LAST], url, token)
     assert lost
     assert there.result_set(LAST) == store.result_set(LAST)
 
@@ -148,7 +148,7 @@ def test_patience_ends(store, token):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(KernelmarkError) as error:
-        pushing.push(store, [LAST], f"http://127.0.0.1:{port}", token, patience_s=0)
+        push.push(store, [LAST], f"http://127.0.0.1:{port}", token, patience_s=0)
     assert error.value.message.code == "push-failed"
 
 
@@ -162,7 +162,7 @@ def test_a_redirect_does_not_get_the_token(store, token):
         await send({"type": "http.response.body", "body": b""})
 
     with listening(redirecting) as url, pytest.raises(KernelmarkError) as error:
-        pushing.push(store, [LAST], url, token)
+        push.push(store, [LAST], url, token)
     assert error.value.message.code == "push-refused"
     assert seen == [f"/api/runs/{LAST}"]
 
@@ -170,12 +170,12 @@ def test_a_redirect_does_not_get_the_token(store, token):
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:80", "http://", "http://me:pw@host"])
 def test_an_address_that_is_none_is_refused(store, url):
     with pytest.raises(UsageError):
-        pushing.push(store, [LAST], url, "t")
+        push.push(store, [LAST], url, "t")
 
 
 def test_a_server_that_says_when_is_waited_for(store, there, token, monkeypatch):
     waits: list[float] = []
-    monkeypatch.setattr(pushing, "sleep", waits.append)
+    monkeypatch.setattr(push, "sleep", waits.append)
     app = create_app(Source(there))
     refused: list[str] = []
 
@@ -189,7 +189,7 @@ def test_a_server_that_says_when_is_waited_for(store, there, token, monkeypatch)
         await app(scope, receive, send)
 
     with listening(limited) as url:
-        pushing.push(store, [LAST], url, token)
+        push.push(store, [LAST], url, token)
     assert waits == [37.0]
 
 

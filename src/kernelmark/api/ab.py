@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernelmark.api.reading import check_name
+from kernelmark.api.load import check_name
 from kernelmark.api.roofs import known_roofs
 from kernelmark.compare.fail_on import FailOn
 from kernelmark.core.environment import Environment
@@ -38,6 +38,7 @@ from kernelmark.runners.ab import (
 from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
+from kernelmark.runners.forecast import Forecast, compile_ahead_s
 from kernelmark.runners.jobs import threads_of
 from kernelmark.runners.possible import flag_impossible
 from kernelmark.runners.targets import find
@@ -100,17 +101,17 @@ def _judged(row: Row) -> bool:
 
 def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
     """Return the rows that make a comparison fail."""
-    wanted = limits or FailOn()
+    counting = limits or FailOn()
     pairs = zip(report.rows, report.verdicts(), strict=True)
-    return [row for row, verdict in pairs if verdict in wanted]
+    return [row for row, verdict in pairs if verdict in counting]
 
 
 def captured(plan: AbPlan) -> Environments:
     """Return the environments of base and head, each captured by a worker of that side."""
 
-    def of(place: int) -> Environment:
-        backends = dict.fromkeys(pair.cases[place].backend for pair in plan.pairs)
-        return environment_of(plan.sides[place], plan.device, list(backends))
+    def of(side: int) -> Environment:
+        backends = dict.fromkeys(pair.cases[side].backend for pair in plan.pairs)
+        return environment_of(plan.sides[side], plan.device, list(backends))
 
     return of(0), of(1)
 
@@ -169,9 +170,9 @@ def _measured(
         budget=budget,
     )
     try:
-        for place in (0, 1) if plan.jobs else ():
-            cases = [pair.cases[place] for pair in plan.pairs]
-            compile_ahead(plan.sides[place], cases, plan.device, plan.jobs)
+        for side in (0, 1) if plan.jobs else ():
+            cases = [pair.cases[side] for pair in plan.pairs]
+            compile_ahead(plan.sides[side], cases, plan.device, plan.jobs)
         with interruptible() as guard, contextlib.closing(experiment.events()) as events:
             for event in _check_configs(events, plan.names):
                 with guard.finishing():
@@ -204,9 +205,9 @@ def _check_configs(events: Iterator[Event], names: tuple[str, str]) -> Iterator[
 
 
 def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
-    for place, name in enumerate(names):
-        if rows and all(place in _refusals(row) for row in rows):
-            cause = (rows[0].base, rows[0].head)[place].error
+    for side, name in enumerate(names):
+        if rows and all(side in _refusals(row) for row in rows):
+            cause = (rows[0].base, rows[0].head)[side].error
             raise UsageError(
                 Reason("config-refused", side=name, cause=cause),
                 hint="look at the names given by --config; nothing was compared",
@@ -216,7 +217,9 @@ def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
 def _refusals(row: Row) -> list[int]:
     """Return the sides (0: base, 1: head) that refused an unknown name in their config."""
     results = (row.base, row.head)
-    return [i for i, one in enumerate(results) if one.error.root.code == "config-unknown-name"]
+    return [
+        i for i, result in enumerate(results) if result.error.root.code == "config-unknown-name"
+    ]
 
 
 class _Runs:
@@ -283,3 +286,116 @@ class _Runs:
             rule=self._plan.rule,
             rows=tuple(self._rows),
         )
+
+
+# Start-up time of a round divided by the load time of the slower side, before any round was
+# measured: both processes start at the same time and compete for cores.
+_SHARED = 1.2
+
+
+class Rounds:
+    """A model of a comparison's duration. A round consists of starting and loading both sides,
+    learned in seconds, and of its pairs, learned as a factor over the model of their cases. Both
+    are independent of what other commands learn."""
+
+    def __init__(
+        self,
+        plan: AbPlan,
+        budget: Budget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        info = find(plan.device)[1]
+        self.looks = plan.rule.looks
+        self.pairs = len(plan.pairs)  # undecided ones
+        self.done = 0
+        self.budget = budget or Budget()
+        self._clock = clock
+        machine = Forecast.of_machine(info)
+        self._means = machine.means
+        cases = [case for pair in plan.pairs for case in pair.cases]
+        sides = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
+        self._load_s = max(map(machine.load_s, sides))
+        model = Forecast(info, self._means.best_rates())
+        self._pair_s = sum(map(model.seconds, cases)) / max(1, self.pairs)
+        backends = "+".join(sorted(set.union(*sides)))
+        self._start = f"start/ab/{backends}"
+        self._around = f"{info.model or info.kind}/{backends}/round"
+        self._factor = f"{info.model or info.kind}/{backends}/pair"
+        self._compiled_s = compile_ahead_s(machine, cases, plan.jobs) if plan.jobs else 0.0
+        self._begun = self._paired = clock()
+        self._first_s = 0.0  # seconds of the current round up to the end of its first pair
+
+    @property
+    def round_s(self) -> float:
+        """Expected seconds of a round of the undecided pairs."""
+        around_s = self._means.get(self._around)
+        around_s = self._load_s * _SHARED if around_s is None else around_s
+        return around_s + self.pairs * self._expected_pair_s
+
+    @property
+    def _expected_pair_s(self) -> float:
+        factor = self._means.get(self._factor)
+        return self._pair_s * (1.0 if factor is None else factor)
+
+    def learn_start(self, seconds: float) -> None:
+        """Learn the seconds that the command took outside its rounds."""
+        self._means.learn(self._start, seconds)
+
+    @property
+    def start_s(self) -> float | None:
+        """Expected seconds before the first round; None before the first such command."""
+        return self._means.get(self._start)
+
+    @property
+    def whole_s(self) -> tuple[float, float]:
+        """Expected seconds of the command up to its first look, and up to its last."""
+        start = self.start_s
+        # Capturing the environments loads both sides.
+        start = self._load_s if start is None else start
+        start += self._compiled_s
+        first, last = self.looks.rounds[0], self.looks.last
+        return start + first * self.round_s, start + last * self.round_s
+
+    @property
+    def left_s(self) -> tuple[float, float]:
+        """Expected seconds to the next look and to the last, if no pair is decided before; at most
+        what is left of the budget."""
+        begun = min(self._clock() - self._begun, self.round_s)
+        next_look = self.looks.after(self.done) or self.looks.last
+        ends = (next_look - self.done, self.looks.last - self.done)
+        near, far = (max(0.0, rounds * self.round_s - begun) for rounds in ends)
+        most = max(0.0, self.budget.left_s)
+        return min(near, most), min(far, most)
+
+    @property
+    def last(self) -> int:
+        """The last round, if no pair is decided before: that of the last look, or the last one that
+        fits into the budget."""
+        if math.isinf(self.budget.seconds):
+            return self.looks.last
+        fitting = int(max(0.0, self.budget.left_s) / max(1e-9, self.round_s))
+        return min(self.looks.last, max(1, self.done + fitting))
+
+    def take(self, event: Event) -> None:
+        """Update the model with an event."""
+        if isinstance(event, Row):
+            self.pairs -= 1
+        if not isinstance(event, Measured):
+            return
+        now = self._clock()
+        if event.done == 1:
+            self._first_s, self._paired = now - self._begun, now
+        if event.done == event.total:
+            self._learn(event.total, now - self._paired)
+            self.done, self._begun = event.round, now
+
+    def _learn(self, pairs: int, after_first_s: float) -> None:
+        """Learn from a round whose pairs, except for the first, took `after_first_s`."""
+        pair_s = self._expected_pair_s
+        if pairs > 1 or pair_s > self._first_s:
+            pair_s = after_first_s / (pairs - 1) if pairs > 1 else self._first_s
+            self._means.learn(self._factor, pair_s / self._pair_s)
+        self._means.learn(self._around, max(0.0, self._first_s - pair_s))
+
+    def save(self) -> None:
+        self._means.save()

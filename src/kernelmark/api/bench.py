@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark import backends
-from kernelmark.api.reading import check_name, load_timing
+from kernelmark.api.load import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
@@ -73,7 +73,6 @@ TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # again goes to blocks with other allocations. A long kernel gets the seconds that a few samples in
 # each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
-_LONGEST = 60  # characters of a wrong argument in its message
 _MIN_CALLS = 40  # calls that must fit into the timed seconds on a GPU
 _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
@@ -92,19 +91,19 @@ def bench(
     `name` is the kernel's name (default: the name of the function). All other options, such as
     `flops`, `rtol`, `timing` and `store`, are those of `compare_kernels`.
     """
-    known = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
-    if unknown := sorted(set(options) - known):
+    names = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
+    if unknown := sorted(set(options) - names):
         raise UsageError(
             Reason("unknown-name", what="option", name=unknown[0], of="km.bench"),
-            hint=f"its options: {', '.join(sorted(known))}",
+            hint=f"its options: {', '.join(sorted(names))}",
         )
     if not callable(fn):
         raise UsageError(
             _wrong_type("fn", fn, "a function"),
             hint="km.bench(f, x, y, ref=reference): the function comes first",
         )
-    called = name or _name(fn)
-    return compare_kernels({called: fn}, inputs=inputs, ref=ref, **options)
+    name = name or getattr(fn, "__name__", "") or type(fn).__name__
+    return compare_kernels({name: fn}, inputs=inputs, ref=ref, **options)
 
 
 def compare_kernels(
@@ -146,8 +145,8 @@ def compare_kernels(
     check_name(label)
     with opened(store) as target:
         # git and the driver are queried while the first call loads libraries and kernels.
-        form, place = _form_and_device(inputs)
-        wait_for_environment = _in_background(partial(_environment, place, form))
+        form, device_name = _form_and_device(inputs)
+        wait_for_environment = _in_background(partial(_environment, device_name, form))
         first, call = _first_call(kernels, inputs, rotate=rotate)
         here = wait_for_environment()  # before timing, which the thread would disturb
         named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
@@ -160,7 +159,7 @@ def compare_kernels(
             rtol=rtol,
             atol=atol,
         )
-        made = _CallOp(named or "call", definition, call, checked=ref is not None)
+        call_op = _CallOp(named or "call", definition, call, checked=ref is not None)
         kind, info = find(call.device)
         run = Run(
             id=new_run_id(),
@@ -177,8 +176,8 @@ def compare_kernels(
             try:
                 call.share_stream(device)
                 for called, fn in kernels.items():
-                    case = Case(problem=made.asked, backend=called, timing=how)
-                    results.append(_measured(fn, case, made, device))
+                    case = Case(problem=call_op.asked, backend=called, timing=how)
+                    results.append(_measured(fn, case, call_op, device))
             finally:
                 device.close()
         run = dataclasses.replace(run, finished=time.time())
@@ -202,19 +201,15 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
     """Raise UsageError, with a hint, for arguments of a wrong type."""
     example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
     if not isinstance(kernels, Mapping) or not kernels:
-        wanted = "a dict of functions by name, with at least one"
         raise UsageError(
-            Reason("argument-type", name="kernels", given=_shown(kernels), wanted=wanted),
-            hint=_as_dict(kernels) or example,
+            _wrong_type("kernels", kernels, "a dict of functions by name, with at least one"),
+            hint=example,
         )
-    for called, fn in kernels.items():
-        if not isinstance(called, str):
-            raise UsageError(_wrong_type("a name in kernels", called, "text"), hint=example)
+    for name, fn in kernels.items():
+        if not isinstance(name, str):
+            raise UsageError(_wrong_type("a name in kernels", name, "text"), hint=example)
         if not callable(fn):
-            raise UsageError(
-                _wrong_type(f"kernel {called!r}", fn, "a function"),
-                hint=example,
-            )
+            raise UsageError(_wrong_type(f"kernel {name!r}", fn, "a function"), hint=example)
     if not isinstance(inputs, list | tuple):
         raise UsageError(_wrong_type("inputs", inputs, "a list of arguments"), hint=example)
     if ref is not None and not callable(ref):
@@ -224,39 +219,16 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
         )
 
 
-def _name(fn: object) -> str:
-    return getattr(fn, "__name__", "") or type(fn).__name__
+def _wrong_type(name: str, value: object, wanted: str) -> Reason:
+    return Reason("argument-type", name=name, type=type(value).__name__, wanted=wanted)
 
 
-def _is_functions(kernels: object) -> TypeGuard[Sequence[Function]]:
-    return isinstance(kernels, list | tuple) and bool(kernels) and all(map(callable, kernels))
-
-
-def _shown(kernels: object) -> str:
-    """Return the text of `kernels`, at most _LONGEST characters; functions by their names."""
-    names = f"[{', '.join(map(_name, kernels))}]" if _is_functions(kernels) else repr(kernels)
-    return names if len(names) <= _LONGEST else f"{names[: _LONGEST - 1]}…"
-
-
-def _as_dict(kernels: object) -> str:
-    """Return the call with a dict in place of a list of named functions; "" for anything else."""
-    names = [*map(_name, kernels)] if _is_functions(kernels) else []
-    if not names or not all(map(str.isidentifier, names)):
-        return ""
-    pairs = ", ".join(f'"{name}": {name}' for name in names)
-    return f"write: km.compare_kernels({{{pairs}}}, inputs=[...])"
-
-
-def _wrong_type(name: str, given: object, wanted: str) -> Reason:
-    return Reason("argument-type", name=name, type=type(given).__name__, wanted=wanted)
-
-
-def _check_count(name: str, given: object, meaning: str) -> None:
-    number = plain_number(given)
+def _check_count(name: str, value: object, meaning: str) -> None:
+    number = plain_number(value)
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if given is not None and not (is_number and math.isfinite(number) and number >= 0):
+    if value is not None and not (is_number and math.isfinite(number) and number >= 0):
         raise UsageError(
-            Reason("argument-type", name=name, given=repr(given), wanted="a number of at least 0"),
+            Reason("argument-type", name=name, given=repr(value), wanted="a number of at least 0"),
             hint=f"give the {meaning}",
         )
 
@@ -406,12 +378,12 @@ class _Call:
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> list[Any]:
         """Return the arguments with `arrays` as inputs, without the output argument."""
-        given = list(self.arguments)
+        arguments = list(self.arguments)
         for at, spec in self.specs.items():
-            given[at] = arrays[spec.name]
+            arguments[at] = arrays[spec.name]
         if self.out_at is not None:
-            del given[self.out_at]
-        return given
+            del arguments[self.out_at]
+        return arguments
 
 
 class _CallOp(OwnOp):
@@ -453,22 +425,22 @@ class _CallOp(OwnOp):
         reference = self._definition.reference(*self.call.with_arrays(arrays))
         if not self.call.parts:
             return _as_float64(reference)
-        given = [_as_float64(part).reshape(-1) for part in _arrays(reference)]
-        if tuple(len(part) for part in given) != self.call.parts:
+        parts = [_as_float64(part).reshape(-1) for part in _arrays(reference)]
+        if tuple(len(part) for part in parts) != self.call.parts:
             raise ProblemError(
                 Reason(
                     "output-sizes",
                     side="the reference",
-                    sizes=tuple(len(part) for part in given),
+                    sizes=tuple(len(part) for part in parts),
                     other="the function",
                     expected=self.call.parts,
                 )
             )
-        if any(isinstance(part, np.ndarray) for part in given):
-            return np.concatenate([_on_host(part) for part in given])
+        if any(isinstance(part, np.ndarray) for part in parts):
+            return np.concatenate([_on_host(part) for part in parts])
         import torch
 
-        return torch.cat(given)
+        return torch.cat(parts)
 
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
         """Return an input of an argument set as float64 or int64, on the user's device.
@@ -489,14 +461,14 @@ class _CallOp(OwnOp):
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):
             return super()._picked(value, where)
-        found = self._take(value, where)
+        taken = self._take(value, where)
         if not value.ndim or not len(where):
-            return Reference(value=found, magnitude=np.abs(found))
+            return Reference(value=taken, magnitude=np.abs(taken))
         import torch
 
         # A single kernel, because the first launch of each kernel takes 20 ms to load it.
         rows = torch.linalg.vector_norm(value, float("inf"), dim=-1)
-        return Reference(value=found, magnitude=self._take(rows, where // value.shape[-1]))
+        return Reference(value=taken, magnitude=self._take(rows, where // value.shape[-1]))
 
     def _take(self, value: Any, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return elements of a float64 torch tensor at flat positions; downloads only these."""
@@ -542,14 +514,14 @@ class _CallKernel(Kernel):
         self._fn = fn
         self._returns = call.out_at is None
         self._parts = call.parts
-        self._outputs = [view(one[OUTPUT], device, call.form) for one in sets]
+        self._outputs = [view(tensors[OUTPUT], device, call.form) for tensors in sets]
         self._arguments: list[list[Any]] = []
-        for one, output in zip(sets, self._outputs, strict=True):
-            arrays = {s.name: view(one[s.name], device, call.form) for s in call.specs.values()}
-            given = call.with_arrays(arrays)
+        for tensors, output in zip(sets, self._outputs, strict=True):
+            arrays = {s.name: view(tensors[s.name], device, call.form) for s in call.specs.values()}
+            arguments = call.with_arrays(arrays)
             if call.out_at is not None:
-                given.insert(call.out_at, output)
-            self._arguments.append(given)
+                arguments.insert(call.out_at, output)
+            self._arguments.append(arguments)
         self._last: Any = None
 
     def launch(self, stream: Stream, set_index: int) -> None:
@@ -561,22 +533,22 @@ class _CallKernel(Kernel):
         Keeping the result of every timed call would need new memory for each."""
         if not self._returns:
             return
-        found, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
+        answer, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
         if not self._parts:
-            wanted = tuple(output.shape)
-            shape = tuple(found.shape) if hasattr(found, "shape") else None
-            if shape != wanted:
+            expected = tuple(output.shape)
+            shape = tuple(answer.shape) if hasattr(answer, "shape") else None
+            if shape != expected:
                 raise ProblemError(
                     Reason(
                         "output-shape",
-                        type=type(found).__name__,
+                        type=type(answer).__name__,
                         shape=None if shape is None else str(shape),
-                        expected=str(wanted),
+                        expected=str(expected),
                     )
                 )
-            output[...] = found
+            output[...] = answer
             return
-        sizes = tuple(math.prod(getattr(part, "shape", ())) for part in _arrays(found))
+        sizes = tuple(math.prod(getattr(part, "shape", ())) for part in _arrays(answer))
         if sizes != self._parts:
             raise ProblemError(
                 Reason(
@@ -588,7 +560,7 @@ class _CallKernel(Kernel):
                 )
             )
         start = 0
-        for part, size in zip(found, self._parts, strict=True):
+        for part, size in zip(answer, self._parts, strict=True):
             output[start : start + size] = part.reshape(-1)
             start += size
 
@@ -599,11 +571,11 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     started = time.time()
 
     def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:
-        made = _CallKernel(fn, case.backend, call, device, sets)
+        kernel = _CallKernel(fn, case.backend, call, device, sets)
         if device.enqueues:
-            made.launch(device.stream, 0)  # may compile or allocate, impossible during a capture
+            kernel.launch(device.stream, 0)  # may compile or allocate, impossible during a capture
             device.synchronize()
-        return made
+        return kernel
 
     try:
         outcome = measure(
@@ -672,17 +644,17 @@ def _arrays(answer: Any) -> Sequence[Any]:
     return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
 
 
-def _as_float64(found: Any) -> Any:
+def _as_float64(answer: Any) -> Any:
     """Return a reference's result as float64: a torch tensor on its device, else on the host."""
-    return found.detach().double() if hasattr(found, "detach") else _on_host(found)
+    return answer.detach().double() if hasattr(answer, "detach") else _on_host(answer)
 
 
-def _on_host(found: Any) -> NDArray[np.float64]:
-    if hasattr(found, "detach"):
-        found = found.detach().cpu().numpy()
-    elif hasattr(found, "get"):  # a CuPy array
-        found = found.get()
-    return np.asarray(found, np.float64)
+def _on_host(values: Any) -> NDArray[np.float64]:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    elif hasattr(values, "get"):  # a CuPy array
+        values = values.get()
+    return np.asarray(values, np.float64)
 
 
 def _output_spec(answer: Any) -> TensorSpec:
@@ -719,14 +691,14 @@ def _names(fn: Function, inputs: Sequence[Any], read: Sequence[int]) -> list[str
     in a problem key, where `x0` is also the first dim of `x`; else `arg0_`, `arg1_`, …"""
     count = len(inputs)
     try:
-        found = [_word(name) for name in inspect.signature(fn).parameters]
+        names = [_word(name) for name in inspect.signature(fn).parameters]
     except (TypeError, ValueError):
-        found = []
-    if len(found) >= count:
-        known = [found[at] for at in read]
-        dims = [name for at in read for name in _dim_names(found[at], inputs[at].shape)]
-        if len({*known, *dims} - {"", OUTPUT}) == len(known) + len(dims):
-            return found
+        names = []
+    if len(names) >= count:
+        used = [names[at] for at in read]
+        dims = [name for at in read for name in _dim_names(names[at], inputs[at].shape)]
+        if len({*used, *dims} - {"", OUTPUT}) == len(used) + len(dims):
+            return names
     return [f"arg{at}_" for at in range(count)]
 
 
@@ -735,7 +707,7 @@ def _scalars(
 ) -> dict[str, int | Option]:
     """Return the numbers, booleans and words among the arguments that a problem key can hold: a
     call with another value is another problem."""
-    found: dict[str, int | Option] = {}
+    scalars: dict[str, int | Option] = {}
     for at, value in enumerate(inputs):
         value = plain_number(value) if isinstance(value, np.generic) else value
         if at in read or not names[at] or not isinstance(value, int | float | str):
@@ -744,8 +716,8 @@ def _scalars(
         with contextlib.suppress(ProblemError):
             if not number:  # raises for infinities and for text that is not one word
                 Problem(op="call", dims={}, dtypes={}, options={names[at]: value})
-            found[names[at]] = value
-    return found
+            scalars[names[at]] = value
+    return scalars
 
 
 def _is_contiguous(values: Any) -> bool:
@@ -765,15 +737,15 @@ def _device_of(value: Any) -> str:
         import cupy
 
         return f"{'hip' if cupy.cuda.runtime.is_hip else 'cuda'}:{value.device.id}"
-    place = getattr(value, "device", "cpu")
-    kind = getattr(place, "type", "cpu")
+    device = getattr(value, "device", "cpu")
+    kind = getattr(device, "type", "cpu")
     if kind == "cpu":
         return "cpu"
     if kind != "cuda":
         raise UsageError(Reason("tensor-device", device=kind), hint="move them to cpu or cuda")
     import torch
 
-    return f"{'hip' if torch.version.hip else 'cuda'}:{place.index or 0}"
+    return f"{'hip' if torch.version.hip else 'cuda'}:{device.index or 0}"
 
 
 def _no_parameters() -> Mapping[str, Any]:

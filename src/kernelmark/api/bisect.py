@@ -46,7 +46,7 @@ class Source(Protocol):
         build."""
         ...
 
-    def case(self, case: Case, place: int) -> Case:
+    def case(self, case: Case, candidate: int) -> Case:
         """Return the case with the config of a candidate."""
         ...
 
@@ -64,7 +64,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Finding:
     """The result of a bisection: the step is at a candidate from `first` to `last` (equal if it was
     located), with `probability`. `rows` compare it with the candidate before. `state` is located,
     range (some candidates between cannot be measured), unconfirmed (the direct comparison does not
@@ -112,12 +112,12 @@ class Found:
         return self.change.problem, self.change.backend
 
 
-def bisect(source: Source, question: Question, tell: Tell | None = None) -> Found:
+def bisect(source: Source, question: Question, tell: Tell | None = None) -> Finding:
     """Search for the step. After Ctrl-C, the next call continues from what was measured."""
     if len(source.names) < 2:
         raise NothingToDo(Reason("bisect-nothing-between"), hint="name two candidates at least")
     run = _Bisection(source, question, tell or (lambda text: None))
-    return run.found()
+    return run.finding()
 
 
 def forget(question: Question, names: Sequence[str]) -> None:
@@ -125,16 +125,16 @@ def forget(question: Question, names: Sequence[str]) -> None:
     _StateFile(question, names).forget()
 
 
-def document(found: Found) -> dict[str, Any]:
+def document(finding: Finding) -> dict[str, Any]:
     """Return the result as JSON values."""
     return {
-        "state": found.state,
-        "culprits": list(found.culprits),
-        "probability": found.probability,
-        "answer": found.answer,
-        "tests": found.tests,
-        "rounds": found.rounds,
-        "candidates": list(found.names),
+        "state": finding.state,
+        "culprits": list(finding.culprits),
+        "probability": finding.probability,
+        "answer": finding.answer,
+        "tests": finding.tests,
+        "rounds": finding.rounds,
+        "candidates": list(finding.names),
         "rows": [
             {
                 "problem": change.problem,
@@ -145,17 +145,17 @@ def document(found: Found) -> dict[str, Any]:
                 **{name: _finite(getattr(change, name)) for name in ("ratio", "low", "high")},
                 "reason": change.reason,
             }
-            for change in of_pairs(found.rows)
+            for change in of_pairs(finding.rows)
         ],
     }
 
 
-def comment(found: Found, command: str) -> str:
+def comment(finding: Finding, command: str) -> str:
     """Return the result as Markdown."""
     return changes_comment(
-        of_pairs(found.rows),
-        heading=found.answer,
-        facts=[f"{found.tests} of {len(found.names)} candidates measured"],
+        of_pairs(finding.rows),
+        heading=finding.answer,
+        facts=[f"{finding.tests} of {len(finding.names)} candidates measured"],
         command=command,
     )
 
@@ -173,19 +173,19 @@ class _Bisection:
         self._followed = 0  # the case whose change is searched for
         self._changed: tuple[int, ...] = ()
 
-    def found(self) -> Found:
+    def finding(self) -> Finding:
         step, change = self._ends()
         search = Search(self._last, step, self._question.confidence)
-        if known := self._file.search:
-            search.restore(**known)
+        if stored := self._file.search:
+            search.restore(**stored)
             count = len(search.rounds) + len(search.failed)
             self._tell(f"going on with a search of which {count} candidates are measured")
         rows: list[Row] = []
         state = "refuted"
         try:
             while state == "refuted":
-                while (place := search.next) is not None and self._budget.left_s > 0:
-                    self._test(search, place)
+                while (candidate := search.next) is not None and self._budget.left_s > 0:
+                    self._test(search, candidate)
                     self._file.save(search)
                 rows, state = self._confirmed(search)
         finally:
@@ -193,7 +193,7 @@ class _Bisection:
         first, last, probability = search.best
         if state != "undecided":
             self._file.forget()
-        return Found(
+        return Finding(
             state=state,
             first=first,
             last=last,
@@ -208,27 +208,27 @@ class _Bisection:
     # The ends
 
     def _ends(self) -> tuple[Step, Change]:
-        known = self._file.ends
-        if known is None:
-            known = self._compared_ends()
-            self._file.ends = known
+        ends = self._file.ends
+        if ends is None:
+            ends = self._compared_ends()
+            self._file.ends = ends
             self._file.save(None)
-            change, others = known["change"], len(known["changed"]) - 1
-            more = f"; {counted(others, 'more pair')} changed" if others else ""
+            change, more_pairs = ends["change"], len(ends["changed"]) - 1
+            more = f"; {counted(more_pairs, 'more pair')} changed" if more_pairs else ""
             pair = f"{change['problem']} by {change['backend']}: {change['reason']}"
             self._tell(f"following {pair}{more}")
-        self._followed = known["followed"]
-        self._changed = tuple(known["changed"])
-        fields = {**known["change"], "status": VerdictStatus(known["change"]["status"])}
+        self._followed = ends["followed"]
+        self._changed = tuple(ends["changed"])
+        fields = {**ends["change"], "status": VerdictStatus(ends["change"]["status"])}
         fields["reason"] = Reason.of(fields["reason"])
-        return Step(**known["step"]), Change(**fields)
+        return Step(**ends["step"]), Change(**fields)
 
     def _compared_ends(self) -> dict[str, Any]:
         names = self._source.names
         self._tell(f"comparing the ends: {names[0]} and {names[-1]}")
         rows = self._compared(0, self._last, range(len(self._question.cases)))
-        places = {_key(case): i for i, case in enumerate(self._question.cases)}
-        changed = [(places[_key(r.pair.base)], r) for r in rows if r.status in _CHANGED]
+        numbers = {_key(case): i for i, case in enumerate(self._question.cases)}
+        changed = [(numbers[_key(r.pair.base)], r) for r in rows if r.status in _CHANGED]
         if not changed:
             raise NothingToDo(
                 Reason("bisect-not-slower", bad=names[-1], good=names[0], cause=_worst(rows)),
@@ -236,7 +236,8 @@ class _Bisection:
             )
         # Broken pairs come first, then slower ones; the clearest of them is searched.
         followed, row = min(
-            changed, key=lambda one: (_CHANGED.index(one[1].status), -_clarity(one[1]))
+            changed,
+            key=lambda pair: (_CHANGED.index(pair[1].status), -_clarity(pair[1])),
         )
         (change,) = of_pairs([row])
         broken = row.status is VerdictStatus.BROKEN
@@ -259,17 +260,17 @@ class _Bisection:
 
     # Candidates
 
-    def _test(self, search: Search, place: int) -> None:
+    def _test(self, search: Search, candidate: int) -> None:
         """Measure a candidate against the good end until its side of the step is clear."""
-        name = self._source.names[place]
-        before = list(search.rounds.get(place, ()))
+        name = self._source.names[candidate]
+        before = list(search.rounds.get(candidate, ()))
         logs: list[float] = []
         failed = False
         try:
-            experiment = self._experiment(0, place, [self._followed], MOST_ROUNDS)
+            experiment = self._experiment(0, candidate, [self._followed], MOST_ROUNDS)
         except BuildFailed as error:
             self._tell(f"left out {name}: {format_reason(error.message, BRIEF)}")
-            search.skip(place)
+            search.skip(candidate)
             return
         try:
             with contextlib.closing(experiment.events()) as events:
@@ -288,10 +289,10 @@ class _Bisection:
         finally:
             whole = logs[: len(logs) // 2 * 2]
             if failed or whole or (search.step.broken and logs):
-                search.add(place, whole, failed=failed)
+                search.add(candidate, whole, failed=failed)
         if not (failed or logs):
             if self._budget.left_s > 0:
-                search.skip(place)  # the good end fails now, or the device is gone
+                search.skip(candidate)  # the good end fails now, or the device is gone
             return
         after = failed if search.step.broken else search.step.odds([*before, *logs]) > 0
         left = counted(search.candidates, "candidate")
@@ -309,9 +310,16 @@ class _Bisection:
         self._tell(f"comparing {names[last]} with {names[before]}, the candidate before")
         rows = self._compared(before, last, self._changed)
         mine = self._question.cases[self._followed]
-        row = next((one for one in rows if _key(one.pair.base) == _key(mine)), None)
-        wanted = VerdictStatus.BROKEN if search.step.broken else _direction(search.step)
-        if row is not None and row.status is wanted:
+        row = next(
+            (
+                candidate_row
+                for candidate_row in rows
+                if _key(candidate_row.pair.base) == _key(mine)
+            ),
+            None,
+        )
+        expected = VerdictStatus.BROKEN if search.step.broken else _direction(search.step)
+        if row is not None and row.status is expected:
             return rows, "located" if first == last else "range"
         if row is not None and row.status is VerdictStatus.SAME and first not in search.refuted:
             self._tell("the direct comparison shows no step there: measuring its neighbours again")
@@ -352,8 +360,8 @@ class _StateFile:
 
     def save(self, search: Search | None) -> None:
         """Write the state. If the folder is not writable, the search cannot be resumed."""
-        known = None if search is None else search.document()
-        document = {"version": _VERSION, "ends": self.ends, "search": known}
+        search_document = None if search is None else search.document()
+        document = {"version": _VERSION, "ends": self.ends, "search": search_document}
         with contextlib.suppress(OSError):
             private_folder(self._path.parent)
             write_whole(self._path, json_text(document).encode(), sync=True)
@@ -378,11 +386,11 @@ def _logs(row: Row) -> list[float]:
 
 def _clarity(row: Row) -> float:
     """Return the size of a change in units of its uncertainty."""
-    found = row.paired
-    if found is None or not math.isfinite(found.high) or found.low <= 0:
+    paired = row.paired
+    if paired is None or not math.isfinite(paired.high) or paired.low <= 0:
         return 0.0
-    half = (math.log(found.high) - math.log(found.low)) / 2
-    return abs(math.log(found.ratio)) / max(half, 1e-9)
+    half = (math.log(paired.high) - math.log(paired.low)) / 2
+    return abs(math.log(paired.ratio)) / max(half, 1e-9)
 
 
 def _worst(rows: Sequence[Row]) -> str:

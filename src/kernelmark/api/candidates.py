@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.api.checkouts import BuildFailed, Checkouts
-from kernelmark.api.plan import parse_config
+from kernelmark.api.selection import parse_config
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError

@@ -86,15 +86,15 @@ class Repository:
                 Reason("not-an-ancestor", good=good, bad=bad),
                 hint=f"bisect from their common ancestor: git merge-base {good} {bad}",
             ) from None
-        words = _git(self.top, "rev-list", "--first-parent", "--reverse", f"{first}..{last}")
-        return words.split()
+        commits = _git(self.top, "rev-list", "--first-parent", "--reverse", f"{first}..{last}")
+        return commits.split()
 
     def describe(self, ref: str) -> str:
         """Return hash and subject of a commit: `a1b2c3d4e5f6 Tune the tiles`."""
         if ref == WORKING_TREE:
             return WORKING_TREE_TEXT
-        words = ("show", "--no-patch", "--format=%h %s", "--abbrev=12")
-        return _git(self.top, *words, self.commit(ref))
+        arguments = ("show", "--no-patch", "--format=%h %s", "--abbrev=12")
+        return _git(self.top, *arguments, self.commit(ref))
 
     @property
     def changed(self) -> bool:
@@ -135,12 +135,12 @@ class Checkouts:
         self._build(name, tree, commit, again=ref == WORKING_TREE)
         python = self._recipe.python.replace(_TREE, str(tree))
         side = parse_side(f"{name}={python}" if python else name)
-        given = {**self._recipe.variables, **(variables or {})}
+        merged = {**self._recipe.variables, **(variables or {})}
         folder = tree / self.repository.inside
         return Side(
             name=name,
             python=side.python,
-            variables=FrozenDict({n: v.replace(_TREE, str(tree)) for n, v in given.items()}),
+            variables=FrozenDict({n: v.replace(_TREE, str(tree)) for n, v in merged.items()}),
             folder=str(folder if folder.is_dir() else tree),
         )
 
@@ -168,9 +168,9 @@ class Checkouts:
 
     @property
     def _root(self) -> Path:
-        made = cache_root().absolute() / "worktrees" / digest(str(self.repository.top))[:12]
-        private_folder(made)
-        return made
+        root = cache_root().absolute() / "worktrees" / digest(str(self.repository.top))[:12]
+        private_folder(root)
+        return root
 
     def _build(self, name: str, tree: Path, commit: str, *, again: bool) -> None:
         command = self._recipe.build
@@ -183,7 +183,7 @@ class Checkouts:
             _mark(tree).unlink(missing_ok=True)
         self._tell(f"building {name} ({_short(commit)}): {command}")
         more = {"KMARK_SIDE": name, "KMARK_COMMIT": commit, "KMARK_TREE": str(tree)}
-        what = {"side": name, "commit": _short(commit), "command": command}
+        facts = {"side": name, "commit": _short(commit), "command": command}
         hint = f"it ran in {tree}"
         try:
             done = run_child(
@@ -193,12 +193,12 @@ class Checkouts:
                 timeout_s=self._recipe.timeout_s,
             )
         except subprocess.TimeoutExpired:
-            reason = Reason("build-timed-out", limit_s=self._recipe.timeout_s, **what)
+            reason = Reason("build-timed-out", limit_s=self._recipe.timeout_s, **facts)
             raise BuildFailed(reason, hint=hint) from None
         if done.returncode:
             lines = done.stdout.decode(errors="replace").rstrip().splitlines()
             tail = "\n".join(lines[-_TAIL_LINES:])
-            reason = Reason("build-failed", exit_code=done.returncode, output=tail, **what)
+            reason = Reason("build-failed", exit_code=done.returncode, output=tail, **facts)
             raise BuildFailed(reason, hint=hint)
         if not again:
             _mark(tree).write_text(key)
@@ -231,9 +231,9 @@ def _slot(root: Path, name: str) -> Iterator[Path]:
     raise UsageError(Reason("worktrees-in-use", count=_SLOTS), hint="wait")
 
 
-def _git(folder: Path, *words: str) -> str:
+def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = run_child(["git", "-C", str(folder), *words], timeout_s=_GIT_TIMEOUT_S)
+        done = run_child(["git", "-C", str(folder), *arguments], timeout_s=_GIT_TIMEOUT_S)
     except FileNotFoundError:
         raise UsageError(
             Reason("not-installed", name="git", needs="checking out a commit"),
@@ -241,19 +241,19 @@ def _git(folder: Path, *words: str) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         raise UsageError(
-            Reason("git-timed-out", command=_verb(words), limit_s=_GIT_TIMEOUT_S)
+            Reason("git-timed-out", command=_verb(arguments), limit_s=_GIT_TIMEOUT_S)
         ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"exit code {done.returncode}"
         raise UsageError(
-            Reason("git-failed", command=_verb(words), error=why), hint=f"it ran in {folder}"
+            Reason("git-failed", command=_verb(arguments), error=why), hint=f"it ran in {folder}"
         )
     return done.stdout.decode(errors="replace").strip()
 
 
-def _verb(words: Sequence[str]) -> str:
+def _verb(arguments: Sequence[str]) -> str:
     """Return the git subcommand, without leading `-c name=value` options."""
-    rest = list(words)
+    rest = list(arguments)
     while rest and rest[0] == "-c":
         rest = rest[2:]
     return rest[0] if rest else ""

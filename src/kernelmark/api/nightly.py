@@ -15,22 +15,23 @@ import platform
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.api.confirming import confirm_paired, confirm_repeated
-from kernelmark.api.judging import Doubt, Judged, Rules, judge
-from kernelmark.api.nightly_file import Measured, Nightly, expanded
-from kernelmark.api.notifying import NotSent, post_webhook, send_mail
-from kernelmark.api.plan import Plan, Selection, plan
+from kernelmark.api.judge import Doubt, Judged, Rules, confirm_paired, confirm_repeated, judge
+from kernelmark.api.nightly_file import Nightly, RunTable, expanded
+from kernelmark.api.plan import Plan, plan
 from kernelmark.api.roofs import known_roofs, measure_roofs
-from kernelmark.api.running import Conduct, measure
+from kernelmark.api.run import Conduct, measure
 from kernelmark.compare import fail_on
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.exit_codes import SOME_FAILED
@@ -39,7 +40,6 @@ from kernelmark.core.private import make_folder
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.roof import Roof
-from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.report.changes import comment, ranked
 from kernelmark.report.history import date_text
@@ -177,11 +177,11 @@ class _Night:
         return ended
 
     def _step(self, name: str, work: Callable[[], Any]) -> Any:
-        known = self._state.known(name)
-        if known is None:
-            known = work()
-            self._state.note(name, {} if known is None else known)
-        return known
+        outcome = self._state.known(name)
+        if outcome is None:
+            outcome = work()
+            self._state.note(name, {} if outcome is None else outcome)
+        return outcome
 
     # Steps
 
@@ -213,17 +213,17 @@ class _Night:
             moved += moved_roofs(before, after, self._file.canaries.roof_limit)
         return moved
 
-    def _measure(self, table: Measured, device: str, step: str) -> dict[str, str]:
+    def _measure(self, table: RunTable, device: str, step: str) -> dict[str, str]:
         """Measure one [[run]] table on one device, or the rest of it."""
         label = self._file.name
         argv = ("nightly", self._file.path.name, self._state.night, step)
         resumed = self._begun(argv)
         self._tell(f"{step}: {', '.join(table.suites)}")
         try:
-            made = plan(self._selection(table, device), _timing(table))
-            with self._tools.reporter(made) as on_event:
+            cases = plan(table.select(device, self._file.canaries.suite), table.load_timing())
+            with self._tools.reporter(cases) as on_event:
                 results = measure(
-                    made,
+                    cases,
                     conduct=Conduct(label=label, repository=self._file.base.repo),
                     store=self._store,
                     argv=argv,
@@ -240,22 +240,8 @@ class _Night:
 
     def _begun(self, argv: tuple[str, ...]) -> Run | None:
         """Return the unfinished run of an interrupted step."""
-        found = self._store.runs(limit=_LOOKED_AT, label=self._file.name)
-        return next((run for run in found if run.argv == argv), None)
-
-    def _selection(self, table: Measured, device: str) -> Selection:
-        own = self._file.canaries.suite
-        usual = own == "sentinels"
-        extra = (own,) if own and not usual and own not in table.suites else ()
-        return Selection(
-            suites=(*table.suites, *extra),
-            backends=table.backends,
-            devices=(device,),
-            dtypes=table.dtypes,
-            filter=table.filter or None,
-            limit=table.limit or None,
-            sentinels=usual,
-        )
+        newest = self._store.runs(limit=_LOOKED_AT, label=self._file.name)
+        return next((run for run in newest if run.argv == argv), None)
 
     def _judge(self, runs: Sequence[str], troubles: Sequence[str]) -> dict[str, Any]:
         file = self._file
@@ -274,8 +260,8 @@ class _Night:
         summary = comment(judged.changes, facts=facts, notes=[*troubles, *judged.notes])
         self._write_summary(summary)
         movers = [
-            f"• {one.problem} by {one.backend}: {one.status.value}, {one.reason}"
-            for one in ranked(judged.changes)[:_MOST_MOVERS]
+            f"• {change.problem} by {change.backend}: {change.status.value}, {change.reason}"
+            for change in ranked(judged.changes)[:_MOST_MOVERS]
         ]
         return {
             "code": judged.code,
@@ -286,7 +272,7 @@ class _Night:
 
     def _rules(self) -> Rules:
         file = self._file
-        words = file.judge.fail_on
+        verdicts = file.judge.fail_on
         return Rules(
             label=file.name,
             nights=file.judge.nights,
@@ -294,7 +280,7 @@ class _Night:
             min_effect=file.judge.min_effect,
             canaries=file.canaries.suite,
             baseline=file.judge.baseline,
-            limits=fail_on.parse(words) if words else fail_on.FailOn(),
+            limits=fail_on.parse(verdicts) if verdicts else fail_on.FailOn(),
             paired=file.base.given,
         )
 
@@ -305,15 +291,15 @@ class _Night:
         return call(doubts, self._file, self._store, self._tell)
 
     def _write_summary(self, text: str) -> None:
-        place = Path(self._file.summary or self._file.state_folder / "summary.md")
-        write_whole(place, text.encode())
-        self._tell(f"wrote {place}")
+        path = Path(self._file.summary or self._file.state_folder / "summary.md")
+        write_whole(path, text.encode())
+        self._tell(f"wrote {path}")
 
-    def _command(self, name: str, *words: str) -> None:
+    def _command(self, name: str, *arguments: str) -> None:
         """Run another kmark command. Its failure is reported, and does not stop the night."""
         # Not as --store: other users can see the arguments of a process.
         env = {**os.environ, "KERNELMARK_STORE": self._file.store} if self._file.store else None
-        command = [sys.executable, "-m", "kernelmark", name, *words]
+        command = [sys.executable, "-m", "kernelmark", name, *arguments]
         try:
             done = run_child(command, env=env, timeout_s=_COMMAND_TIMEOUT_S)
             failed = done.stderr.decode(errors="replace").strip() if done.returncode else ""
@@ -323,20 +309,20 @@ class _Night:
             self._tell(f"note: kmark {name} failed: {failed.splitlines()[0]}")
 
     def _notify(self, ended: Ended, *, changed: bool) -> None:
-        asked = self._file.notify
-        wanted = {"alarm": ended.code != 0, "change": changed or ended.code != 0, "always": True}
-        if not wanted[asked.when]:
+        notify = self._file.notify
+        is_due = {"alarm": ended.code != 0, "change": changed or ended.code != 0, "always": True}
+        if not is_due[notify.when]:
             return
         name = self._file.name
         with self._excused():
-            if asked.webhook:
-                link = f"\n{asked.link}" if asked.link else ""
-                post_webhook(expanded(asked.webhook), f"*{name}*: {ended.answer}{link}")
+            if notify.webhook:
+                link = f"\n{notify.link}" if notify.link else ""
+                post_webhook(expanded(notify.webhook), f"*{name}*: {ended.answer}{link}")
         with self._excused():
-            if asked.mail_to:
+            if notify.mail_to:
                 subject = f"{name}: {ended.answer.splitlines()[0]}"
-                mail = (asked.mail_from, asked.mail_to, subject, ended.summary)
-                send_mail(asked.sendmail, *mail)
+                mail = (notify.mail_from, notify.mail_to, subject, ended.summary)
+                send_mail(notify.sendmail, *mail)
 
     @contextlib.contextmanager
     def _excused(self) -> Iterator[None]:
@@ -378,10 +364,10 @@ class _Night:
 def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> list[str]:
     """Return a sentence for each roof that moved by more than `limit`. Unsteady roofs, which other
     work disturbed, are ignored."""
-    known = {(r.device, r.kind, r.name, r.unit, r.threads): r for r in before if r.steady}
+    steady = {(r.device, r.kind, r.name, r.unit, r.threads): r for r in before if r.steady}
     moved = []
     for roof in after:
-        old = known.get((roof.device, roof.kind, roof.name, roof.unit, roof.threads))
+        old = steady.get((roof.device, roof.kind, roof.name, roof.unit, roof.threads))
         if old is None or not roof.steady or not old.value or roof.measured == old.measured:
             continue
         change = roof.value / old.value - 1
@@ -392,33 +378,30 @@ def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> 
 
 def steps_of(file: Nightly) -> list[str]:
     """Return the steps of a night as text, in order."""
-    made = [f"set-up: {command}" for command in file.setup.commands]
-    made += ["measure the roofs of every device"] if file.canaries.roofs else []
+    steps = [f"set-up: {command}" for command in file.setup.commands]
+    steps += ["measure the roofs of every device"] if file.canaries.roofs else []
     for number, table in enumerate(file.run, 1):
-        backends = ", ".join(table.backends) or "all backends"
-        made += [
+        backends = ", ".join(table.selected.get("backends", ())) or "all backends"
+        steps += [
             f"run {number} on {device}: {', '.join(table.suites)} by {backends}, {table.timing}"
             for device in table.devices
         ]
     how = "paired rounds" if file.base.given else f"{file.judge.repeats} fresh processes"
-    made.append(f"judge: suspects are measured again by {how}")
-    made += [f"push to {file.push}"] if file.push else []
-    made += [f"write the site to {file.site}"] if file.site else []
+    steps.append(f"judge: suspects are measured again by {how}")
+    steps += [f"push to {file.push}"] if file.push else []
+    steps += [f"write the site to {file.site}"] if file.site else []
     ways = {"webhook": file.notify.webhook, "mail": file.notify.mail_to}
-    used = [name for name, given in ways.items() if given]
-    made += [f"notify by {' and '.join(used)} ({file.notify.when})"] if used else []
+    used = [name for name, used_for in ways.items() if used_for]
+    steps += [f"notify by {' and '.join(used)} ({file.notify.when})"] if used else []
     kept = {"runs": file.keep.runs, "samples": file.keep.samples}
-    made += [f"thin {name} older than {days} days" for name, days in kept.items() if days]
-    return made
-
-
-def _timing(table: Measured) -> Timing:
-    changes = {"processes": table.processes} if table.processes else {}
-    return Timing.load(table.timing, **changes)
+    steps += [f"thin {name} older than {days} days" for name, days in kept.items() if days]
+    return steps
 
 
 def _is_news(judged: Judged) -> bool:
-    return bool([one for one in ranked(judged.changes) if not one.held and one.base is not None])
+    return bool(
+        [change for change in ranked(judged.changes) if not change.held and change.base is not None]
+    )
 
 
 @contextlib.contextmanager
@@ -446,3 +429,63 @@ def _locked(file: Nightly) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+_TIMEOUT_S = 30.0
+_TRIES = 3
+_MOST_LETTERS = 3000  # Slack truncates longer text blocks
+
+
+class NotSent(KernelmarkError):
+    """A message that could not be sent."""
+
+
+def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sleep) -> None:
+    """POST `{"text": …}`, which Slack, Mattermost, Discord (/slack) and Teams workflows take."""
+    if not url.startswith(("https://", "http://")):
+        raise NotSent(Reason("webhook-address"), hint="check it")
+    shown = text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 2]} …"
+    request = urllib.request.Request(
+        url,
+        data=json.dumps({"text": shown}).encode(),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+                return
+        except urllib.error.HTTPError as error:
+            failed = f"status {error.code}"
+            if error.code < 500:  # another attempt would fail too
+                break
+        except (OSError, ValueError) as error:
+            failed = str(getattr(error, "reason", error))
+        if attempt < _TRIES:
+            wait(2.0**attempt)
+    # The address is a secret: anyone who knows it can post.
+    raise NotSent(Reason("webhook-failed", error=failed), hint="check its address")
+
+
+def send_mail(
+    program: str, sender: str, recipients: Sequence[str], subject: str, text: str
+) -> None:
+    """Hand a message to sendmail, which queues it."""
+    message = EmailMessage()
+    message["From"], message["To"] = sender, ", ".join(recipients)
+    message["Subject"] = " ".join(subject.split())[:200]
+    message.set_content(text)
+    try:
+        done = run_child([program, "-t", "-i"], input=bytes(message), timeout_s=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotSent(
+            Reason(
+                "mail-not-started",
+                program=program,
+                error=getattr(error, "strerror", None) or str(error),
+            ),
+            hint="notify.sendmail names another program",
+        ) from None
+    if done.returncode:
+        why = last_line(done.stderr) or f"code {done.returncode}"
+        raise NotSent(Reason("program-failed", program=program, error=why))

@@ -16,12 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernelmark.api.selection import Selection
 from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.compare.suspects import LEAST
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
+from kernelmark.core.flags import flags
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
+from kernelmark.core.timing import Timing
+from kernelmark.workloads.suites import CANARIES
 
 T = TypeVar("T")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?\Z")
@@ -37,18 +41,38 @@ class Setup:
     timeout_s: float = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """[[run]]: the suites and backends to measure on each of the devices."""
+# Keys of a [[run]] table that are fields of a Selection.
+_SELECTED = ("suites", "backends", "devices", "dtypes", "filter", "limit")
 
-    suites: tuple[str, ...]
-    backends: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ("cpu",)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTable:
+    """[[run]]: what to measure on each of the devices. `selected` are texts for fields of a
+    Selection: kernel files and backends are looked up when their turn comes, since a table that
+    cannot be measured must not stop the others."""
+
+    selected: Mapping[str, Any]
     timing: str = "default"
     processes: int = 0  # fresh processes per case; 0: as in the timing
-    dtypes: tuple[str, ...] = ()
-    filter: str = ""
-    limit: int = 0
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(self.selected["suites"])
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self.selected.get("devices", ("cpu",)))
+
+    def load_timing(self) -> Timing:
+        return Timing.load(self.timing, **({"processes": self.processes} if self.processes else {}))
+
+    def select(self, device: str, canary_suite: str) -> Selection:
+        """Return what is measured on one device; canaries of kernelmark's own suite are added."""
+        usual = canary_suite == CANARIES
+        extra = canary_suite and not usual and canary_suite not in self.suites
+        suites = [*self.suites, *([canary_suite] if extra else ())]
+        texts = {**self.selected, "suites": suites, "devices": [device]}
+        return Selection.parse(**texts, canaries=usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +81,7 @@ class Canaries:
     every night measures the device's roofs, and reports those that moved by more than
     `roof_limit`."""
 
-    suite: str = "sentinels"
+    suite: str = CANARIES
     roofs: bool = False
     roof_limit: float = 0.03
 
@@ -118,7 +142,7 @@ class Nightly:
     """The contents of the file at `path`."""
 
     name: str
-    run: tuple[Measured, ...]
+    run: tuple[RunTable, ...]
     store: str = ""
     state: str = ""
     summary: str = ""
@@ -145,30 +169,30 @@ class Nightly:
 
 def load(path: str | os.PathLike[str]) -> Nightly:
     """Load and check a nightly file."""
-    place = Path(path).expanduser().absolute()
+    resolved = Path(path).expanduser().absolute()
     document = load_toml(
-        place,
+        resolved,
         missing="examples/nightly/nightly.toml is one to begin with",
         hint="see docs/nightly.md",
         shown=str(path),
     )
-    found = dataclasses.replace(_read(document, Nightly, str(path)), path=place)
-    return _checked(found, str(path))
+    nightly = dataclasses.replace(_read(document, Nightly, str(path)), path=resolved)
+    return _checked(nightly, str(path))
 
 
 def expanded(text: str) -> str:
     """Return the environment variable that `$NAME` refers to; other texts unchanged."""
-    found = _VARIABLE.match(text)
-    if found is None:
+    match = _VARIABLE.match(text)
+    if match is None:
         return text
-    value = os.environ.get(found[1], "")
+    value = os.environ.get(match[1], "")
     if not value:
-        raise UsageError(Reason("variable-unset", name=found[1]), hint="nightly.toml names it")
+        raise UsageError(Reason("variable-unset", name=match[1]), hint="nightly.toml names it")
     return value
 
 
 def _checked(nightly: Nightly, file: str) -> Nightly:
-    from kernelmark.api.reading import check_name
+    from kernelmark.api.load import check_name
     from kernelmark.compare import fail_on
 
     if not nightly.run:
@@ -197,9 +221,9 @@ def _checked(nightly: Nightly, file: str) -> Nightly:
         if value <= 0:
             raise UsageError(Reason("value-not-positive", file=file, key=name, given=value))
     for name in ("samples", "runs"):
-        if (kept := getattr(nightly.keep, name)) < 0:
+        if (days := getattr(nightly.keep, name)) < 0:
             raise UsageError(
-                Reason("value-not-whole", file=file, key=f"keep.{name}", given=kept, least=0)
+                Reason("value-not-whole", file=file, key=f"keep.{name}", given=days, least=0)
             )
     if nightly.base.build and not nightly.base.repo:
         raise UsageError(
@@ -220,24 +244,40 @@ def _read(table: object, kind: type[T], file: str, key: str = "") -> T:
             Reason("value-not-table", file=file, key=key), hint="write its keys below [name]"
         )
     prefix = f"{key}." if key else ""
-    hints = typing.get_type_hints(kind)
-    known = {one.name: one for one in dataclasses.fields(kind) if "own" not in one.metadata}  # type: ignore[arg-type]
+    keys, required = _keys(kind)
     for name in table:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name not in keys:
+            close = difflib.get_close_matches(name, keys, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
                 Reason("key-unknown", file=file, key=f"{prefix}{name}"),
-                hint=f"{meant}known: {', '.join(known)}",
+                hint=f"{meant}known: {', '.join(keys)}",
             )
-    for name, one in known.items():
-        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-        if required and name not in table:
+    for name in required:
+        if name not in table:
             raise UsageError(Reason("key-missing", file=file, key=f"{prefix}{name}"), hint=_DOCS)
     values = {
-        name: _value(value, hints[name], file, f"{prefix}{name}") for name, value in table.items()
+        name: _value(value, keys[name], file, f"{prefix}{name}") for name, value in table.items()
     }
+    if kind is RunTable:
+        values["selected"] = {name: values.pop(name) for name in _SELECTED if name in values}
     return kind(**values)
+
+
+def _keys(kind: type) -> tuple[dict[str, Any], list[str]]:
+    """Return the type of each key of a table, and the keys that are required."""
+    hints = typing.get_type_hints(kind)
+    shown = [field for field in dataclasses.fields(kind) if "own" not in field.metadata]
+    keys = {field.name: hints[field.name] for field in shown}
+    empty = dataclasses.MISSING
+    required = [f.name for f in shown if f.default is empty and f.default_factory is empty]
+    if kind is RunTable:
+        declared = flags(Selection)
+        texts = {name: declared[name].takes for name in _SELECTED}
+        texts = {name: tuple[str, ...] if kind is list else kind for name, kind in texts.items()}
+        keys, required = {**texts, **keys}, ["suites"]
+        del keys["selected"]
+    return keys, required
 
 
 def _value(value: Any, hint: Any, file: str, key: str) -> Any:
@@ -248,7 +288,7 @@ def _value(value: Any, hint: Any, file: str, key: str) -> Any:
         inner = typing.get_args(hint)[0]
         if not isinstance(value, list):
             raise _wrong(value, file, key, "[…]")
-        return tuple(_value(one, inner, file, key) for one in value)
+        return tuple(_value(item, inner, file, key) for item in value)
     if origin is Mapping or origin is types.MappingProxyType or hint is Mapping:
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise _wrong(value, file, key, '{ NAME = "value" }')

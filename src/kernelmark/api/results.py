@@ -46,12 +46,12 @@ class Results(Sequence[Result]):
         """One table row per result, computed on first use."""
         from kernelmark.report import tables
 
-        return tables.rows(self.result_set, self.roofs, _sentinels(self.run))
+        return tables.rows(self.result_set, self.roofs, _canaries(self.run))
 
     @functools.cached_property
     def _results(self) -> list[Result]:
         """The results in the order of `rows`."""
-        return self.result_set.ordered(_sentinels(self.run))
+        return self.result_set.ordered(_canaries(self.run))
 
     @property
     def run(self) -> Run:
@@ -91,13 +91,13 @@ class Results(Sequence[Result]):
 
     def best(self) -> list[Result]:
         """Return the fastest correct result of each problem."""
-        found: dict[str, tuple[float, Result]] = {}
+        best: dict[str, tuple[float, Result]] = {}
         for row in self.rows:
             key, measured = row.result.case.problem.key, row.result.measurement
             if row.ranks and measured is not None:
                 now = measured.median_s, row.result
-                found[key] = min(found.get(key, now), now, key=lambda pair: pair[0])
-        return [result for _, result in found.values()]
+                best[key] = min(best.get(key, now), now, key=lambda pair: pair[0])
+        return [result for _, result in best.values()]
 
     def ok(self) -> list[Result]:
         """Return the results whose status is `ok`."""
@@ -127,7 +127,7 @@ class Results(Sequence[Result]):
 
         `rule` is a preset (robust, golden-tot, ratio) or a TOML file.
         """
-        from kernelmark.api.comparing import compare
+        from kernelmark.api.compare import compare
 
         other = base.result_set if isinstance(base, Results) else base
         if not isinstance(other, ResultSet | str):
@@ -143,27 +143,25 @@ class Results(Sequence[Result]):
         from kernelmark.core import codec
 
         whole = dataclasses.replace(self.result_set, roofs=self.roofs)
-        return _kept(codec.dumps(whole) + "\n", path)
+        return _save(codec.dumps(whole) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """Return `records` as CSV. Also write it to `path` if given."""
         from kernelmark.core.files import csv_text
         from kernelmark.report import render
 
-        return _kept(csv_text(self.records(), render.columns(self.rows)), path)
+        return _save(csv_text(self.records(), render.columns(self.rows)), path)
 
     def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
         """Return the tables and warnings as Markdown. Also write it to `path` if given."""
-        from kernelmark.report import render, tables
+        from kernelmark.report import render
 
-        failures = [failure.sentence for failure in tables.failures(self.rows)]
-        warnings = [format_reason(reason, style) for reason in tables.warnings(self.rows)]
-        mark = tables.mark_text(self.rows)
+        failures, mark, warnings = self._remarks(style)
         lines = [f"- {markdown_cell(text)}\n" for text in failures]
         lines += [f"\n{mark}:\n\n"] if mark else []
         lines += [f"- {markdown_cell(text)}\n" for text in warnings]
         whole = "\n".join(map(render.markdown, self.all_tables))
-        return _kept("".join((whole, *(["\n"] if failures else []), *lines)), path)
+        return _save("".join((whole, *(["\n"] if failures else []), *lines)), path)
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
@@ -181,17 +179,25 @@ class Results(Sequence[Result]):
         return iter(self._results)
 
     def __str__(self) -> str:
-        from kernelmark.report import render, tables
+        from kernelmark.report import render
         from kernelmark.report.answer import answer
 
-        reasons = tables.warnings(self.rows)
+        failures, mark, warnings = self._remarks(PYTHON)
+        lines = [*failures, *([f"{mark}:"] if mark else [])]
+        lines += [f"warning: {warning}" for warning in warnings]
+        lines += [f"hint: {hint}"] if (hint := self._timing_hint()) else []
+        lines += [f"note: {note}" for note in self.notes]
         answers = "".join(f"{sentence}\n" for sentence in answer(self.timed))
-        lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
-        lines += [f"{mark}:\n"] if (mark := tables.mark_text(self.rows)) else []
-        lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
-        lines += [f"hint: {hint}\n"] if (hint := self._timing_hint()) else []
-        lines += [f"note: {note}\n" for note in self.notes]
-        return answers + "\n".join(map(render.printed, self.all_tables)) + "".join(lines)
+        shown = "\n".join(map(render.printed, self.all_tables))
+        return answers + shown + "".join(f"{line}\n" for line in lines)
+
+    def _remarks(self, style: Style) -> tuple[list[str], str, list[str]]:
+        """Return the sentences on failures, a heading of the warnings, and the warnings."""
+        from kernelmark.report import tables
+
+        failures = [failure.sentence for failure in tables.failures(self.rows)]
+        warnings = [format_reason(reason, style) for reason in tables.warnings(self.rows)]
+        return failures, tables.mark_text(self.rows), warnings
 
     def _timing_hint(self) -> str:
         """Return how to give more time than the first result with a warning that names settings
@@ -200,10 +206,13 @@ class Results(Sequence[Result]):
             warnings = result.measurement.warnings if result.measurement else ()
             if any(map(names_settings, warnings)):
                 timing = result.case.timing
-                name = next((name for name, one in PRESETS.items() if one == timing), "default")
+                name = next(
+                    (name for name, preset_timing in PRESETS.items() if preset_timing == timing),
+                    "default",
+                )
                 preset = "" if name == "default" else f'.preset("{name}", '
-                made = f"km.Timing{preset or '('}max_s={2 * timing.max_s:g})"
-                return f"fields of Timing are given as timing={made}"
+                call = f"km.Timing{preset or '('}max_s={2 * timing.max_s:g})"
+                return f"fields of Timing are given as timing={call}"
         return ""
 
     def __repr__(self) -> str:
@@ -212,26 +221,24 @@ class Results(Sequence[Result]):
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        from kernelmark.report import render, tables
+        from kernelmark.report import render
         from kernelmark.report.answer import answer
 
-        answers = render.html_list(answer(self.timed))
-        found = [failure.sentence for failure in tables.failures(self.rows)]
-        found += filter(None, [tables.mark_text(self.rows)])
-        found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        failures, mark, warnings = self._remarks(PYTHON)
+        remarks = [*failures, *filter(None, [mark]), *warnings]
         shown = "".join(map(render.html_table, self.all_tables))
-        return answers + shown + render.html_list(found)
+        return render.html_list(answer(self.timed)) + shown + render.html_list(remarks)
 
 
-def _sentinels(run: Run) -> frozenset[str]:
+def _canaries(run: Run) -> frozenset[str]:
     if not run.suite:
         return frozenset()
-    from kernelmark.api.sentinels import beside_suite
+    from kernelmark.workloads.suites import added_canaries
 
-    return beside_suite(run)
+    return added_canaries(run.suite)
 
 
-def _kept(text: str, path: str | Path | None) -> str:
+def _save(text: str, path: str | Path | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text

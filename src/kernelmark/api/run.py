@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmark import ops
-from kernelmark.api.plan import Selection, axis_words, plan
-from kernelmark.api.reading import load_timing
+from kernelmark.api.load import check_name, load_timing
+from kernelmark.api.plan import Plan, plan
 from kernelmark.api.results import Results
-from kernelmark.api.roofs import RoofMode
-from kernelmark.api.running import Conduct, measure
+from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
+from kernelmark.api.selection import Selection, format_axes
+from kernelmark.backends._lineage import remember
+from kernelmark.core.diskcache import cache_root
 from kernelmark.core.dtype import foreign_dtype
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import KernelmarkError, StoreError, UsageError
+from kernelmark.core.files import write_whole
+from kernelmark.core.private import private_folder
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, RunState
+from kernelmark.core.result import Config, Run, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
 from kernelmark.report.progress import ProgressLines
-from kernelmark.runners.events import WAITS, Event, Waiting
-from kernelmark.runners.session import OnEvent
-from kernelmark.stores import opened
+from kernelmark.runners.alive import hold_run_locks
+from kernelmark.runners.capture import environment, overridden_variables
+from kernelmark.runners.events import WAITS, Event, Note, Waiting
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.session import OnEvent, run_cases
+from kernelmark.stores import new_run_id, opened
 from kernelmark.workloads.suites import Suite
 from kernelmark.workloads.suites import load as load_suite
 
 if TYPE_CHECKING:
     from kernelmark.stores import StoreArgument
+    from kernelmark.stores.store import Store
 
 _EXAMPLES = {
     "op": "gemm",
@@ -98,30 +111,29 @@ def run(
             hint="progress=True writes a line for each case; on_event=f gets the events",
         )
     _check_axes(axes, timing)
-    selection = Selection(
-        ops=_words(op, "op"),
-        problems=(problem,) if isinstance(problem, str) else _words(problem, "problem"),
-        suites=_words(suite, "suite"),
-        axes=axis_words(axes),
-        dtypes=_words(dtype, "dtype"),
-        backends=_words(backend, "backend"),
-        devices=_words(device, "device"),
+    selection = Selection.parse(
+        ops=_texts(op, "op"),
+        problems=(problem,) if isinstance(problem, str) else _texts(problem, "problem"),
+        suites=_texts(suite, "suite"),
+        axes=format_axes(axes),
+        dtypes=_texts(dtype, "dtype"),
+        backends=_texts(backend, "backend"),
+        devices=_texts(device, "device"),
         config=_mapping(config or {}),
         filter=filter,
         limit=_whole(limit, "limit"),
-        sentinels=canaries or sentinels,
+        canaries=canaries or sentinels,
     )
-    how = load_timing(timing)
-    made = plan(selection, how)
+    cases = plan(selection, load_timing(timing))
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s, refuse_config=True)
     with opened(store) as target:
         if progress and on_event is None:
             on_event = ProgressLines(_write_line)
-        results = measure(made, conduct=conduct, store=target, on_event=on_event or _report_wait)
+        results = measure(cases, conduct=conduct, store=target, on_event=on_event or _report_wait)
     if results.run.state is RunState.INTERRUPTED:
         kept = "" if target is None else f"; run {results.run.id} is stored so far"
         raise KeyboardInterrupt(
-            f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
+            f"interrupted after {len(results)} of {len(cases.cases)} cases{kept}"
         )
     return results
 
@@ -158,18 +170,6 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
         )
 
 
-def load(ref: str | os.PathLike[str] = "latest", *, store: StoreArgument = True) -> Results:
-    """Return a stored run as `Results`.
-
-    ref: id, label or pinned name of a run, "latest", "latest~1", …, or a file.
-    store: path, URL or open store (default: $KERNELMARK_STORE, or the user's store).
-    """
-    from kernelmark.api.loading import loaded
-
-    with loaded(ref, store) as (results, _):
-        return results
-
-
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:
     """Return a suite by its name, or from a TOML file."""
     return load_suite(os.fspath(name_or_path))
@@ -182,21 +182,22 @@ def suites() -> list[str]:
     return names()
 
 
-def _words(given: object, name: str) -> tuple[str, ...]:
-    if given is None:
+def _texts(argument: object, name: str) -> tuple[str, ...]:
+    """Return the texts of an argument: one, several, or several separated by commas."""
+    if argument is None:
         return ()
-    if isinstance(given, str):
-        return tuple(word.strip() for word in given.split(",") if word.strip())
-    words: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (given,)
+    if isinstance(argument, str):
+        return tuple(text.strip() for text in argument.split(",") if text.strip())
+    texts: tuple[Any, ...] = tuple(argument) if isinstance(argument, Iterable) else (argument,)
     if name == "dtype":
-        words = tuple(foreign_dtype(word) or word for word in words)
-    for word in words:
-        if not isinstance(word, str):
+        texts = tuple(foreign_dtype(text) or text for text in texts)
+    for text in texts:
+        if not isinstance(text, str):
             raise UsageError(
-                Reason("argument-type", name=name, given=repr(word), wanted="text"),
+                Reason("argument-type", name=name, given=repr(text), wanted="text"),
                 hint=f'give text or a list of texts, such as {name}="{_EXAMPLES[name]}"',
             )
-    return words
+    return texts
 
 
 def _mapping(config: Config) -> Config:
@@ -215,3 +216,128 @@ def _whole(value: int | None, name: str) -> int | None:
             Reason("argument-type", name=name, given=repr(value), wanted="a whole number")
         )
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """Settings of a run that do not change what is measured."""
+
+    label: str = ""
+    roofs: RoofMode = "stored"
+    timeout_s: float = 300.0
+    compile_timeout_s: float = 600.0
+    jobs: int | None = None
+    retry_failed: bool = False
+    refuse_config: bool = False  # raise if every case refuses a name in its config
+    repository: str = ""  # its commit is recorded; by default that of the working folder
+
+    def __post_init__(self) -> None:
+        check_name(self.label)
+
+
+def measure(
+    plan: Plan,
+    *,
+    conduct: Conduct | None = None,
+    store: Store | None = None,
+    argv: Sequence[str] = (),
+    on_event: OnEvent | None = None,
+    resumed: Run | None = None,
+) -> Results:
+    """Measure and check every case of the plan; with a store, save each result when it ends.
+    `resumed` is a run to continue. An interrupted run returns the results so far."""
+    conduct = conduct or Conduct()
+    notify = on_event or (lambda event: None)
+    names = [info.name for info in plan.devices]
+    runner = LocalRunner(
+        names,
+        timeout_s=conduct.timeout_s,
+        compile_timeout_s=conduct.compile_timeout_s,
+        jobs=conduct.jobs,
+    )
+    try:
+        here = environment(names, plan.backends, repository=conduct.repository)
+        cpus = [info.name for info in plan.devices if info.kind == "cpu"]
+        for name, (value, used) in overridden_variables(cpus).items():
+            text = f"{name}={value} is overruled: workers have {used}; --threads sets their number"
+            notify(Note(text=text))
+        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: notify(Note(text=text)))
+    except KeyboardInterrupt:
+        kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"
+        raise KeyboardInterrupt(f"interrupted before the first case; {kept}") from None
+    remember(plan.own)
+    if resumed is None:
+        run = Run(
+            id=new_run_id(),
+            started=time.time(),
+            environment=here,
+            label=conduct.label,
+            suite=plan.suite,
+            argv=tuple(argv),
+            cases=len(plan.cases),
+        )
+        if store is not None:
+            remember_folder(run.id)
+    else:
+        run = resumed
+    locked = [run.id] if store is not None else []
+    with hold_run_locks(locked), _resume_hint(run.id, store):
+        result_set = run_cases(
+            run=run,
+            cases=plan.cases,
+            runner=runner,
+            store=store,
+            on_event=on_event,
+            resume=resumed is not None,
+            retry_failed=conduct.retry_failed,
+            refuse_config=conduct.refuse_config,
+            roofs=roofs,
+        )
+    if resumed is not None and store is not None:
+        roofs = stored_roofs(store, result_set)  # a resumed run keeps the roofs of its start
+    return Results(result_set, roofs=roofs, notes=plan.notes)
+
+
+@contextlib.contextmanager
+def _resume_hint(run_id: str, store: Store | None) -> Iterator[None]:
+    """If the disk gets full, add the command that resumes the run, if that is stored."""
+    try:
+        yield
+    except StoreError as error:
+        if store is not None and error.message.code == "store-disk-full":
+            with contextlib.suppress(KernelmarkError):
+                store.run(run_id)
+                error.hint = Reason("free-space-and-resume", run=run_id)
+        raise
+
+
+_MOST_RUNS = 1000  # the latest ones are kept
+
+
+def remember_folder(run_id: str) -> None:
+    """Store the working folder of a run. A failure to write is ignored: it only matters if the run
+    is resumed from another folder."""
+    folders = {**_load(), run_id: str(Path.cwd())}
+    with contextlib.suppress(OSError):
+        private_folder(_place().parent)
+        write_whole(_place(), json.dumps(dict(list(folders.items())[-_MOST_RUNS:])).encode())
+
+
+def folder_of(run_id: str) -> Path | None:
+    """Return the folder that a run was started in; None if it is not in the cache."""
+    folder = _load().get(run_id)
+    return None if folder is None else Path(folder)
+
+
+def _place() -> Path:
+    return cache_root() / "folders.json"
+
+
+def _load() -> dict[str, str]:
+    try:
+        folders = json.loads(_place().read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(folders, dict):
+        return {}
+    return {name: folder for name, folder in folders.items() if isinstance(folder, str)}

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelmark.api.plan import Selection
 from kernelmark.api.roofs import known_roofs
+from kernelmark.api.selection import Selection
 from kernelmark.api.tuning_plan import DEVICES, Planned, plan, summarise
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict

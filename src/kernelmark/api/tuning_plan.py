@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, own_ops, problems_of, require
+from kernelmark.api.plan import own_ops, problems_of, require
 from kernelmark.api.plan import plan as plan_cases
-from kernelmark.api.running import Conduct, measure
+from kernelmark.api.run import Conduct, measure
+from kernelmark.api.selection import Selection
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
@@ -81,11 +82,11 @@ def summarise(
     devices = (device,) if isinstance(device, str) else tuple(device)
     with hinted(DEVICES):
         infos = targets.expand(devices)
-    name = backends.canonical(backend or _reference(infos[0]))
-    require(name, infos[0])
+    reference_backend = backends.parse(backend or _reference(infos[0]))
+    require(reference_backend, infos[0])
     basis = Basis(
-        backend=name,
-        version=backends.find(name).version(),
+        backend=reference_backend.name,
+        version=reference_backend.load().version(),
         model=infos[0].model,
         arch=infos[0].arch,
         timing=timing,
@@ -99,7 +100,9 @@ def summarise(
     if todo:
         check_writable(folder.summary)
         selection = Selection(
-            problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
+            problems=tuple(problem.key for problem in todo),
+            backends=(reference_backend,),
+            devices=devices,
         )
         label = f"tune {folder.path.name}".replace(".", "-")  # a suffix would name a file
         results = measure(
@@ -274,7 +277,7 @@ def plan(
     force: overwrite plans that were edited by hand.
     """
     backend = backends.canonical(backend)
-    asked = dataclasses.replace(selection or Selection(), backends=(backend,))
+    asked = dataclasses.replace(selection or Selection(), backends=(backends.parse(backend),))
     folder, workload, added = _workload_for(place, asked)
     known = _summary_for(folder, thr)
     info = _target(device, arch, known)
@@ -435,7 +438,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
 
 def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
     if here:
-        require(name, info)
+        require(backends.parse(name), info)
     elif info.kind not in (kinds := backends.find(name).device_kinds):
         raise UsageError(
             Reason("device-unsupported", backend=name, kinds=kinds, kind=info.kind, arch=info.arch)

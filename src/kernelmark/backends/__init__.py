@@ -1,11 +1,19 @@
-"""Backends, one file or folder each. `available` returns a sentence if one cannot run here."""
+"""Backends, one file or folder each. `available` returns a sentence if one cannot run here.
+
+A name is parsed once, by `parse`, into a `BackendRef`: a registered name, of a built-in or of a
+plugin, or the path of a user's kernel file.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -17,21 +25,57 @@ registry: Registry[Backend] = Registry("kernelmark.backends", "backend")
 FILES = (".py", ".cu", ".hip")
 
 
+@dataclass(frozen=True, slots=True)
+class BackendRef:
+    """A backend as it was named, not loaded yet: a file may need packages that only another
+    environment has. `name` keys series in history: for a kernel file `./mine.py` if it is in the
+    working directory or below, else its full path."""
+
+    name: str
+    file: Path | None = None  # the resolved path of a kernel file; None for a registered backend
+
+    def load(self) -> Backend:
+        """Import the backend; a file is loaded once per process."""
+        if self.file is None:
+            return registry.get(self.name)
+        # By the path too: after a change of directory, the same name is another file.
+        return _of_file(self.name, self.file)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that a kernel file computes, which loads it; none for a registered backend."""
+        ops: tuple[str, ...] = () if self.file is None else getattr(self.load(), "ops", ())
+        return ops
+
+
+def parse(text: str) -> BackendRef:
+    """Return the backend that a user or a stored case names. A kernel file may be missing; a name
+    that is neither of a registered backend nor of a kernel file raises UsageError."""
+    if is_file(text):
+        # Resolve now: a relative path would name another file after a change of directory.
+        return BackendRef(canonical(text), Path(text).expanduser().resolve())
+    for name in (text, text.replace("-", "_")):
+        if name in registry:
+            return BackendRef(name)
+    raise _unknown(text)
+
+
+def parse_all(names: Iterable[str]) -> tuple[BackendRef, ...]:
+    """Return the backends of several names, without duplicates."""
+    return tuple(dict.fromkeys(map(parse, names)))
+
+
 def find(name: str) -> Backend:
     """Return the backend called `name`; a path to a kernel file returns a backend for that file."""
-    if is_file(name):
-        # Resolve now: a relative name would refer to another file after a change of directory.
-        return _of_file(canonical(name), _whole(name))
-    return registry.get(name)
+    return parse(name).load()
 
 
 def canonical(name: str) -> str:
-    """Return the canonical name of a backend: for a kernel file `./mine.py` if it is in the working
-    directory or below, else its full path. History series are keyed by this name."""
+    """Return the name in a BackendRef; that of a registered or unknown backend is unchanged."""
     if not is_file(name):
         return name
-    path, here = _whole(name), Path.cwd()
-    return f"./{path.relative_to(here)}" if path.is_relative_to(here) else str(path)
+    path, folder = Path(name).expanduser().resolve(), Path.cwd()
+    return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
 
 
 def is_file(name: str) -> bool:
@@ -41,12 +85,29 @@ def is_file(name: str) -> bool:
     return name.endswith(FILES) and ("/" in name or name not in registry)
 
 
-def _whole(name: str) -> Path:
-    return Path(name).expanduser().resolve()
+def _unknown(name: str) -> UsageError:
+    if _exists(name):
+        return UsageError(
+            Reason("not-kernel-file", file=name),
+            hint="one ends in .py, .cu or .hip; a .py file calls a compiled library by ctypes",
+        )
+    close = f"{name}.py" if _exists(f"{name}.py") else registry.closest(name)
+    meant = f"did you mean {close}? " if close else ""
+    return UsageError(
+        Reason("unknown-name", what="backend", name=name),
+        hint=f"{meant}known: {', '.join(registry)}, or a .py, .cu or .hip file",
+    )
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_file()
+    except (OSError, RuntimeError):  # the name is too long, or ~user does not exist
+        return False
 
 
 @functools.cache
 def _of_file(name: str, path: Path) -> Backend:
     from kernelmark.backends._file import FileBackend, SourceBackend
 
-    return FileBackend(name) if name.endswith(".py") else SourceBackend(name)
+    return FileBackend(name) if path.suffix == ".py" else SourceBackend(name)

@@ -194,43 +194,40 @@ class FileBackend(Backend):
         return reason
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        given = getattr(self._module, "space", None)
-        if given is None:
+        space = getattr(self._module, "space", None)
+        if space is None:
             return None
-        return rules.known_space(self.name, given(problem) if callable(given) else given)
+        return rules.known_space(self.name, space(problem) if callable(space) else space)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
         has_space = self._check_against_space(problem, config, device.info)
         form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
-        views = [{name: view(t, device, form) for name, t in one.items()} for one in sets]
+        views = [{name: view(t, device, form) for name, t in tensors.items()} for tensors in sets]
         if form == "torch" and device.info.kind in ("cuda", "hip"):
             use_stream(device)
         prepare = self._module.prepare
         handles = {"stream": device.stream, "device": device}
         more = {name: handles[name] for name in rules.handles(prepare)}
-        given = ReadConfig(config)
-        launch = prepare(problem, given, views, **more)
+        tracked = ReadConfig(config)
+        launch = prepare(problem, tracked, views, **more)
         rules.check_launch(self._path.name, launch)
-        misspelt = not has_space and bool(given.unread)
+        misspelt = not has_space and bool(tracked.unread)
         if device.info.kind in ("cuda", "hip") or misspelt:
             # A first call may compile or allocate, which is not allowed during capture, and may be
             # the first that reads the config.
             launch(0)
             device.synchronize()
-        if misspelt and given.unread:
-            self._refuse_unread(config, tuple(given.read))
+        if misspelt and tracked.unread:
+            self._refuse_unread(config, tuple(tracked.read))
         info = getattr(launch, "info", KernelInfo(name=self._path.stem))
         if device.info.kind == "fake":
             launch = _with_fake_time(device, launch)
         return FileKernel(info, launch)
 
     def check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
-        if config and not self._check_against_space(problem, config, info):
-            names = rules.read_names(self._module.prepare)
-            if names is not None:
-                self._refuse_unread(config, names)
+        self._check_against_space(problem, config, info)
 
     def _refuse_unread(self, config: Config, read: tuple[str, ...]) -> None:
         """Raise Unsupported for config names that the file, which has no space, does not read."""
@@ -245,15 +242,15 @@ class FileBackend(Backend):
             return False
         refuse_unknown(self._path.name, config, tuple(space.parameters))
         for name, value in config.items():
-            known = space.parameters[name]
-            if not any(_same(value, one) for one in known):
+            choices = space.parameters[name]
+            if not any(_same(value, choice) for choice in choices):
                 raise Unsupported(
                     Reason(
                         "config-not-in-space",
                         backend=self._path.name,
                         name=name,
-                        known=tuple(map(_text, known[:_SHOWN])),
-                        more=max(0, len(known) - _SHOWN),
+                        known=tuple(map(_text, choices[:_SHOWN])),
+                        more=max(0, len(choices) - _SHOWN),
                         value=_text(value),
                     )
                 )
@@ -310,26 +307,26 @@ def define(path: str, module: ModuleType) -> str:
                 Reason("file-lacks", file=path, name=needed),
                 hint="an op of your own needs: def inputs(…), def reference(…)",
             )
-    known = ops.registry.get(name) if name in ops.registry else None
-    if known is not None and not isinstance(known, OwnOp):
+    registered = ops.registry.get(name) if name in ops.registry else None
+    if registered is not None and not isinstance(registered, OwnOp):
         raise UsageError(
             Reason("file-op-built-in", file=path, op=name),
             hint="give the op that it defines another name",
         )
     place = str(Path(path).resolve())
-    if known is not None and known.place != place:
+    if registered is not None and registered.place != place:
         raise UsageError(
-            Reason("file-op-twice", op=name, file=known.place, other=place),
-            hint=f'use the op of the first file in the second: op = "{known.place}"',
+            Reason("file-op-twice", op=name, file=registered.place, other=place),
+            hint=f'use the op of the first file in the second: op = "{registered.place}"',
         )
-    fields = {one: getattr(module, one, None) for one in ("output", "flops", "nbytes")}
-    for one, function in fields.items():
+    fields = {key: getattr(module, key, None) for key in ("output", "flops", "nbytes")}
+    for key, function in fields.items():
         if function is not None and not callable(function):
-            raise UsageError(rules.not_function(path, one, function))
-    bounds = {one: getattr(module, one, None) for one in ("rtol", "atol")}
-    for one, value in bounds.items():
+            raise UsageError(rules.not_function(path, key, function))
+    bounds = {key: getattr(module, key, None) for key in ("rtol", "atol")}
+    for key, value in bounds.items():
         if value is not None and (not isinstance(value, int | float) or not value >= 0):
-            raise UsageError(Reason("file-bound", file=path, name=one, given=repr(value)))
+            raise UsageError(Reason("file-bound", file=path, name=key, given=repr(value)))
     definition = Definition(
         inputs=module.inputs,
         reference=module.reference,
@@ -338,11 +335,11 @@ def define(path: str, module: ModuleType) -> str:
         **bounds,
     )
     try:
-        made = OwnOp(name, definition, place=place)
+        op = OwnOp(name, definition, place=place)
     except ProblemError as error:
         reason = Reason("in-file", file=path, cause=error.message)
         raise UsageError(reason, hint=error.hint) from None
-    ops.registry.add(name, made)
+    ops.registry.add(name, op)
     return name
 
 
@@ -355,11 +352,11 @@ def _imported(module: ModuleType) -> set[str]:
 
 def _owners(packages: set[str]) -> dict[str, str]:
     """Return name and version of the installed distributions that provide these packages."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if not packages.isdisjoint(_packages(distribution)):
-            found.setdefault(distribution.name.lower(), distribution.version)
-    return found
+            versions.setdefault(distribution.name.lower(), distribution.version)
+    return versions
 
 
 def _packages(distribution: importlib.metadata.Distribution) -> set[str]:

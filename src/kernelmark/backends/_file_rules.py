@@ -3,9 +3,7 @@ the file and not as a later failure of kernelmark."""
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,17 +13,15 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.space import Space
 
 PREPARE = ("problem", "config", "sets")
-# Names that can access a function's variables without naming them.
-_REFLECTION = frozenset({"locals", "vars", "eval", "exec", "inspect", "sys"})
 
 
-def known_ops(path: str, given: Any) -> tuple[str, ...]:
+def known_ops(path: str, value: Any) -> tuple[str, ...]:
     """Return the ops that a file computes. Refuse an unknown op: every problem would be
     `unsupported`."""
-    names = (given,) if isinstance(given, str) else given
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UsageError(
-            Reason("file-op-name", file=path, given=repr(given)), hint='write: op = "gemm"'
+            Reason("file-op-name", file=path, given=repr(value)), hint='write: op = "gemm"'
         )
     for name in names:
         try:
@@ -36,21 +32,21 @@ def known_ops(path: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def known_kinds(path: str, given: Any) -> tuple[str, ...]:
+def known_kinds(path: str, value: Any) -> tuple[str, ...]:
     """Return the device kinds that a file runs on; all if it declares none."""
-    known = devices.registry.names()
-    if given is None:
-        return tuple(known)
-    names = (given,) if isinstance(given, str) else given
+    kinds = devices.registry.names()
+    if value is None:
+        return tuple(kinds)
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not names:
         raise UsageError(
-            Reason("file-devices", file=path, given=repr(given)), hint='write: devices = ("cpu",)'
+            Reason("file-devices", file=path, given=repr(value)), hint='write: devices = ("cpu",)'
         )
     for name in names:
-        if name not in known:
+        if name not in kinds:
             raise UsageError(
                 Reason("file-devices", file=path, given=repr(name)),
-                hint=f"known: {', '.join(known)}",
+                hint=f"known: {', '.join(kinds)}",
             )
     return tuple(names)
 
@@ -68,48 +64,11 @@ def known_space(path: str, values: Any) -> Space:
     return Space(parameters={name: tuple(choices) for name, choices in values.items()})
 
 
-def read_names(prepare: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names that `prepare` reads from its config, found in its source: `config["rows"]`,
-    `config.get("rows")`, `"rows" in config`. None if it uses the config in another way, or if its
-    source cannot be read."""
-    try:
-        (function,) = ast.parse(textwrap.dedent(inspect.getsource(prepare))).body
-    except (OSError, TypeError, ValueError, SyntaxError):
-        return None
-    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
-        return None
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    at = PREPARE.index("config")
-    if len(arguments) <= at:
-        return None
-    config, uses, names = arguments[at].arg, 0, []
-    for node in ast.walk(function):
-        match node:
-            case ast.Name(id=name):
-                if name in _REFLECTION:
-                    return None
-                uses += name == config
-            case (
-                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(key)))
-                | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=name), attr="get" | "pop"),
-                    args=[ast.Constant(value=str(key)), *_],
-                )
-                | ast.Compare(
-                    left=ast.Constant(value=str(key)),
-                    ops=[ast.In() | ast.NotIn()],
-                    comparators=[ast.Name(id=name)],
-                )
-            ) if name == config:
-                names.append(key)
-    return tuple(dict.fromkeys(names)) if uses == len(names) else None
-
-
-def check_function(path: str, name: str, function: Any, words: tuple[str, ...]) -> None:
-    """Raise an error if a function cannot be called with the arguments `words`."""
-    wrong = misfit(path, name, function, words)
+def check_function(path: str, name: str, function: Any, parameters: tuple[str, ...]) -> None:
+    """Raise an error if a function cannot be called with these parameters."""
+    wrong = misfit(path, name, function, parameters)
     if wrong is not None:
-        raise UsageError(wrong, hint=f"write: def {name}({', '.join(words)})")
+        raise UsageError(wrong, hint=f"write: def {name}({', '.join(parameters)})")
 
 
 def check_launch(file: str, launch: Any) -> None:
@@ -134,8 +93,8 @@ def not_function(file: str, name: str, value: Any) -> Reason:
     return Reason("file-not-function", file=file, name=name, type=type(value).__name__)
 
 
-def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reason | None:
-    """Return why `function` cannot be called with the arguments `words`, or None."""
+def misfit(file: str, name: str, function: Any, parameters: tuple[str, ...]) -> Reason | None:
+    """Return why `function` cannot be called with these parameters, or None."""
     if not callable(function):
         return not_function(file, name, function)
     form = _signature(function)
@@ -143,14 +102,14 @@ def misfit(file: str, name: str, function: Any, words: tuple[str, ...]) -> Reaso
         return None
     more = dict.fromkeys(handles(function)) if name == "prepare" else {}
     try:
-        form.bind(*words, **more)
+        form.bind(*parameters, **more)
     except TypeError:
         return Reason(
             "file-signature",
             file=file,
             name=name,
             parameters=tuple(form.parameters),
-            arguments=words,
+            arguments=parameters,
         )
     return None
 

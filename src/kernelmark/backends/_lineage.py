@@ -13,10 +13,11 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.backends import BackendRef
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, parse_toml, write_whole
@@ -50,34 +51,72 @@ class OwnKernel:
 
 def identify(paths: Iterable[Path]) -> list[OwnKernel]:
     """Return the kernels of these files, in order. Nothing is recorded yet."""
-    known = _load()
-    found: list[OwnKernel] = []
+    recorded = _load()
+    kernels: list[OwnKernel] = []
     for path in (path.resolve() for path in paths):
         try:
             content = path.read_bytes()
         except OSError as error:
             raise UsageError(file_unreadable(path, error)) from None
         here, digest = str(path), hashlib.sha256(content).hexdigest()[:16]
-        name = _declared(path, content.decode(errors="replace")) or _undeclared(path, digest, known)
-        before = known.get(name, {})
-        known = {**known, name: {"path": here, "digest": digest}}
-        found.append(
+        name = _declared(path, content.decode(errors="replace")) or _undeclared(
+            path, digest, recorded
+        )
+        before = recorded.get(name, {})
+        recorded = {**recorded, name: {"path": here, "digest": digest}}
+        kernels.append(
             OwnKernel(name=name, path=here, digest=digest, before=before.get("digest", ""))
         )
-    return found
+    return kernels
+
+
+def own_kernels(refs: Iterable[BackendRef]) -> dict[str, OwnKernel]:
+    """Return the identity in history of each kernel file among these backends, by their names."""
+    files = {ref.name: ref.file for ref in refs if ref.file is not None}
+    return dict(zip(files, identify(files.values()), strict=True))
+
+
+def check_names(kernels: Mapping[str, OwnKernel]) -> None:
+    """Refuse two kernel files with the same name in history; the keys are their paths."""
+    first: dict[str, str] = {}
+    for file, kernel in kernels.items():
+        if (other := first.setdefault(kernel.name, file)) != file:
+            raise UsageError(
+                Reason("kernel-name-twice", file=file, other=other, name=kernel.name),
+                hint="declare another name in one of them",
+            )
+
+
+def change_notes(kernels: Iterable[OwnKernel]) -> list[str]:
+    """Return notes on kernel files whose content changed since they were last measured, or whose
+    name got a suffix because another file has the same name."""
+    notes = []
+    for kernel in kernels:
+        if kernel.changed:
+            notes.append(
+                f"{kernel.path} has changed since it was last measured as {kernel.name} "
+                f"(content {kernel.before[:8]} → {kernel.digest[:8]})"
+            )
+        elif kernel.marked and not kernel.before:
+            notes.append(
+                f"{kernel.path}: its results are stored as the series {kernel.name}, because those "
+                f'of another file are {kernel.name.partition("@")[0]}; name = "..." in the file '
+                "chooses another name"
+            )
+    return notes
 
 
 def remember(kernels: Iterable[OwnKernel]) -> None:
     """Record the kernels that are about to be measured. If the record cannot be written, names are
     still derived from the files."""
-    known = _load()
+    recorded = _load()
     for kernel in kernels:
-        known.pop(kernel.name, None)
-        known[kernel.name] = {"path": kernel.path, "digest": kernel.digest}
+        recorded.pop(kernel.name, None)
+        recorded[kernel.name] = {"path": kernel.path, "digest": kernel.digest}
     with contextlib.suppress(OSError):
-        place = _place()
-        private_folder(place.parent)
-        write_whole(place, json.dumps(dict(list(known.items())[-_MOST_FILES:])).encode())
+        file = _place()
+        private_folder(file.parent)
+        write_whole(file, json.dumps(dict(list(recorded.items())[-_MOST_FILES:])).encode())
 
 
 def place_of(name: str) -> str:
@@ -90,15 +129,15 @@ def place_of(name: str) -> str:
     return name
 
 
-def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> str:
-    mine = [name for name, one in known.items() if one["path"] == str(path)]
-    copies = [name for name, one in known.items() if one["digest"] == digest]
+def _undeclared(path: Path, digest: str, recorded: dict[str, dict[str, str]]) -> str:
+    mine = [name for name, entry in recorded.items() if entry["path"] == str(path)]
+    copies = [name for name, entry in recorded.items() if entry["digest"] == digest]
     # The form in which stores have always written a file in the working directory.
     plain = f"./{path.name}"
     own = [name for name in (*mine, *copies) if name.partition("@")[0] == plain]
     if own:
         return own[0]
-    taken = known.get(plain)
+    taken = recorded.get(plain)
     if taken is None or not Path(taken["path"]).exists():  # it was moved, and changed since
         return plain
     return f"{plain}@{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
@@ -111,11 +150,11 @@ def _declared(path: Path, text: str) -> str:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # reported on loading
             for node in ast.parse(text).body:
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                    targets = [one.id for one in node.targets if isinstance(one, ast.Name)]
+                    targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
                     name = node.value.value if "name" in targets else name
-    elif (found := _DESCRIPTION.search(text)) is not None:
+    elif (comment := _DESCRIPTION.search(text)) is not None:
         with contextlib.suppress(ValueError):
-            name = parse_toml(found[1]).get("name", "")
+            name = parse_toml(comment[1]).get("name", "")
     if name and not (isinstance(name, str) and _NAME.match(name)):
         cause = Reason("name-illegal", name=name, what="kernel")
         raise UsageError(
@@ -131,10 +170,10 @@ def _place() -> Path:
 
 def _load() -> dict[str, dict[str, str]]:
     try:
-        found = json.loads(_place().read_bytes())
+        entries = json.loads(_place().read_bytes())
         return {
-            str(name): {"path": str(one["path"]), "digest": str(one["digest"])}
-            for name, one in found.items()
+            str(name): {"path": str(entry["path"]), "digest": str(entry["digest"])}
+            for name, entry in entries.items()
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}

@@ -70,27 +70,27 @@ _FORMULAS = "formulas have + - * / // %, min, max and cdiv, dims and the space's
 def declared(text: str, kernel: str) -> list[str] | None:
     """Return the C types of a kernel's parameters; None if there is no such kernel."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^)]*)\)", plain)
-    if found is None:
+    match = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^)]*)\)", plain)
+    if match is None:
         return None
     types = []
-    for parameter in found[1].split(","):
-        words = re.sub(r"\b(const|__restrict__|volatile)\b", " ", parameter.replace("*", " * "))
-        types.append(" ".join(words.split()[:-1]))
-    return [one for one in types if one]
+    for parameter in match[1].split(","):
+        parts = re.sub(r"\b(const|__restrict__|volatile)\b", " ", parameter.replace("*", " * "))
+        types.append(" ".join(parts.split()[:-1]))
+    return [kind for kind in types if kind]
 
 
 def module_of(path: Path) -> ModuleType:
     """Return the source as the module of a kernel file."""
     text = path.read_text(encoding="utf-8")
-    found = _DESCRIPTION.search(text)
-    if found is None:
+    comment = _DESCRIPTION.search(text)
+    if comment is None:
         raise UsageError(
             Reason("launch-undescribed", file=str(path)),
             hint='it needs a comment: /* kmark, op = "…", kernel = "…", grid, block, args */',
         )
     try:
-        description = parse_toml(found[1])
+        description = parse_toml(comment[1])
     except ValueError as error:
         reason = Reason("comment-not-toml", file=str(path), error=str(error))
         raise UsageError(reason) from None
@@ -121,14 +121,14 @@ def _check(path: Path, description: Mapping[str, Any]) -> None:
         if key not in description:
             raise UsageError(Reason("key-missing", file=file, key=key), hint=hint)
     for key in ("grid", "block", "args"):
-        given = description[key]
-        if not isinstance(given, list) or not given:
+        value = description[key]
+        if not isinstance(value, list) or not value:
             raise UsageError(
-                Reason("value-not-list", file=file, key=key, given=repr(given)),
+                Reason("value-not-list", file=file, key=key, given=repr(value)),
                 hint=f'for example: {key} = ["rows"]',
             )
-        if key != "args" and len(given) > 3:
-            raise UsageError(Reason("too-many-dimensions", file=file, key=key, count=len(given)))
+        if key != "args" and len(value) > 3:
+            raise UsageError(Reason("too-many-dimensions", file=file, key=key, count=len(value)))
 
 
 class _Source:
@@ -155,7 +155,7 @@ class _Source:
         values = {**problem.options, **problem.dims, **self._chosen(config)}
         grid, block = (self._three(key, values) for key in ("grid", "block"))
         shared = int(self._number("shared", self._description.get("shared", 0), values))
-        arguments = [pack(*self._arguments(one, values)) for one in sets]
+        arguments = [pack(*self._arguments(addresses, values)) for addresses in sets]
         binary = self._built(config, device.info.arch)
         function = driver.function(driver.load(binary.code), self._kernel)
         if shared > 48 * 1024:  # CUDA's default limit
@@ -181,46 +181,46 @@ class _Source:
         return compile_source(self._text, arch=arch, name=self._path.name, options=tuple(macros))
 
     def _three(self, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
-        sizes = [int(self._number(key, word, values)) for word in self._description[key]]
+        sizes = [int(self._number(key, formula, values)) for formula in self._description[key]]
         if min(sizes) < 1:
             raise CaseError(Reason("size-not-positive", file=self._path.name, key=key, sizes=sizes))
         return (*sizes, 1, 1)[:3]
 
-    def _arguments(self, one: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
+    def _arguments(self, addresses: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
         """Return a set's arguments in the kernel's declared types: a number of another width would
         be read together with adjacent bytes."""
-        types, words = declared(self._text, self._kernel), self._description["args"]
+        types, arguments = declared(self._text, self._kernel), self._description["args"]
         if types is None:
             raise CaseError(
                 Reason("kernel-unknown", file=self._path.name, kernel=self._kernel),
                 hint='write: extern "C" __global__ void NAME(…)',
             )
-        if len(types) != len(words):
-            counts = {"wanted": len(types), "given": len(words)}
+        if len(types) != len(arguments):
+            counts = {"wanted": len(types), "given": len(arguments)}
             cause = Reason("kernel-arguments", kernel=self._kernel, **counts)
             raise CaseError(Reason("in-file", file=self._path.name, cause=cause))
-        made: list[Any] = []
-        for word, kind in zip(words, types, strict=True):
-            is_tensor = word in one
+        packed: list[Any] = []
+        for argument, kind in zip(arguments, types, strict=True):
+            is_tensor = argument in addresses
             if not (kind.endswith("*") if is_tensor else kind in _TYPES):
                 raise CaseError(
-                    Reason("argument-kind", file=self._path.name, name=str(word), type=kind),
-                    hint=f"pointers: {', '.join(one)}; types of numbers: {', '.join(_TYPES)}",
+                    Reason("argument-kind", file=self._path.name, name=str(argument), type=kind),
+                    hint=f"pointers: {', '.join(addresses)}; types of numbers: {', '.join(_TYPES)}",
                 )
             if is_tensor:
-                made.append(ctypes.c_void_p(one[word]))
+                packed.append(ctypes.c_void_p(addresses[argument]))
                 continue
-            value = self._number("args", word, values)
-            made.append(_TYPES[kind](value if kind in ("float", "double") else int(value)))
-        return made
+            value = self._number("args", argument, values)
+            packed.append(_TYPES[kind](value if kind in ("float", "double") else int(value)))
+        return packed
 
-    def _number(self, key: str, word: Any, values: Mapping[str, Any]) -> Any:
+    def _number(self, key: str, formula: Any, values: Mapping[str, Any]) -> Any:
         try:
-            return _value(ast.parse(str(word), mode="eval").body, values)
+            return _value(ast.parse(str(formula), mode="eval").body, values)
         except (SyntaxError, ValueError, TypeError, KeyError, ZeroDivisionError):
             names = ", ".join(values)
             raise CaseError(
-                Reason("formula-unreadable", file=self._path.name, key=key, formula=str(word)),
+                Reason("formula-unreadable", file=self._path.name, key=key, formula=str(formula)),
                 hint=f"{_FORMULAS}; here: {names}",
             ) from None
 
@@ -236,7 +236,7 @@ def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.UnaryOp):
         return _OPERATORS[type(node.op)](_value(node.operand, values))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        return _FUNCTIONS[node.func.id](*(_value(one, values) for one in node.args))
+        return _FUNCTIONS[node.func.id](*(_value(argument, values) for argument in node.args))
     raise ValueError
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelmark.api.selection import parse_backends, parse_config
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.ab_output import expected, lone, preview, put_report, refuse_short, reporter
-from kernelmark.cli.ending import command_age_s
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.flags import below_one
 from kernelmark.core.reason import Reason
+from kernelmark.core.stopping import command_age_s
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
-    from kernelmark.core.result import Case
+    from kernelmark.backends import BackendRef
+    from kernelmark.core.problem import Problem
+    from kernelmark.core.result import Case, Config
     from kernelmark.core.timing import Timing
     from kernelmark.runners.ab import Rule
     from kernelmark.runners.environments import Side
@@ -96,7 +101,7 @@ Delta = Annotated[
     o.option(
         "--delta FRACTION",
         COMPARISON,
-        callback=o.below_one,
+        check=below_one,
         help="Ignore changes below this fraction: 0.01 is 1 %.",
     ),
 ]
@@ -108,9 +113,6 @@ Budget = Annotated[
         help="Start no pair after this many seconds of the whole command; undecided pairs are "
         "reported as unsure.",
     ),
-]
-MinSamples = Annotated[
-    int | None, o.option("--samples N", o.MEASUREMENT, hidden=True, help="Samples in a block.")
 ]
 
 
@@ -133,15 +135,14 @@ def ab(
     """
     from kernelmark.runners.environments import parse_sides
 
-    both = parse_sides(sides.env or (), sides.settings or ())
+    stacks = parse_sides(sides.env or (), sides.settings or ())
     # Explicitly named environments may be equal, for an A/A test.
-    plan = plan_of(compared, both, stored, may_be_equal=bool(sides.env))
+    plan = plan_of(compared, stacks, stored, may_be_equal=bool(sides.env))
     if not stored.quiet and (note := lone(plan)):
         say(note)
     if stored.dry_run:
         return preview(plan)
-    from kernelmark.api.ab import captured, compare_sides
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import Rounds, captured, compare_sides
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
     from kernelmark.runners.lock import describe_others
@@ -150,8 +151,8 @@ def ab(
 
     if not stored.quiet:
         say(expected(plan))
-        if others := describe_others(find(plan.device)[1]):
-            say(f"note: {plan.device} is in use by {others}: times may be disturbed")
+        if users := describe_others(find(plan.device)[1]):
+            say(f"note: {plan.device} is in use by {users}: times may be disturbed")
     refuse_short(plan)
     environments = captured(plan)
     changes = difference(*environments)
@@ -187,9 +188,11 @@ class SideOptions(o.Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedOptions(o.TimingOptions, o.ProblemOptions):
+class ComparedOptions(o.Options):
     """Options of `kmark ab`, `gate` and `bisect` that select what is compared, and how."""
 
+    selection: Annotated[o.Selection, o.selection_options()]
+    timing: Annotated[o.TimingChoice, o.timing_options("min_samples")]
     backends: SideBackend = None
     config: SideConfig = None
     device: Device = "cpu"
@@ -197,11 +200,22 @@ class ComparedOptions(o.TimingOptions, o.ProblemOptions):
     alpha: Alpha = 0.01
     delta: Delta = 0.01
     budget: Budget = None
-    samples: MinSamples = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The backends of one side, and their config."""
+
+    backends: tuple[BackendRef, ...]
+    config: Config
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(ref.name for ref in self.backends)
 
 
 def plan_of(
-    asked: ComparedOptions,
+    options: ComparedOptions,
     sides: tuple[Side, Side],
     stored: o.StoredOptions,
     *,
@@ -210,141 +224,120 @@ def plan_of(
     """Return the comparison that the options describe; raise UsageError for invalid options, and
     for two equal sides unless `may_be_equal`."""
     from kernelmark.api.ab import AbPlan
-    from kernelmark.api.plan import own_kernels, problems_of
-    from kernelmark.backends import is_file
+    from kernelmark.api.plan import problems_of
+    from kernelmark.backends._lineage import own_kernels
+    from kernelmark.core.result import Case
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
     from kernelmark.runners.environments import Side
 
-    if asked.budget is not None and asked.budget <= 0:
+    if options.budget is not None and options.budget <= 0:
         raise UsageError(
-            Reason("option-outside", option="--budget", given=asked.budget, above=0),
+            Reason("option-outside", option="--budget", given=options.budget, above=0),
             hint="seconds after which open pairs end",
         )
     names = sides[0].name, sides[1].name
-    timing = _timing(asked)
-    choices = [_choices(asked, name, names) for name in names]
-    selection = asked.select(backends=tuple(name for chosen, _ in choices for name in chosen))
-    if not (
-        any(map(is_file, selection.backends))
-        or selection.ops
-        or selection.problems
-        or selection.suites
-    ):
+    timing = _round_timing(options.timing)
+    base, head = (_choose(options, name, names) for name in names)
+    selection = dataclasses.replace(options.selection, backends=base.backends + head.backends)
+    own = own_kernels(selection.backends)
+    if not (own or selection.ops or selection.problems or selection.suites):
         raise UsageError(Reason("nothing-asked"), hint=_EXAMPLES)
     # the current interpreter and environment
     here = all(side == Side(name=side.name) for side in sides)
     problems = problems_of(selection, timing, here=here)
-    _, info = targets.find(asked.device)
-    base, head = (backends for backends, _ in choices)
-    if len(base) != len(head):
+    _, info = targets.find(options.device)
+    if len(base.backends) != len(head.backends):
         side, other = names
         raise UsageError(
-            Reason("backends-unpaired", side=side, backends=base, other=other, others=head)
+            Reason(
+                "backends-unpaired", side=side, backends=base.names, other=other, others=head.names
+            )
         )
 
-    own = own_kernels(selection.backends)
-
-    def case(problem: Any, side: int, place: int) -> Case:
-        from kernelmark.core.result import Case
-
-        chosen, config = choices[side]
-        backend = chosen[place]
+    def case(problem: Problem, backend: str, config: Config) -> Case:
         name = own[backend].name if backend in own else ""
         return Case(problem=problem, backend=backend, timing=timing, config=config, name=name)
 
     pairs = tuple(
-        Pair(base=case(problem, 0, place), head=case(problem, 1, place))
+        Pair(base=case(problem, first, base.config), head=case(problem, second, head.config))
         for problem in problems
-        for place in range(len(choices[0][0]))
+        for first, second in zip(base.names, head.names, strict=True)
     )
-    ab_plan = AbPlan(
+    plan = AbPlan(
         sides=sides,
         pairs=pairs,
         device=info.name,
-        rule=_rule(asked),
+        rule=_rule(options),
         suite=",".join(selection.suites),
         label=stored.label,
         timeout_s=stored.timeout,
-        budget_s=asked.budget,
+        budget_s=options.budget,
         jobs=_jobs(stored.jobs, info.kind),
     )
     if not may_be_equal and _alike(sides) and all(pair.base == pair.head for pair in pairs):
-        first, second = (*base, "BACKEND")[:2]
+        first, second = (*base.names, "BACKEND")[:2]
         raise UsageError(
-            Reason("sides-equal", backends=base),
+            Reason("sides-equal", backends=base.names),
             hint=f"name the sides: -b {names[0]}:{first} -b {names[1]}:{second}; --env a --env b "
             "compares a thing with itself",
         )
-    return ab_plan
+    return plan
 
 
 def _alike(sides: tuple[Side, Side]) -> bool:
     return (sides[0].python, sides[0].variables) == (sides[1].python, sides[1].variables)
 
 
-def _jobs(given: int | None, kind: str) -> int:
+def _jobs(jobs: int | None, kind: str) -> int:
     """Return the cores for compiling ahead; by default all for a GPU and none for a CPU."""
-    import os
-
-    if given is not None:
-        return max(0, given)
+    if jobs is not None:
+        return max(0, jobs)
     return len(os.sched_getaffinity(0)) if kind in ("cuda", "hip") else 0
 
 
-def _choices(
-    asked: ComparedOptions, name: str, names: tuple[str, str]
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the backends and the config of one side."""
-    from kernelmark import backends as known
-    from kernelmark.api.plan import find_backend, parse_config
-
-    words = o.comma_list(_of_side(asked.backends or (), name, names))
-    if not words:
+def _choose(options: ComparedOptions, name: str, names: tuple[str, str]) -> _Choice:
+    """Return what one side measures."""
+    backends = parse_backends(_of_side(options.backends or (), name, names))
+    if not backends:
         raise UsageError(Reason("side-without-backend", side=name), hint="write: -b torch")
-    backends = tuple(dict.fromkeys(known.canonical(word) for word in words))
-    for backend in backends:
-        # a file is loaded by its side, which may have other packages
-        if not known.is_file(backend):
-            find_backend(backend)
-        elif not Path(backend).is_file():
-            raise UsageError(Reason("file-missing", file=backend), hint=Reason("name-backend"))
-    return backends, parse_config(_of_side(asked.config or (), name, names))
+    for ref in backends:  # not loaded: a file is loaded by its side, which may have other packages
+        if ref.file is not None and not ref.file.is_file():
+            raise UsageError(Reason("file-missing", file=ref.name), hint=Reason("name-backend"))
+    return _Choice(backends, parse_config(_of_side(options.config or (), name, names)))
 
 
-def _of_side(words: Sequence[str], name: str, names: tuple[str, str]) -> list[str]:
+def _of_side(texts: Sequence[str], name: str, names: tuple[str, str]) -> list[str]:
     """Return the option values for one side, without its prefix; values for both come first."""
-    own = [word.removeprefix(f"{name}:") for word in words if word.startswith(f"{name}:")]
+    own = [text.removeprefix(f"{name}:") for text in texts if text.startswith(f"{name}:")]
     prefixes = tuple(f"{side}:" for side in names)
-    return [word for word in words if not word.startswith(prefixes)] + own
+    return [text for text in texts if not text.startswith(prefixes)] + own
 
 
-def _timing(asked: ComparedOptions) -> Timing:
+def _round_timing(choice: o.TimingChoice) -> Timing:
     from kernelmark.core.timing import PRESETS, load_timing_fields
     from kernelmark.runners.ab import ROUND
 
-    if asked.timing in PRESETS:
+    file_fields = {}
+    if choice.name and choice.name not in PRESETS:
+        file_fields = load_timing_fields(Path(choice.name).expanduser())
+    if choice.name in PRESETS or "preset" in file_fields:
         raise UsageError(
-            Reason("ab-preset", timing=asked.timing),
+            Reason("ab-preset", timing=choice.name),
             hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
         )
-    file_fields = load_timing_fields(Path(asked.timing).expanduser()) if asked.timing else {}
-    if "preset" in file_fields:
-        raise UsageError(
-            Reason("ab-preset", timing=asked.timing), hint="leave preset out of the file"
-        )
-    return dataclasses.replace(ROUND, **file_fields | asked.timing_changes())
+    return dataclasses.replace(ROUND, **file_fields | choice.changes)
 
 
-def _rule(asked: ComparedOptions) -> Rule:
+def _rule(options: ComparedOptions) -> Rule:
     from kernelmark.runners.ab import Rule
     from kernelmark.stats.paired import Looks, least_rounds
 
     try:
-        looks = Looks(rounds=_numbers(asked.rounds), alpha=asked.alpha)
+        looks = Looks(rounds=_parse_rounds(options.rounds), alpha=options.alpha)
     except ValueError as error:
         raise UsageError(
-            Reason("tests-refused", rounds=asked.rounds, alpha=asked.alpha, error=str(error)),
+            Reason("tests-refused", rounds=options.rounds, alpha=options.alpha, error=str(error)),
             hint="write: --rounds 10,16,24,32 --alpha 0.01",
         ) from None
     first = looks.rounds[0]
@@ -354,11 +347,11 @@ def _rule(asked: ComparedOptions) -> Rule:
             Reason("too-few-rounds", rounds=first, least=need),
             hint=f"begin with {need + need % 2} rounds, or give a larger --alpha",
         )
-    return Rule(looks=looks, delta=asked.delta, seed=asked.seed or 1)
+    return Rule(looks=looks, delta=options.delta, seed=options.timing.changes.get("seed") or 1)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    if wrong := [word for word in words if not word.isdecimal()]:
+def _parse_rounds(text: str) -> tuple[int, ...]:
+    numbers = [number.strip() for number in text.split(",")]
+    if wrong := [number for number in numbers if not number.isdecimal()]:
         raise ValueError(f"{wrong[0]!r} is not a whole number")
-    return tuple(map(int, words))
+    return tuple(map(int, numbers))

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.ending import INTERRUPTED, NOTHING
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
+from kernelmark.core.exit_codes import INTERRUPTED, NOTHING
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from kernelmark.api.ab import AbPlan
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import AbPlan, Rounds
     from kernelmark.cli.options import Outputs
     from kernelmark.compare.fail_on import FailOn
     from kernelmark.report.ab import AbReport
@@ -59,7 +58,7 @@ def preview(plan: AbPlan) -> int:
 
 def expected(plan: AbPlan) -> str:
     """Return one line about what is compared and how long it takes."""
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import Rounds
     from kernelmark.core.units import duration_text
 
     first, last = Rounds(plan).whole_s
@@ -83,7 +82,7 @@ def expected(plan: AbPlan) -> str:
 
 def refuse_short(plan: AbPlan) -> None:
     """Raise NothingToDo if the budget ends before the first round, judging by earlier commands."""
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import Rounds
     from kernelmark.core.errors import NothingToDo
     from kernelmark.core.units import duration_text
 
@@ -102,7 +101,7 @@ def reporter(
 ) -> Iterator[Callable[[Event], None]]:
     """Yield a callback for the events of a comparison: a bar with the time left on a terminal, else
     a line per round. With `quiet` it only records how long rounds take, for forecasts."""
-    from kernelmark.api.rounds import Rounds
+    from kernelmark.api.ab import Rounds
 
     rounds = Rounds(plan, budget)
     with contextlib.ExitStack() as stack:

@@ -16,25 +16,25 @@ from kernelmark.cli import (
     ab,
     bisect,
     compare,
-    deleting,
+    delete,
     doctor,
     gate,
     history,
     iree,
     lint_configs,
     listing,
-    measuring,
     micro,
     nightly,
     plot,
     report,
     roofs,
+    run,
     serve,
     showing,
     transfer,
     tune,
 )
-from kernelmark.cli.ending import Interrupted
+from kernelmark.cli.errors import Interrupted
 from kernelmark.cli.options import expand_options
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
@@ -42,7 +42,7 @@ from kernelmark.core.reason import Reason
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
     "list": listing.list_things,
-    "run": measuring.run,
+    "run": run.run,
     "show": showing.show,
     "plot": plot.plot,
     "report": report.report,
@@ -56,7 +56,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "lint-configs": lint_configs.lint_configs,
     "export": transfer.export,
     "import": transfer.import_results,
-    "delete": deleting.delete,
+    "delete": delete.delete,
     "micro": micro.micro,
     "roofs": roofs.roofs,
     "serve": serve.serve,
@@ -79,16 +79,16 @@ def _interrupts_raised() -> Iterator[None]:
 class PlainGroup(TyperGroup):
     """A command group with plain-text help, twice as fast as rich help; commands have rich help."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.rich_markup_mode = None
         if self.commands.keys() == _IN_ORDER.keys():
             # Typer lists subgroups after all commands; restore the workflow order.
             self.commands = {name: self.commands[name] for name in _IN_ORDER}
 
-    def make_context(self, *given: Any, **named: Any) -> Any:
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _interrupts_raised():
-            return super().make_context(*given, **named)
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
         with _interrupts_raised():
@@ -117,13 +117,13 @@ def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with a check that refuses absurd numbers, such as 1e999."""
 
     @functools.wraps(call)
-    def checked(*given: Any, **named: Any) -> Any:
-        for name, value in named.items():
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name, value in kwargs.items():
             if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
                 shown = f"{str(value)[:12]}…" if isinstance(value, int) else f"{value:g}"
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(Reason("not-possible", name=option, value=shown))
-        return call(*given, **named)
+        return call(*args, **kwargs)
 
     return checked
 
@@ -146,8 +146,8 @@ for _name, _thing in _IN_ORDER.items():
         app.command(_name, help=_help(_thing))(_bounded(expand_options(_thing)))
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         import kernelmark
 
         typer.echo(f"kernelmark {kernelmark.__version__}")

@@ -14,9 +14,10 @@ import typer
 from kernelmark.cli import ab as a
 from kernelmark.cli import gate as g
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import NOTHING
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.exit_codes import NOTHING
+from kernelmark.core.flags import below_one
 from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ Confidence = Annotated[
     o.option(
         "--confidence P",
         a.COMPARISON,
-        callback=o.below_one,
+        check=below_one,
         help="Stop when a candidate is the culprit with this probability.",
     ),
 ]
@@ -65,7 +66,7 @@ Fresh = Annotated[
 def bisect(
     context: typer.Context,
     *,
-    asked: CandidateOptions,
+    candidates: CandidateOptions,
     compared: a.ComparedOptions,
     confidence: Confidence = 0.95,
     json: o.Json = None,
@@ -95,13 +96,13 @@ def bisect(
         )
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
     stored = o.StoredOptions(timeout=timeout)
-    with _candidates(asked, compared, stored, tell) as (source, plan):
+    with _candidates(candidates, compared, stored, tell) as (source, plan):
         question = Question(
             cases=tuple(pair.base for pair in plan.pairs),
             rule=plan.rule,
             confidence=confidence,
             budget_s=math.inf if compared.budget is None else compared.budget,
-            key=f"{asked.build}\n{asked.python}\n{asked.settings}\n{plan.device}\n{plan.rule}",
+            key=f"{candidates.build}\n{candidates.python}\n{candidates.settings}\n{plan.device}\n{plan.rule}",
         )
         if fresh:
             forget(question, source.names)
@@ -138,7 +139,7 @@ class CandidateOptions(g.CheckoutOptions, Candidates):
 
 @contextlib.contextmanager
 def _candidates(
-    asked: CandidateOptions,
+    options: CandidateOptions,
     compared: a.ComparedOptions,
     stored: o.StoredOptions,
     tell: Callable[[str], None],
@@ -146,36 +147,36 @@ def _candidates(
     """Yield the candidates that the options name, and the plan of what is measured on each."""
     from kernelmark.api import candidates as known
 
-    kinds = {"--good": asked.good, "--wheels": asked.wheels, "--configs": asked.configs}
-    given = tuple(option for option, value in kinds.items() if value is not None)
-    if len(given) != 1:
+    kinds = {"--good": options.good, "--wheels": options.wheels, "--configs": options.configs}
+    chosen = tuple(option for option, value in kinds.items() if value is not None)
+    if len(chosen) != 1:
         raise UsageError(
-            Reason("one-option-of", options=tuple(kinds), given=given),
+            Reason("one-option-of", options=tuple(kinds), given=chosen),
             hint="give one of --good REF, --wheels FILE and --configs FILE",
         )
-    if asked.good is None:
-        side = _side(asked)
+    if options.good is None:
+        side = _side(options)
         plan = a.plan_of(compared, (side, dataclasses.replace(side, name="head")), stored)
-        if asked.wheels is not None:
-            yield known.Wheels(known.read_wheels(asked.wheels), side, _where(plan)), plan
-        elif asked.configs is not None:
-            yield known.Configs(known.read_configs(asked.configs), side, _where(plan)), plan
+        if options.wheels is not None:
+            yield known.Wheels(known.read_wheels(options.wheels), side, _where(plan)), plan
+        elif options.configs is not None:
+            yield known.Configs(known.read_configs(options.configs), side, _where(plan)), plan
         return
-    variables = g.variables_of(asked.settings or (), "", ())
-    with g.checkouts_of(asked, tell, variables) as checkouts:
-        bad = checkouts.side("head", asked.bad)
+    variables = g.variables_of(options.settings or (), "", ())
+    with g.checkouts_of(options, tell, variables) as checkouts:
+        bad = checkouts.side("head", options.bad)
         with contextlib.chdir(bad.folder):
             plan = a.plan_of(compared, (dataclasses.replace(bad, name="base"), bad), stored)
-        yield known.Commits(checkouts, asked.good, asked.bad, _where(plan)), plan
+        yield known.Commits(checkouts, options.good, options.bad, _where(plan)), plan
 
 
-def _side(asked: CandidateOptions) -> Side:
+def _side(options: CandidateOptions) -> Side:
     """Return the environment shared by all candidates."""
     from kernelmark.core.frozen import FrozenDict
     from kernelmark.runners.environments import parse_side
 
-    side = parse_side(f"base={asked.python}" if asked.python else "base")
-    variables = g.variables_of(asked.settings or (), "", ())
+    side = parse_side(f"base={options.python}" if options.python else "base")
+    variables = g.variables_of(options.settings or (), "", ())
     return dataclasses.replace(side, variables=FrozenDict(variables))
 
 

@@ -12,8 +12,8 @@ import typer
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
+from kernelmark.cli.followups import extended, store_words
 from kernelmark.cli.output import put_table, put_tables, say
-from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
@@ -105,8 +105,8 @@ def compare(
 
     For example: kmark compare latest~1 latest
     """
-    from kernelmark.api.comparing import compare as compare_runs
-    from kernelmark.api.reading import is_file
+    from kernelmark.api.compare import compare as compare_runs
+    from kernelmark.api.load import is_file
     from kernelmark.compare import fail_on as failing
     from kernelmark.core.units import counted
     from kernelmark.stores import open_store

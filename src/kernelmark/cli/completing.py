@@ -26,12 +26,12 @@ def backends(incomplete: str) -> list[str]:
 def devices(incomplete: str) -> list[str]:
     from kernelmark.devices import registry
 
-    found = ["all"]
+    names = ["all"]
     with contextlib.suppress(Exception):  # a broken driver
         for name in registry.names():
             if registry.get(name).available() is None:
-                found += [info.name for info in registry.get(name).infos()]
-    return _listed(found, incomplete)
+                names += [info.name for info in registry.get(name).infos()]
+    return _listed(names, incomplete)
 
 
 def suites(incomplete: str) -> list[str]:
@@ -56,31 +56,31 @@ def timings(incomplete: str) -> list[str]:
 def timing_files(incomplete: str) -> list[str]:
     """Return TOML files and folders that begin with `incomplete`."""
     folder, slash, name = incomplete.rpartition("/")
-    found: list[str] = []
+    names: list[str] = []
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: ~ of an unknown user
         for path in sorted(Path(folder + slash or ".").expanduser().iterdir()):
             hidden = path.name.startswith(".") and not name.startswith(".")
             if path.name.startswith(name) and not hidden:
                 end = "/" if path.is_dir() else ""
                 if end or path.suffix == ".toml":
-                    found.append(f"{folder}{slash}{path.name}{end}")
-    return found
+                    names.append(f"{folder}{slash}{path.name}{end}")
+    return names
 
 
 def runs(incomplete: str) -> list[str]:
     """Return ids and labels of the newest runs in the default store."""
     from kernelmark.stores import open_store
 
-    found = ["latest"]
+    names = ["latest"]
     with contextlib.suppress(Exception), open_store(readonly=True) as store:
         for run in store.runs(limit=_RUNS):
-            found += [run.id, *([run.label] if run.label else [])]
-    return _listed(found, incomplete)
+            names += [run.id, *([run.label] if run.label else [])]
+    return _listed(names, incomplete)
 
 
 def _listed(names: Iterable[str], incomplete: str) -> list[str]:
     """Return completions of the last item of a comma-separated list, after the given items."""
     before, comma, last = incomplete.rpartition(",")
-    given = set(before.split(","))
-    fitting: Iterator[str] = (n for n in names if n.startswith(last) and n not in given)
+    listed = set(before.split(","))
+    fitting: Iterator[str] = (n for n in names if n.startswith(last) and n not in listed)
     return [f"{before}{comma}{name}" for name in dict.fromkeys(fitting)]

@@ -42,9 +42,9 @@ def _folder(what: str, path: Path, *, checked: bool) -> Folder:
     return Folder(what=what, path=path, unsafe=unsafe, used=unsafe is None or not checked)
 
 
-def notes(words: Sequence[str]) -> list[str]:
+def notes(argv: Sequence[str]) -> list[str]:
     """Return warnings about unsafe folders, for commands that load code."""
-    if not words or words[0] not in _LOADING or {"-h", "--help"} & set(words):
+    if not argv or argv[0] not in _LOADING or {"-h", "--help"} & set(argv):
         return []
     return [
         f"{'' if folder.used else 'the '}{folder.what} {folder.path} is "

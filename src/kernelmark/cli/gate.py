@@ -97,7 +97,7 @@ Budget = Annotated[
 def gate(
     context: typer.Context,
     *,
-    asked: SideOptions,
+    side_options: SideOptions,
     compared: GateCompared,
     fail_on: FailOnWords = None,
     outputs: o.Outputs,
@@ -116,11 +116,11 @@ def gate(
     from kernelmark.report.ab import answer_of
     from kernelmark.stores import open_store
 
-    words = o.comma_list(fail_on)
-    limits = failing.parse(words) if words else failing.FailOn()
+    verdicts = o.comma_list(fail_on)
+    limits = failing.parse(verdicts) if verdicts else failing.FailOn()
     tell: Callable[[str], None] = (lambda text: None) if stored.quiet else say
     with contextlib.ExitStack() as stack:
-        sides, facts = stack.enter_context(_sides(asked, tell))
+        sides, facts = stack.enter_context(_sides(side_options, tell))
         # Read files from head: a change may add the suite that measures it.
         with contextlib.chdir(sides[1].folder or "."):
             plan = a.plan_of(compared, sides, stored)
@@ -185,84 +185,91 @@ class GateStored(o.StoredOptions):
 
 @contextlib.contextmanager
 def _sides(
-    asked: SideOptions, tell: Callable[[str], None]
+    options: SideOptions, tell: Callable[[str], None]
 ) -> Iterator[tuple[tuple[Side, Side], dict[str, str]]]:
     """Yield base and head, checked out and built, and for each its commit and subject."""
     from kernelmark.runners.environments import parse_sides
 
-    variables = {name: variables_of(asked.settings or (), name) for name in NAMES}
-    if asked.base_env is not None or asked.head_env is not None:
-        _check_environments(asked)
-        words = [f"{side}:{n}={v}" for side in NAMES for n, v in variables[side].items()]
-        pythons = [f"base={asked.base_env}", f"head={asked.head_env}"]
-        yield parse_sides(pythons, words), {}
+    variables = {name: variables_of(options.settings or (), name) for name in NAMES}
+    if options.base_env is not None or options.head_env is not None:
+        _check_environments(options)
+        settings = [f"{side}:{n}={v}" for side in NAMES for n, v in variables[side].items()]
+        pythons = [f"base={options.base_env}", f"head={options.head_env}"]
+        yield parse_sides(pythons, settings), {}
         return
-    if asked.base is None:
+    if options.base is None:
         raise UsageError(
             Reason("base-missing"),
             hint="give a commit, --base origin/main, or --base-env and --head-env",
         )
-    with checkouts_of(asked, tell) as checkouts:
+    with checkouts_of(options, tell) as checkouts:
         repository = checkouts.repository
-        if asked.head == "HEAD" and repository.changed:
+        if options.head == "HEAD" and repository.changed:
             tell("note: changes that are not committed are not measured; --head . measures them")
-        refs = {"base": asked.base, "head": asked.head}
+        refs = {"base": options.base, "head": options.head}
         for ref in refs.values():  # check both before building one
             repository.describe(ref)
         sides = tuple(checkouts.side(side, refs[side], variables[side]) for side in NAMES)
         yield (sides[0], sides[1]), {n: repository.describe(ref) for n, ref in refs.items()}
 
 
-def _pinned(words: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]:
+def _pinned(argv: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line with commits in place of refs, which may move."""
     from kernelmark.api.checkouts import WORKING_TREE_TEXT
 
-    pinned = list(words)
+    pinned = list(argv)
     for side, text in commits.items():
         commit = text.split()[0]
         if text == WORKING_TREE_TEXT:
             continue
-        places = [i for i, word in enumerate(pinned) if word.partition("=")[0] == f"--{side}"]
-        pinned += [] if places else [f"--{side}", commit]
-        for i in places:
-            place, word = (i, f"--{side}={commit}") if "=" in pinned[i] else (i + 1, commit)
-            pinned[place] = word
+        positions = [
+            i for i, argument in enumerate(pinned) if argument.partition("=")[0] == f"--{side}"
+        ]
+        pinned += [] if positions else [f"--{side}", commit]
+        for i in positions:
+            at, argument = (i, f"--{side}={commit}") if "=" in pinned[i] else (i + 1, commit)
+            pinned[at] = argument
     return tuple(pinned)
 
 
 def checkouts_of(
-    asked: CheckoutOptions,
+    options: CheckoutOptions,
     tell: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Checkouts:
     """Return the checkouts of the commits that the options name, with these variables."""
     from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
-    if asked.build_timeout <= 0:
+    if options.build_timeout <= 0:
         raise UsageError(
-            Reason("option-outside", option="--build-timeout", given=asked.build_timeout, above=0)
+            Reason("option-outside", option="--build-timeout", given=options.build_timeout, above=0)
         )
     recipe = Recipe(
-        build=asked.build,
-        python=asked.python,
+        build=options.build,
+        python=options.python,
         variables=variables or {},
-        timeout_s=asked.build_timeout,
+        timeout_s=options.build_timeout,
     )
-    return Checkouts(Repository(asked.repo), recipe, tell)
+    return Checkouts(Repository(options.repo), recipe, tell)
 
 
-def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
+def variables_of(
+    settings: Sequence[str], side: str, names: Sequence[str] = NAMES
+) -> dict[str, str]:
     """Return the variables of a side from `[SIDE:]VARIABLE=VALUE`; its own override common ones."""
     from kernelmark.runners.environments import VARIABLE
 
     variables: dict[str, dict[str, str]] = {"": {}, side: {}}
-    for word in words:
-        left, equals, value = word.partition("=")
+    for setting in settings:
+        left, equals, value = setting.partition("=")
         name, colon, variable = left.rpartition(":")
         if not equals or not VARIABLE.match(variable) or (colon and name not in names):
             raise UsageError(
                 Reason(
-                    "argument-type", name="--set", given=repr(word), wanted="[SIDE:]VARIABLE=VALUE"
+                    "argument-type",
+                    name="--set",
+                    given=repr(setting),
+                    wanted="[SIDE:]VARIABLE=VALUE",
                 ),
                 hint="for example: --set LD_LIBRARY_PATH=/new/lib"
                 + (f"; sides: {', '.join(names)}" if names else ""),
@@ -272,14 +279,14 @@ def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) 
     return {**variables[""], **variables[side]}
 
 
-def _check_environments(asked: SideOptions) -> None:
-    if asked.base_env is None or asked.head_env is None:
-        given, missing = NAMES if asked.head_env is None else NAMES[::-1]
+def _check_environments(options: SideOptions) -> None:
+    if options.base_env is None or options.head_env is None:
+        present, missing = NAMES if options.head_env is None else NAMES[::-1]
         raise UsageError(
-            Reason("option-needs", options=(f"--{given}-env",), other=f"--{missing}-env"),
+            Reason("option-needs", options=(f"--{present}-env",), other=f"--{missing}-env"),
             hint="both sides need an interpreter",
         )
-    for_commits = [f"--{name}" for name in ("base", "build", "python") if getattr(asked, name)]
+    for_commits = [f"--{name}" for name in ("base", "build", "python") if getattr(options, name)]
     if for_commits:
         raise UsageError(
             Reason("options-exclusive", options=tuple(for_commits), other="--base-env"),

@@ -13,10 +13,10 @@ import typer
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.ending import REGRESSION
+from kernelmark.cli.followups import extended, kept_by, store_words
 from kernelmark.cli.output import put, put_tables, say
-from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.exit_codes import REGRESSION
 from kernelmark.core.patterns import found_in
 from kernelmark.core.reason import Reason
 
@@ -157,7 +157,7 @@ def history(
     changed in the environment. The newest point of each series is screened. An alarm
     is not yet a regression: confirm it with the 'kmark ab' command that is printed.
     """
-    from kernelmark.api.comparing import history as look_back
+    from kernelmark.api.compare import history as look_back
     from kernelmark.stores import open_store
 
     drawn = check_drawable(figure)
@@ -193,7 +193,7 @@ def history(
             arch=arch,
             min_effect=min_effect,
             baseline=baseline,
-            sentinels=canaries,
+            canaries=canaries,
             suites=suites,
         )
     picked = chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
@@ -254,7 +254,7 @@ def _print_series(
 
 
 def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
-    from kernelmark.api.reading import check_name
+    from kernelmark.api.load import check_name
 
     pins = store.pins()
     # Check both first, so that a refusal of one leaves the other undone.
@@ -308,14 +308,14 @@ def chosen(
     regex: str | None,
 ) -> list[Story]:
     """Return the selected series."""
-    from kernelmark.api.plan import own_kernels
-    from kernelmark.backends import canonical
+    from kernelmark.backends import canonical, is_file, parse
+    from kernelmark.backends._lineage import own_kernels
 
     keys = [story.problem for story in found.stories]
     wanted = found_in(regex or "", keys, hint="it is what --filter was given")
     # Stored names of kernel files may predate the canonical form.
     named = {canonical(name) for name in backends}
-    here = [name for name in backends if Path(name).is_file()]
+    here = [parse(name) for name in backends if is_file(name) and Path(name).is_file()]
     named |= {kernel.name for kernel in own_kernels(here).values()}
     shown = []
     for story, fits in zip(found.stories, wanted, strict=True):

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import NOTHING, SOME_FAILED
 from kernelmark.cli.output import put_tables, say
+from kernelmark.core.exit_codes import NOTHING, SOME_FAILED
 
 Module = Annotated[
     Path, typer.Argument(metavar="MODULE", help="MLIR text or bytecode that iree-compile accepts.")

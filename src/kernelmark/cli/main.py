@@ -17,23 +17,21 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.cli.ending import INTERRUPTED, Interrupted, begin_clock
+from kernelmark.core.exit_codes import INTERRUPTED
 from kernelmark.core.stopping import (
     begin_command,
     catch_stops,
     raise_ignored,
     restore_stops,
-    stop_asked,
 )
 
 if TYPE_CHECKING:
     from kernelmark.cli.app import app
 
-__all__ = ["app", "ended_by", "main", "prepared"]
+__all__ = ["app", "main", "prepared"]
 
 _GROUPS = ("tune", "iree", "token")
 _ANYWHERE = ("--debug", "--wide")
-_REPORT = "run the command again with --debug and report what it prints"
 
 
 def __getattr__(name: str) -> Any:
@@ -46,8 +44,7 @@ def __getattr__(name: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `kmark` and exit with its exit code."""
-    begin_command()
-    begin_clock(with_process=argv is None)
+    begin_command(with_process=argv is None)
     before: dict[signal.Signals, Any] = {}
     try:
         before = catch_stops(importing=_end_importing if argv is None else None)
@@ -66,28 +63,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _run(words: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     """Run a command line and return its exit code."""
-    given: set[str] = set()
+    flags: set[str] = set()
     try:
-        words, given = prepared(words)
+        argv, flags = prepared(argv)
         _open_streams()
         from kernelmark.cli.app import command
         from kernelmark.cli.folders import notes
+        from kernelmark.cli.followups import redacted
         from kernelmark.cli.output import flush, say, show_all_columns
-        from kernelmark.cli.places import redacted
 
-        _plain_help(words)
-        show_all_columns("--wide" in given)
-        for text in notes(words):
+        _plain_help(argv)
+        show_all_columns("--wide" in flags)
+        for text in notes(argv):
             say(f"note: {text}")
-        code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
+        code = command()(argv, prog_name="kmark", standalone_mode=False, obj=redacted(argv))
         flush()
         return code if isinstance(code, int) else 0
     except BaseException as error:
-        if "--debug" in given and not isinstance(error, SystemExit) and not _unread(error):
-            _print_trace(error)
-        return ended_by(error, words)
+        from kernelmark.cli.errors import report
+
+        return report(error, argv, debug="--debug" in flags)
 
 
 def _end_importing(number: int, frame: FrameType | None) -> None:
@@ -110,18 +107,10 @@ def _end_at_once(code: int) -> None:
         os._exit(code)
 
 
-def _print_trace(error: BaseException) -> None:
-    import traceback
-
-    from kernelmark.cli.output import say
-
-    say("".join(traceback.format_exception(error)).rstrip())
-
-
-def _plain_help(words: Sequence[str]) -> None:
+def _plain_help(argv: Sequence[str]) -> None:
     """Simplify help: no `<bool>` after flags, which take no value, no types of arguments, which
     their help describes; with NO_COLOR no bold and no dim either."""
-    if "--help" not in words and "-h" not in words:
+    if "--help" not in argv and "-h" not in argv:
         return
     from typer import rich_utils
     from typer.core import TyperArgument, TyperOption
@@ -153,63 +142,14 @@ def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
     `kmark` or `kmark tune` alone gets `--help`. A bare `--resume` gets its value here, because the
     parser has no optional values.
     """
-    words: list[str] = []
-    given: set[str] = set()
-    for i, word in enumerate(argv):
-        if word in _ANYWHERE:
-            given.add(word)
-        elif word == "--resume" and (i + 1 == len(argv) or argv[i + 1].startswith("-")):
-            words.append("--resume=latest")
+    kept: list[str] = []
+    flags: set[str] = set()
+    for i, argument in enumerate(argv):
+        if argument in _ANYWHERE:
+            flags.add(argument)
+        elif argument == "--resume" and (i + 1 == len(argv) or argv[i + 1].startswith("-")):
+            kept.append("--resume=latest")
         else:
-            words.append(word)
-    alone = not words or (len(words) == 1 and words[0] in _GROUPS)
-    return [*words, "--help"] if alone else words, given
-
-
-def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
-    """Print an error as a sentence and a hint; return its exit code."""
-    from kernelmark.cli.output import complain, silenced
-    from kernelmark.core.errors import KernelmarkError
-    from kernelmark.core.reason import format_reason
-
-    if _unread(error):
-        silenced(sys.stdout)
-        return 0
-    if isinstance(error, KernelmarkError):
-        from kernelmark.cli.hints import general_hint, style_of
-
-        style, hint = style_of(words), error.hint or general_hint(error, words)
-        complain(format_reason(error.message, style), hint and format_reason(hint, style))
-        return error.exit_code
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else 1
-    # The parser converts a KeyboardInterrupt during its clean-up to Abort.
-    aborted = isinstance(error.__context__, KeyboardInterrupt) and isinstance(error, RuntimeError)
-    if isinstance(error, KeyboardInterrupt | Interrupted) or aborted:
-        complain(str(error) or "interrupted", None)
-        return INTERRUPTED
-    if hasattr(error, "format_message"):  # any usage error of the parser, regardless of its class
-        from kernelmark.cli.misuse import misused
-
-        return misused(error, words)
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        complain(f"{place}{error.strerror or error}", "--debug shows where it happened")
-        return 2
-    if isinstance(error, MemoryError):
-        complain("this process has run out of memory", "close other programs, or ask for less")
-        return 2
-    if stop_asked():  # an interrupted import may raise another error
-        complain("interrupted", None)
-        return INTERRUPTED
-    first_line = (str(error).splitlines() or [""])[0]
-    complain(f"unexpected {type(error).__name__}: {first_line}", _REPORT)
-    return 2
-
-
-def _unread(error: BaseException) -> bool:
-    """Return whether the reader of stdout has gone. The parser converts that to exit code 1, which
-    means a regression here."""
-    return isinstance(error, BrokenPipeError) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
-    )
+            kept.append(argument)
+    alone = not kept or (len(kept) == 1 and kept[0] in _GROUPS)
+    return [*kept, "--help"] if alone else kept, flags

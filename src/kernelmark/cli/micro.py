@@ -15,9 +15,9 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable
+from kernelmark.cli.followups import kept_by, redacted
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import check_writable, flush, put_table, say
-from kernelmark.cli.places import kept_by, redacted
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 
@@ -197,8 +197,8 @@ def _compare(
     quiet: bool,
 ) -> None:
     """Run `kmark compare` on two runs of microbenchmarks; a regression does not fail it."""
+    from kernelmark.api.load import is_file
     from kernelmark.api.micro import find_run
-    from kernelmark.api.reading import is_file
     from kernelmark.cli.compare import compare
 
     hint = "kmark micro compare A B, two different runs or files"
@@ -234,8 +234,8 @@ def _check_count(
 
 def _loaded(ref: str, store: str | None) -> Results:
     """Return a run of microbenchmarks from the store or from a file."""
+    from kernelmark.api.load import is_file, read_file
     from kernelmark.api.micro import find_run
-    from kernelmark.api.reading import is_file, read_file
     from kernelmark.api.results import Results
 
     if is_file(ref):
@@ -258,7 +258,7 @@ def opened_for_micro(place: str | None) -> Store:
 
 
 def _import(files: Sequence[str], store_url: str | None, *, quiet: bool) -> None:
-    from kernelmark.api.reading import read_file
+    from kernelmark.api.load import read_file
     from kernelmark.stores import open_store
 
     if not files:

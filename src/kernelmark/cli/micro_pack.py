@@ -10,9 +10,9 @@ from pathlib import Path
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.exit_codes import SOME_FAILED
 from kernelmark.core.files import file_unwritable
 from kernelmark.core.reason import Reason
 

@@ -42,9 +42,9 @@ def nightly(
 
     if md is not None:
         check_writable(md)
-    found = load(file)
+    config = load(file)
     if dry_run:
-        for step in steps_of(found):
+        for step in steps_of(config):
             put(f"{step}\n")
         return 0
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
@@ -58,10 +58,10 @@ def nightly(
         # the process at once.
         with (
             caught_stops(),
-            contextlib.chdir(found.folder),
-            open_store(found.store or None) as store,
+            contextlib.chdir(config.folder),
+            open_store(config.store or None) as store,
         ):
-            ended = run_night(found, store, tools)
+            ended = run_night(config, store, tools)
     except KeyboardInterrupt:
         # Replaces the message of the interrupted step: the night can be continued.
         raise KeyboardInterrupt("interrupted; the same command goes on with this night") from None

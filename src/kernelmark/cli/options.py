@@ -1,23 +1,30 @@
-"""Options shared by several commands, each defined once."""
+"""Options shared by several commands, each defined once.
+
+Options that set a field of a `Selection` or a `Timing` are declared there; `selection_options` and
+`timing_options` give a command some of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 import typer
 
+from kernelmark.api.selection import Selection as Selection
+from kernelmark.api.selection import comma_list as comma_list
 from kernelmark.cli import completing
 from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
+from kernelmark.core.flags import Flag, flags
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
-
-if TYPE_CHECKING:
-    from kernelmark.api.plan import Selection
+from kernelmark.core.timing import Timing
 
 SELECTION = "Selection"
 MEASUREMENT = "Measurement"
@@ -26,72 +33,69 @@ RUNNING = "Running"
 
 
 def option(
-    words: str,
+    usage: str,
     panel: str | None = None,
     *,
     help: str,
     complete: completing.Complete | None = None,
+    check: Callable[[float], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Return an option from its usage text: `"-f --figure FILE"`. Hidden options set fields that
     `--timing FILE.toml` also has."""
-    names = [word for word in words.split() if word.startswith("-")]
+    names = [part for part in usage.split() if part.startswith("-")]
     return typer.Option(
         *names,
         help=help,
-        metavar=" ".join(words.split()[len(names) :]) or None,
+        metavar=" ".join(usage.split()[len(names) :]) or None,
         rich_help_panel=panel,
         autocompletion=complete,
+        callback=None if check is None else _callback(check),
         **settings,
     )
 
 
-def _positive(value: float | None) -> float | None:
-    if value is not None and not value > 0:
-        raise typer.BadParameter(f"{value:g} must be positive")
-    return value
+def _callback(check: Callable[[float], None]) -> Callable[[Any], Any]:
+    """Return a callback of the parser that reports a wrong number with the option's name."""
+
+    def checked(value: Any) -> Any:
+        if value is not None:
+            try:
+                check(value)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+        return value
+
+    return checked
 
 
-def below_one(value: float | None) -> float | None:
-    """Refuse 1 or more for a fraction: the user meant a percentage."""
-    if value is not None and value >= 1:
-        meant = f"write {value / 100:g} for {value:g} %" if value <= 100 else "write 0.05 for 5 %"
-        raise typer.BadParameter(f"{value:g} must be below 1\nit is a fraction: {meant}")
-    return value
-
-
-def _fraction(value: float | None) -> float | None:
-    return below_one(_positive(value))
-
-
-def _not_negative(value: float | None) -> float | None:
-    if value is not None and not value >= 0:
-        raise typer.BadParameter(f"{value:g} must not be negative")
-    return value
+def _declared(flag: Flag, panel: str, help: str = "") -> tuple[Any, Any]:
+    """Return the type and the option of a declared field; None stands for its default."""
+    kind: Any = list[str] if flag.takes is list else flag.takes
+    usage = flag.usage
+    if issubclass(flag.takes, StrEnum):
+        values = tuple(member.value for member in flag.takes)
+        kind, usage = Literal[values], f"{usage} {'|'.join(values)}"
+    complete = getattr(completing, flag.complete) if flag.complete else None
+    return kind | None, option(
+        usage,
+        panel,
+        help=help or flag.help,
+        complete=complete,
+        check=flag.check,
+        hidden=flag.hidden,
+    )
 
 
 Words = list[str] | None
 Text = Callable[[], str]
 
-Ops = Annotated[
-    Words,
-    option(
-        "-o --op OP",
-        SELECTION,
-        complete=completing.ops,
-        help="Select ops, separated by commas. Repeatable.",
-    ),
-]
-Backends = Annotated[
-    Words,
-    option(
-        "-b --backend BACKEND",
-        SELECTION,
-        complete=completing.backends,
-        help="Select backends, separated by commas. Repeatable. Default: every available one that "
-        "supports a selected problem.",
-    ),
-]
+_SELECTION, _TIMING = flags(Selection), flags(Timing)
+Ops = Annotated[Words, _declared(_SELECTION["ops"], SELECTION)[1]]
+Devices = Annotated[Words, _declared(_SELECTION["devices"], SELECTION)[1]]
+Filter = Annotated[str | None, _declared(_SELECTION["filter"], SELECTION)[1]]
+Threads = Annotated[int | None, _declared(_TIMING["threads"], MEASUREMENT)[1]]
+
 KeptBackends = Annotated[
     Words,
     option(
@@ -101,187 +105,7 @@ KeptBackends = Annotated[
         help="Keep only these backends, separated by commas. Repeatable. Default: all.",
     ),
 ]
-Devices = Annotated[
-    Words,
-    option(
-        "-d --device DEVICE",
-        SELECTION,
-        complete=completing.devices,
-        help="Spread the cases over these devices: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
-    ),
-]
-Suites = Annotated[
-    Words,
-    option(
-        "-s --suite SUITE",
-        SELECTION,
-        complete=completing.suites,
-        help="Select suites, by name (kmark list suites) or TOML file.",
-    ),
-]
-Axes = Annotated[
-    Words,
-    option(
-        "-a --axis NAME=VALUES",
-        SELECTION,
-        help="Set a parameter of the op, or sweep it: m=512, m=[1,2,4], m=[1024:8192:*2] "
-        "(doubling), ta=t. Repeatable.",
-    ),
-]
-Problems = Annotated[
-    Words,
-    option(
-        "-p --problem KEY",
-        SELECTION,
-        help="Add one complete problem: 'gemm m=512 n=512 k=512 dtype=f32'. Repeatable.",
-    ),
-]
-Dtypes = Annotated[
-    Words,
-    option(
-        "--dtype DTYPE",
-        SELECTION,
-        complete=completing.dtypes,
-        help="Set the dtypes, separated by commas; overrides those of a suite. Repeatable.",
-    ),
-]
-Filter = Annotated[
-    str | None,
-    option(
-        "--filter REGEX",
-        SELECTION,
-        help="Keep only problems whose text matches, such as 'm=4096 '.",
-    ),
-]
-Limit = Annotated[
-    int | None, option("--limit N", SELECTION, help="Sample at most N problems, stratified.")
-]
-ConfigWords = Annotated[
-    Words,
-    option(
-        "--config NAME=VALUE", SELECTION, help="Set a tuning parameter of the backend. Repeatable."
-    ),
-]
 
-TimingName = Annotated[
-    str,
-    option(
-        "--timing PRESET|FILE",
-        MEASUREMENT,
-        complete=completing.timings,
-        help="Set duration and precision by a preset (quick, default, full) or a TOML file "
-        "(docs/measuring.md).",
-    ),
-]
-TimingFile = Annotated[
-    str | None,
-    option(
-        "--timing FILE.toml",
-        MEASUREMENT,
-        complete=completing.timing_files,
-        help="Read the timing of a round from a TOML file (docs/measuring.md).",
-    ),
-]
-CacheState = Annotated[
-    Literal["cold", "hot", "flush"] | None,
-    option(
-        "--cache cold|hot|flush",
-        MEASUREMENT,
-        help="Set the cache state before each launch. Default: cold, or that of --timing FILE.",
-    ),
-]
-TimerKind = Annotated[
-    Literal["auto", "loop", "cpu", "graph", "gate", "profiler", "iree-benchmark-module"] | None,
-    option(
-        "--timer auto|loop|cpu|graph|gate|profiler|iree-benchmark-module",
-        MEASUREMENT,
-        hidden=True,
-        help="Select the timing method.",
-    ),
-]
-StrainKind = Annotated[
-    Literal["none", "bandwidth", "compute"] | None,
-    option(
-        "--strain none|bandwidth|compute",
-        MEASUREMENT,
-        help="Run background load between launches, to imitate a full model. Default: none.",
-    ),
-]
-DutyKind = Annotated[
-    Literal["sustained", "burst"] | None,
-    option(
-        "--duty sustained|burst",
-        MEASUREMENT,
-        hidden=True,
-        help="Launch back to back, or with idle gaps between samples.",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    option(
-        "--threads N",
-        MEASUREMENT,
-        callback=_not_negative,
-        help="Use N CPU threads. Default: every usable core.",
-    ),
-]
-Processes = Annotated[
-    int | None,
-    option(
-        "--processes N",
-        MEASUREMENT,
-        hidden=True,
-        callback=_positive,
-        help="Measure each case in N fresh processes.",
-    ),
-]
-MaxSeconds = Annotated[
-    float | None,
-    option(
-        "--max-s S",
-        MEASUREMENT,
-        callback=_positive,
-        help="Limit the timed seconds of a case in each process. Default: that of --timing.",
-    ),
-]
-WarmupSeconds = Annotated[
-    float | None,
-    option(
-        "--warmup-s S",
-        MEASUREMENT,
-        hidden=True,
-        callback=_not_negative,
-        help="Limit the warm-up seconds of a case in each process.",
-    ),
-]
-MaxBlocks = Annotated[
-    int | None,
-    option(
-        "--max-blocks N",
-        MEASUREMENT,
-        hidden=True,
-        help="Limit the blocks (fresh allocations) of a case in each process.",
-    ),
-]
-TargetCi = Annotated[
-    float | None,
-    option(
-        "--target-ci FRACTION",
-        MEASUREMENT,
-        callback=_fraction,
-        help="Stop when the half-width of the 95 % confidence interval is below this fraction of "
-        "the median: 0.02 is 2 %. Default: that of --timing.",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    option(
-        "--seed N",
-        MEASUREMENT,
-        callback=_not_negative,
-        help="Seed the random inputs and the sample of --limit.",
-    ),
-]
 Roofs = Annotated[
     Literal["stored", "fresh", "none"],
     option(
@@ -377,113 +201,165 @@ StatusWords = Annotated[
 ]
 
 
-def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
-    """Split the words of a repeatable option at commas, without duplicates: `-b numpy,torch -b
-    iree` gives three words."""
-    words = [word.strip() for text in given or () for word in text.split(",")]
-    if words and not any(words):
-        raise UsageError(Reason("list-empty"), hint="leave it out, or name something")
-    return tuple(dict.fromkeys(word for word in words if word))
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredOptions:
+    """The options for some fields of a request that declares them (core/flags.py), as part of an
+    annotation: `selection: Annotated[Selection, DeclaredOptions(…)]`. `build` returns the request
+    from the texts of the fields, and from the `own` options that are no fields."""
+
+    kind: type
+    names: tuple[str, ...]
+    panel: str
+    build: Callable[..., Any]
+    own: Mapping[str, inspect.Parameter] = field(default_factory=FrozenDict)
+    helps: Mapping[str, str] = field(default_factory=FrozenDict)  # instead of the declared help
+
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Return the options as parameters of a function."""
+        parameters = dict(self.own)
+        for name in self.names:
+            declared = flags(self.kind)[name]
+            help = self.helps.get(name, declared.help)
+            kind, shown = _declared(declared, self.panel, help)
+            parameters[declared.parameter] = _parameter(declared.parameter, Annotated[kind, shown])
+        return parameters
+
+    def of(self, params: Mapping[str, Any]) -> Any:
+        """Return the request from the parameters of a command, which may have more."""
+        declared = flags(self.kind)
+        texts = {name: params[declared[name].parameter] for name in self.names}
+        return self.build(**{name: params[name] for name in self.own}, **texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """A group of options: a command with a parameter of such a class gets its fields as options. No
-    slots, because a class cannot have two bases with slots."""
+    """A group of options, one a field; a field may be a group itself. No slots, because a class
+    cannot have two bases with slots."""
+
+    @classmethod
+    def parameters(cls) -> dict[str, inspect.Parameter]:
+        """Return the options as parameters of a function."""
+        hints = get_type_hints(cls, include_extras=True)
+        return _expand({f.name: _parameter(f.name, hints[f.name], f.default) for f in fields(cls)})
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
         """Return an instance from the parameters of a command, which may have more."""
-        return cls(**{field.name: params[field.name] for field in fields(cls)})
-
-
-def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with its Options parameters expanded to their fields, for the parser."""
-    hints = get_type_hints(call, include_extras=True)
-    groups = {n: h for n, h in hints.items() if isinstance(h, type) and issubclass(h, Options)}
-    if not groups:
-        return call
-    parameters: dict[str, inspect.Parameter] = {}
-    for own in inspect.signature(call).parameters.values():
-        if own.name in groups:
-            kinds = get_type_hints(groups[own.name], include_extras=True)
-            found = {field.name: field.default for field in fields(groups[own.name])}
-        else:
-            kinds, found = hints, {own.name: own.default}
-        for name, default in found.items():
-            if name in parameters:
-                raise TypeError(f"{call.__name__} has two options {name}")
-            parameters[name] = inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[name]
-            )
-
-    @functools.wraps(call)
-    def expanded(**given: Any) -> Any:
-        made = {name: group.of(given) for name, group in groups.items()}
-        taken = {field.name for group in groups.values() for field in fields(group)}
-        return call(**made, **{name: given[name] for name in given if name not in taken})
-
-    expanded.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
-    expanded.__annotations__ = {name: one.annotation for name, one in parameters.items()}
-    return expanded
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProblemOptions(Options):
-    """Options that select problems."""
-
-    ops: Ops = None
-    suites: Suites = None
-    axes: Axes = None
-    dtypes: Dtypes = None
-    problems: Problems = None
-    filter: Filter = None
-    limit: Limit = None
-
-    def select(self, **more: Any) -> Selection:
-        """Return the selected problems; `more` are other fields of the selection."""
-        from kernelmark.api.plan import Selection
-
-        return Selection(
-            ops=comma_list(self.ops),
-            problems=tuple(self.problems or ()),
-            suites=comma_list(self.suites),
-            axes=tuple(self.axes or ()),
-            dtypes=comma_list(self.dtypes),
-            filter=self.filter,
-            limit=self.limit,
-            **more,
+        hints = get_type_hints(cls, include_extras=True)
+        return cls(
+            **{field.name: _value(field.name, hints[field.name], params) for field in fields(cls)}
         )
 
 
-# Options whose names differ from the field of Timing.
-_TIMING_FIELDS = {
-    "max_blocks": "max_allocations",
-    "samples": "min_samples",
-    "target_ci": "target_rel_ci",
-}
+Group = type[Options] | DeclaredOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimingOptions(Options):
-    """Options that set fields of a Timing, for every command that measures."""
+def _group(hint: Any) -> Group | None:
+    """Return the group of options that a type hint stands for, if it does."""
+    if isinstance(hint, type) and issubclass(hint, Options):
+        return hint
+    return next((part for part in get_args(hint) if isinstance(part, DeclaredOptions)), None)
 
-    timing: TimingFile = None
-    cache: CacheState = None
-    strain: StrainKind = None
-    duty: DutyKind = None
-    threads: Threads = None
-    max_s: MaxSeconds = None
-    warmup_s: WarmupSeconds = None
-    seed: Seed = None
 
-    def timing_changes(self) -> dict[str, Any]:
-        """Return the fields of Timing that the options set, including those of a subclass."""
-        from kernelmark.core.timing import Timing
+def _value(name: str, hint: Any, params: Mapping[str, Any]) -> Any:
+    group = _group(hint)
+    return params[name] if group is None else group.of(params)
 
-        known = {field.name for field in fields(Timing)}
-        given = {_TIMING_FIELDS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
-        return {n: value for n, value in given.items() if n in known and value is not None}
+
+def _expand(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
+    """Return parameters with each group replaced by its options."""
+    expanded: dict[str, inspect.Parameter] = {}
+    for name, parameter in parameters.items():
+        group = _group(parameter.annotation)
+        for option_name, declared in (group.parameters() if group else {name: parameter}).items():
+            if option_name in expanded:
+                raise TypeError(f"two options {option_name}")
+            expanded[option_name] = declared
+    return expanded
+
+
+def expand_options(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command with its groups of options expanded, for the parser."""
+    hints = get_type_hints(call, include_extras=True)
+    if not any(map(_group, hints.values())):
+        return call
+    own = inspect.signature(call).parameters
+    parameters = _expand({name: _parameter(name, hints[name], own[name].default) for name in own})
+
+    @functools.wraps(call)
+    def expanded(**params: Any) -> Any:
+        return call(**{name: _value(name, hints[name], params) for name in own})
+
+    expanded.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    expanded.__annotations__ = {
+        name: parameter.annotation for name, parameter in parameters.items()
+    }
+    return expanded
+
+
+_PROBLEMS = ("ops", "suites", "axes", "dtypes", "problems", "filter", "limit")
+
+
+def selection_options(*more: str, **helps: str) -> DeclaredOptions:
+    """Return the options that select problems, and those of `more` fields of a Selection."""
+    return DeclaredOptions(
+        kind=Selection,
+        names=(*_PROBLEMS, *more),
+        panel=SELECTION,
+        build=Selection.parse,
+        helps=helps,
+    )
+
+
+class TimingChoice:
+    """The preset or file that `--timing` names, and the fields that other options set."""
+
+    def __init__(self, timing: str, **options: Any) -> None:
+        self.name = timing
+        self.changes = {name: value for name, value in options.items() if value is not None}
+
+    def load(self) -> Timing:
+        return Timing.load(self.name, **self.changes)
+
+
+TimingName = Annotated[
+    str,
+    option(
+        "--timing PRESET|FILE",
+        MEASUREMENT,
+        complete=completing.timings,
+        help="Set duration and precision by a preset (quick, default, full) or a TOML file "
+        "(docs/measuring.md).",
+    ),
+]
+_TimingFile = Annotated[
+    str,
+    option(
+        "--timing FILE.toml",
+        MEASUREMENT,
+        complete=completing.timing_files,
+        help="Read the timing of a round from a TOML file (docs/measuring.md).",
+    ),
+]
+_CONDITIONS = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
+
+
+def timing_options(*more: str, preset: str = "") -> DeclaredOptions:
+    """Return the options for a TimingChoice, with those of `more` fields of a Timing. Without a
+    default `preset`, `--timing` only takes a file."""
+    source = TimingName if preset else _TimingFile
+    return DeclaredOptions(
+        kind=Timing,
+        names=(*_CONDITIONS, *more),
+        panel=MEASUREMENT,
+        build=TimingChoice,
+        own={"timing": _parameter("timing", source, preset)},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,14 +384,14 @@ class Outputs(Options):
     md: Md = None
 
     def __post_init__(self) -> None:
-        asked = {name: getattr(self, name[2:]) for name in self.given}
-        on_stdout = tuple(name for name, place in asked.items() if place == "-")
+        files = {name: getattr(self, name[2:]) for name in self.given}
+        on_stdout = tuple(name for name, file in files.items() if file == "-")
         if len(on_stdout) > 1:
             raise UsageError(
                 Reason("stdout-shared", options=on_stdout), hint="give the others a file name"
             )
-        for place in asked.values():
-            check_writable(place)
+        for file in files.values():
+            check_writable(file)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -539,20 +415,22 @@ class Outputs(Options):
     def put(self, *, json: Text, csv: Text | None = None, md: Text | None = None) -> None:
         """Format and write the requested outputs. If one cannot be written, the others are."""
         pairs = ((self.json, json), (self.csv, csv), (self.md, md))
-        asked = [(place, text) for place, text in pairs if place is not None and text is not None]
+        requested = [(file, text) for file, text in pairs if file is not None and text is not None]
         with contextlib.ExitStack() as waiting:
             # Callbacks run in reverse order: stdout, last here, is written first.
-            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):
-                waiting.callback(lambda place, text: write(place, text()), place, text)
+            for file, text in sorted(requested, key=lambda pair: pair[0] == "-"):
+                waiting.callback(lambda file, text: write(file, text()), file, text)
 
 
 def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:
     """Refuse options other than `kept`, which would be ignored in combination with `beside`."""
-    words = []
+    ignored_options = []
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         ignored = parameter.name not in kept
         if ignored and source is not None and source.name == "COMMANDLINE":
-            words.append(parameter.opts[-1])
-    if words:
-        raise UsageError(Reason("options-exclusive", options=tuple(words), other=beside), hint=hint)
+            ignored_options.append(parameter.opts[-1])
+    if ignored_options:
+        raise UsageError(
+            Reason("options-exclusive", options=tuple(ignored_options), other=beside), hint=hint
+        )

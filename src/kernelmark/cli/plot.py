@@ -16,7 +16,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
-    from kernelmark.api.plotting import Figure
+    from kernelmark.api.plot import Figure
 
 
 class Kind(StrEnum):
@@ -84,7 +84,7 @@ def plot(
 
     Or: kmark plot sweep golden nightly --x m -f sweep.html
     """
-    from kernelmark.api.plotting import check_options
+    from kernelmark.api.plot import check_options
 
     asked = _Asked(
         kind=kind,
@@ -114,8 +114,8 @@ class _Asked:
 
 
 def _of_results(asked: _Asked) -> Figure:
-    from kernelmark.api import plotting
-    from kernelmark.api.loading import loaded
+    from kernelmark.api import plot
+    from kernelmark.api.load import loaded
     from kernelmark.api.roofs import memory_roofs
     from kernelmark.cli.showing import chosen
 
@@ -124,12 +124,12 @@ def _of_results(asked: _Asked) -> Figure:
         with loaded(ref, asked.store) as (results, store):
             kept = chosen(results, statuses=(), case=None, place=(), **asked.picked)
             found.append((kept, memory_roofs(store, kept.result_set)))
-    return plotting.of_results(asked.kind.value, found, asked.options, dark=asked.dark)
+    return plot.of_results(asked.kind.value, found, asked.options, dark=asked.dark)
 
 
 def _of_history(asked: _Asked) -> Figure:
-    from kernelmark.api import plotting
-    from kernelmark.api.comparing import history
+    from kernelmark.api import plot
+    from kernelmark.api.compare import history
     from kernelmark.cli.history import chosen
     from kernelmark.report.history import by_worry
     from kernelmark.stores import open_store
@@ -142,11 +142,11 @@ def _of_history(asked: _Asked) -> Figure:
     with open_store(asked.store, readonly=True) as opened:
         found = history(opened)
     stories = by_worry(chosen(found, **asked.picked))
-    return plotting.of_history(stories, len(found.runs), dark=asked.dark)
+    return plot.of_history(stories, len(found.runs), dark=asked.dark)
 
 
 def _of_tuning(asked: _Asked) -> Figure:
-    from kernelmark.api import plotting
+    from kernelmark.api import plot
 
     if len(asked.refs) != 1:
         raise UsageError(
@@ -155,7 +155,7 @@ def _of_tuning(asked: _Asked) -> Figure:
             ),
             hint="for example: kmark plot tuning DIR",
         )
-    return plotting.of_tuning(asked.refs[0], dark=asked.dark)
+    return plot.of_tuning(asked.refs[0], dark=asked.dark)
 
 
 _FIGURES = {

@@ -53,7 +53,7 @@ def report(
     commands that repeat it. With several runs it begins with what changed from the
     first to the last. Figures need: pip install "kernelmark[plots]"
     """
-    from kernelmark.api.loading import loaded
+    from kernelmark.api.load import loaded
     from kernelmark.api.roofs import memory_roofs
     from kernelmark.report import page, vega
 
@@ -98,7 +98,7 @@ def report(
 
 def _changes(parts: Sequence[Part]) -> list[Change]:
     """Return the changes from the first run to the last; [] if they share no case."""
-    from kernelmark.api.comparing import compare
+    from kernelmark.api.compare import compare
     from kernelmark.core.errors import NothingToDo
     from kernelmark.report.changes import of_comparison
 

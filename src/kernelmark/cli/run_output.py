@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kernelmark.cli.followups import extended, started_as
 from kernelmark.cli.output import flush, put_table, say
-from kernelmark.cli.places import extended, started_as
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.report import tables

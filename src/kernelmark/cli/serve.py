@@ -118,12 +118,12 @@ def push(
 
     For example: kmark push https://dashboard:8765 latest
     """
-    from kernelmark.api import pushing
+    from kernelmark.api import push as pushes
     from kernelmark.stores import open_store
 
     token = _token(token_file)
     with open_store(store, readonly=True) as opened:
-        done = pushing.push(
+        done = pushes.push(
             opened,
             refs or ["latest"],
             url,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from kernelmark.cli import options as o
+from kernelmark.cli.followups import extended, rerun_words, store_words
 from kernelmark.cli.output import put, put_tables
-from kernelmark.cli.places import extended, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 
@@ -46,7 +46,7 @@ def show(
     quiet: o.Quiet = False,
 ) -> int:
     """Show a stored run, as 'kmark run' printed it."""
-    from kernelmark.api.loading import loaded
+    from kernelmark.api.load import loaded
     from kernelmark.cli.run_output import print_notes, put_results
     from kernelmark.report.detail import detail
 

@@ -161,7 +161,7 @@ def export(
 
     Configs of a tuning folder: kmark export DIR --as python -o tuned.py
     """
-    from kernelmark.api.loading import loaded
+    from kernelmark.api.load import loaded
     from kernelmark.cli.run_output import put_results
 
     if form is not None:
@@ -284,7 +284,7 @@ def _given(options: Mapping[str, object]) -> tuple[str, ...]:
 @about("import-file")
 def _results(file: str, given: Overrides, form: str | None) -> ResultSet:
     """Load the run in a file; raise UsageError if it is a log of calls."""
-    from kernelmark.api.reading import read_file
+    from kernelmark.api.load import read_file
     from kernelmark.workloads import importers, logs
 
     if file == "-":

@@ -6,7 +6,6 @@ import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,9 +13,9 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_run
 from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.ending import NOTHING, SOME_FAILED
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.exit_codes import NOTHING, SOME_FAILED
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -102,14 +101,6 @@ PlanThreshold = Annotated[
         "--thr PERCENT",
         o.SELECTION,
         help=f"Plan only problems with {_THR} Default: those selected in summary.csv.",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    o.option(
-        "--limit N",
-        o.SELECTION,
-        help="Keep the N most expensive problems; with -s, -o or -p, a stratified sample of N.",
     ),
 ]
 StrategyName = Annotated[
@@ -254,11 +245,9 @@ def _style(cost: Cost) -> str:
     return "" if cost.selected and cost.total_s else "dim"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanProblems(o.ProblemOptions):
-    """Options that select the problems to plan; --limit keeps the most expensive of a log."""
-
-    limit: Limit = None
+# --limit keeps the most expensive problems of a log.
+_LIMIT = "Keep the N most expensive problems; with -s, -o or -p, a stratified sample of N."
+PlanProblems = Annotated[o.Selection, o.selection_options(limit=_LIMIT)]
 
 
 def plan(
@@ -268,7 +257,7 @@ def plan(
     reference: ToBeat = None,
     device: OneDevice = None,
     arch: Arch = None,
-    chosen: PlanProblems,
+    selection: PlanProblems,
     thr: PlanThreshold = None,
     strategy: StrategyName = "kmark",
     evaluations: Evaluations = 100,
@@ -300,7 +289,7 @@ def plan(
         device=device,
         arch=arch,
         thr=thr,
-        selection=chosen.select(),
+        selection=selection,
         strategy=strategy,
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import REGRESSION, SOME_FAILED
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 

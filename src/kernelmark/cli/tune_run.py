@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError
+from kernelmark.core.exit_codes import INTERRUPTED, SOME_FAILED
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:

@@ -69,12 +69,16 @@ class Registry(Generic[T]):
             return cast(T, getattr(module, self.attribute))
         if name in self._entry_points:
             return cast(T, self._load_outside(name))
-        close = difflib.get_close_matches(name, self.names(), n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
+        close = self.closest(name)
+        meant = f"did you mean {close}? " if close else ""
         raise UsageError(
             Reason("unknown-name", what=self.attribute, name=name),
             hint=f"{meant}known: {', '.join(self.names())}",
         )
+
+    def closest(self, name: str) -> str:
+        """Return the known name that is most like `name`; "" if none is."""
+        return next(iter(difflib.get_close_matches(name, self.names(), n=1)), "")
 
     def _load_outside(self, name: str) -> object:
         try:

@@ -1,4 +1,4 @@
-"""Handle all signals that stop a command like Ctrl-C."""
+"""The command of this process: its age, and the signals that stop it like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ class _Command:
 
     asked = 0  # the signal that was received; 0: none
     begun = False  # whether there may be something to clean up
+    began = time.monotonic()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -37,9 +39,16 @@ def stop_asked() -> bool:
     return _Command.asked != 0
 
 
-def begin_command() -> None:
-    """Reset the state for a new command in this process."""
+def begin_command(*, with_process: bool = False) -> None:
+    """Reset the state for a new command in this process, which began now, or, `with_process`, when
+    the process did: loading Python took at least the CPU time so far."""
     _Command.asked, _Command.begun = 0, False
+    _Command.began = time.monotonic() - (time.process_time() if with_process else 0.0)
+
+
+def command_age_s() -> float:
+    """Return the seconds since the command began."""
+    return time.monotonic() - _Command.began
 
 
 def raise_ignored() -> None:

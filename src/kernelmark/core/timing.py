@@ -13,6 +13,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
+from kernelmark.core.flags import flag, fraction, not_negative, positive
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import plain_number
 
@@ -23,8 +24,8 @@ class Cache(StrEnum):
     """State of the caches at each launch."""
 
     COLD = "cold"  # rotate argument sets that together exceed the last-level cache
-    FLUSH = "flush"  # evict the last-level cache before each launch
     HOT = "hot"  # use the same argument set for every launch
+    FLUSH = "flush"  # evict the last-level cache before each launch
 
 
 class Timer(StrEnum):
@@ -79,21 +80,74 @@ class Timing:
     - `seed`: seed of the inputs, and of the sample that a limit takes.
     """
 
-    cache: Cache = Cache.COLD
-    timer: Timer = Timer.AUTO
-    strain: Strain = Strain.NONE
-    duty: Duty = Duty.SUSTAINED
-    threads: int = 0
+    cache: Cache = flag(
+        Cache.COLD,
+        "--cache",
+        "Set the cache state before each launch. Default: cold, or that of --timing FILE.",
+    )
+    timer: Timer = flag(
+        Timer.AUTO,
+        "--timer",
+        "Select the timing method.",
+        hidden=True,
+    )
+    strain: Strain = flag(
+        Strain.NONE,
+        "--strain",
+        "Run background load between launches, to imitate a full model. Default: none.",
+    )
+    duty: Duty = flag(
+        Duty.SUSTAINED,
+        "--duty",
+        "Launch back to back, or with idle gaps between samples.",
+        hidden=True,
+    )
+    threads: int = flag(
+        0,
+        "--threads N",
+        "Use N CPU threads. Default: every usable core.",
+        check=not_negative,
+    )
 
-    processes: int = 1
+    processes: int = flag(
+        1,
+        "--processes N",
+        "Measure each case in N fresh processes.",
+        check=positive,
+        hidden=True,
+    )
     allocations: int = 3
-    max_allocations: int = 20
-    min_samples: int = 5
+    max_allocations: int = flag(
+        20,
+        "--max-blocks N",
+        "Limit the blocks (fresh allocations) of a case in each process.",
+        hidden=True,
+    )
+    min_samples: int = flag(5, "--samples N", "Samples in a block.", hidden=True)
     min_sample_s: float = 0.0005
-    target_rel_ci: float = 0.01
-    max_s: float = 2.0
-    warmup_s: float = 0.5
-    seed: int = 1
+    target_rel_ci: float = flag(
+        0.01,
+        "--target-ci FRACTION",
+        "Stop when the half-width of the 95 % confidence interval is below this fraction of the "
+        "median: 0.02 is 2 %. Default: that of --timing.",
+        check=fraction,
+    )
+    max_s: float = flag(
+        2.0,
+        "--max-s S",
+        "Limit the timed seconds of a case in each process. Default: that of --timing.",
+        check=positive,
+    )
+    warmup_s: float = flag(
+        0.5,
+        "--warmup-s S",
+        "Limit the warm-up seconds of a case in each process.",
+        check=not_negative,
+        hidden=True,
+    )
+    seed: int = flag(
+        1, "--seed N", "Seed the random inputs and the sample of --limit.", check=not_negative
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -102,18 +156,18 @@ class Timing:
             value = plain_number(getattr(self, field.name))
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                wanted = "a whole number" if whole else "a number"
-                cause = Reason("argument-type", name=field.name, given=repr(value), wanted=wanted)
+                expected = "a whole number" if whole else "a number"
+                cause = Reason("argument-type", name=field.name, given=repr(value), wanted=expected)
                 raise UsageError(Reason("at", where="timing", cause=cause))
             object.__setattr__(self, field.name, value)
         for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
             try:
                 object.__setattr__(self, name, kind(getattr(self, name)))
             except ValueError:
-                known = ", ".join(str(k) for k in kind)
-                given = repr(getattr(self, name))
+                choices = ", ".join(str(k) for k in kind)
+                shown = repr(getattr(self, name))
                 raise UsageError(
-                    Reason("timing-unknown", field=name, given=given), hint=f"known: {known}"
+                    Reason("timing-unknown", field=name, given=shown), hint=f"known: {choices}"
                 ) from None
         for name in ("processes", "allocations", "min_samples"):
             if getattr(self, name) < 1:
@@ -159,10 +213,10 @@ class Timing:
                 Reason("unknown-name", what="timing preset", name=name),
                 hint=f"known: {', '.join(PRESETS)}, or a .toml file",
             )
-        known = [field.name for field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls)]
         for field in changes:
-            if field not in known:
-                raise _unknown_field("timing", field, known)
+            if field not in names:
+                raise _unknown_field("timing", field, names)
         return dataclasses.replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
@@ -180,20 +234,20 @@ PRESETS: dict[str, Timing] = {
 }
 
 
-def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
+def _unknown_field(where: str, name: str, names: Iterable[str]) -> UsageError:
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     reason = Reason("field-unknown", where=where, name=name)
-    return UsageError(reason, hint=f"{meant}known: {', '.join(known)}")
+    return UsageError(reason, hint=f"{meant}known: {', '.join(names)}")
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields that a TOML file sets, and `preset` if it names one."""
     missing = f"a timing is a TOML file or one of {', '.join(PRESETS)}"
-    found = load_toml(path, missing=missing, hint=Reason("document-cut"))
+    values = load_toml(path, missing=missing, hint=Reason("document-cut"))
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
-    for name, value in found.items():
+    for name, value in values.items():
         if name not in defaults:
             raise _unknown_field(str(path), name, defaults)
         default = defaults[name]
@@ -205,4 +259,4 @@ def load_timing_fields(path: Path) -> dict[str, Any]:
                 Reason("field-type", where=str(path), given=f"{name} = {value!r}"),
                 hint=f"for example: {name} = {json.dumps(default)}",
             )
-    return found
+    return values

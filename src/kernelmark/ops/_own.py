@@ -74,18 +74,20 @@ class OwnOp(Op):
         self.place = place  # the file that defines it
         self._definition = definition
         self._signature = inspect.signature(definition.inputs)
-        self.parameters = {one: _help(parameter) for one, parameter in self._known().items()}
+        self.parameters = {
+            parameter_name: _help(parameter) for parameter_name, parameter in self._known().items()
+        }
         self._tensors: dict[str, tuple[TensorSpec, ...]] = {}
 
     def _known(self) -> Mapping[str, inspect.Parameter]:
-        found = self._signature.parameters
-        for name, parameter in found.items():
+        parameters = self._signature.parameters
+        for name, parameter in parameters.items():
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 raise self._error(
                     Reason("parameters-unnamed", name=name),
                     hint='for example: def inputs(rows, cols, dtype="f32")',
                 )
-        return found
+        return parameters
 
     def problem(self, /, **given: Parameter) -> Problem:
         read = Parameters(self, given)
@@ -117,26 +119,26 @@ class OwnOp(Op):
     ) -> int:
         if function is None:
             return default
-        found = plain_number(self._call(function, what, _parameters(problem)))
+        count = plain_number(self._call(function, what, _parameters(problem)))
         if (
-            isinstance(found, bool)
-            or not isinstance(found, int | float)
-            or not 0 <= found < math.inf
+            isinstance(count, bool)
+            or not isinstance(count, int | float)
+            or not 0 <= count < math.inf
         ):
-            raise self._returned(what, repr(found), "a count")
-        return int(found)
+            raise self._returned(what, repr(count), "a count")
+        return int(count)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         if problem.key not in self._tensors:
-            made = self._call(self._definition.inputs, "inputs", _parameters(problem))
-            if not isinstance(made, Mapping) or not made:
+            inputs = self._call(self._definition.inputs, "inputs", _parameters(problem))
+            if not isinstance(inputs, Mapping) or not inputs:
                 raise self._returned(
                     "inputs",
-                    type(made).__name__,
+                    type(inputs).__name__,
                     "a dict of tensors",
                     hint='for example: return {"x": ((rows, cols), dtype)}',
                 )
-            specs = tuple(self._spec(str(name), value) for name, value in made.items())
+            specs = tuple(self._spec(str(name), value) for name, value in inputs.items())
             self._tensors[problem.key] = (*specs, self._output(problem, specs))
         return self._tensors[problem.key]
 
@@ -163,13 +165,13 @@ class OwnOp(Op):
             shape: Any = self._answer(problem, specs, Inputs(specs, 0, 0)).shape
             dtype_name = specs[0].dtype
         else:
-            found = self._call(self._definition.output, "output", _parameters(problem))
+            output = self._call(self._definition.output, "output", _parameters(problem))
             try:
-                shape, dtype_name = found
+                shape, dtype_name = output
                 shape = _shape(shape)
             except (TypeError, ValueError):
                 raise self._returned(
-                    "output", repr(found), _PAIR, hint="for example: return (rows, cols), dtype"
+                    "output", repr(output), _PAIR, hint="for example: return (rows, cols), dtype"
                 ) from None
         kind = dtype(str(dtype_name)).name
         return TensorSpec(name=OUTPUT, shape=shape, dtype=kind, role="out")
@@ -185,26 +187,26 @@ class OwnOp(Op):
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         """Return the values at flat positions, and as magnitude the largest in the row of each."""
-        found = value.ravel()[where]
-        if not value.ndim or not found.size:
-            return Reference(value=found, magnitude=np.abs(found))
+        picked = value.ravel()[where]
+        if not value.ndim or not picked.size:
+            return Reference(value=picked, magnitude=np.abs(picked))
         # By reductions: absolute values would take an array as large as the output.
         rows = np.maximum(value.max(axis=-1), -value.min(axis=-1)).ravel()
-        return Reference(value=found, magnitude=rows[where // value.shape[-1]])
+        return Reference(value=picked, magnitude=rows[where // value.shape[-1]])
 
     def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
         """Return the reference's result for whole inputs."""
         tensors: dict[str, Any] = {spec.name: self._upcast(spec, inputs) for spec in specs}
         if self._definition.convert is not None:
             tensors = {name: self._definition.convert(value) for name, value in tensors.items()}
-        given = _parameters(problem) | tensors
-        found = self._call(self._definition.reference, "reference", given)
+        arguments = _parameters(problem) | tensors
+        answer = self._call(self._definition.reference, "reference", arguments)
         try:
-            return np.asarray(found, np.float64)
+            return np.asarray(answer, np.float64)
         except (TypeError, ValueError):
             raise self._returned(
                 "reference",
-                type(found).__name__,
+                type(answer).__name__,
                 "one array",
                 hint="an op has one output; return it from reference",
             ) from None
@@ -214,10 +216,10 @@ class OwnOp(Op):
         whole = inputs.whole(spec.name)
         return whole.astype(np.int64) if spec.type.kind == "int" else whole
 
-    def _call(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> Any:
-        """Call a function of the definition with the parameters of `given` that it takes."""
+    def _call(self, function: Callable[..., Any], what: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a function of the definition with the parameters of `arguments` that it takes."""
         try:
-            return function(**_accepted_arguments(function, given))
+            return function(**_accepted_arguments(function, arguments))
         except KernelmarkError:
             raise
         except Exception as error:
@@ -340,8 +342,8 @@ def _torch_bits(values: Any, kind: np.dtype[Any]) -> NDArray[np.generic]:
     return np.frombuffer(memoryview(raw), kind).reshape(tuple(there.shape))
 
 
-def _shape(given: Any) -> tuple[int, ...]:
-    shape = (given,) if isinstance(given, int) else tuple(given)
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = (value,) if isinstance(value, int) else tuple(value)
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError
     return shape
@@ -351,11 +353,13 @@ def _parameters(problem: Problem) -> dict[str, Any]:
     return {**problem.dims, **problem.dtypes, **problem.options}
 
 
-def _accepted_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(given)
-    return {name: given[name] for name in parameters if name in given}
+        return dict(arguments)
+    return {name: arguments[name] for name in parameters if name in arguments}
 
 
 def _help(parameter: inspect.Parameter) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmark.api.comparing import assembled, compare, placed, series_runs
+from kernelmark.api.compare import assembled, compare, placed, series_runs
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import stored_roofs
 from kernelmark.compare.history import History, SeriesStep, Story, story

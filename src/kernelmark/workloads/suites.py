@@ -43,6 +43,9 @@ from kernelmark.workloads import axes, generate, models
 Parameters = dict[str, Parameter]
 Table = Mapping[str, Any]
 
+# The suite of problems that should never change: if their times move, the machine changed. The name
+# is older than the word, and stored.
+CANARIES = "sentinels"
 _FOLDER = Path(__file__).with_name("data")
 _KEYS = ("name", "why", "source", "dtype", "problems")
 _MODEL_KEYS = ("model", "tp", "m", "prefill", "decode_batch", "context", "op", "layers", "dtype")
@@ -436,3 +439,14 @@ def _scalar(value: object, where: str) -> Parameter:
 def _unexpected(expected: str, value: object, where: str) -> GroupError:
     found = repr(value)[:60]
     return GroupError(Reason("field-expected", where=where, expected=expected, found=found))
+
+
+def canary_keys(name_or_path: str = CANARIES) -> list[str]:
+    """Return the problem keys of a suite of canaries; none for an empty name."""
+    return [problem.key for problem in load(name_or_path).problems] if name_or_path else []
+
+
+def added_canaries(suite: str) -> frozenset[str]:
+    """Return the problem keys of the canaries that were added to the other suites of a run."""
+    names = suite.split(",")
+    return frozenset(canary_keys()) if CANARIES in names and len(names) > 1 else frozenset()

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kernelmark.api.sentinels import SENTINELS, sentinel_keys
 from kernelmark.compare import history as judging
 from kernelmark.compare.history import Point, judged_s
 from kernelmark.core.environment import difference
@@ -20,6 +19,7 @@ from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import progress, result_url, runs_table
 from kernelmark.web.source import RECENT, Kernel, Source, Summary
+from kernelmark.workloads.suites import CANARIES, canary_keys
 
 STATES = ("broken", "slower", "faster", "failed", "unsupported", "new", "steady")
 CHANGED = ("broken", "slower", "faster")
@@ -136,7 +136,7 @@ def _grid(summary: Summary, urls: Urls) -> Values:
     """Return one cell per op and backend: percentage of the roof, change, failures. Canaries are
     left out: the launch-only canary is 0 % of the roof and would distort the mean of copies."""
     cells: dict[tuple[str, str], list[Kernel]] = {}
-    canaries = set(sentinel_keys(SENTINELS))
+    canaries = set(canary_keys(CANARIES))
     for one in summary.kernels:
         if one.is_recent and not one.story.newest.metric and one.story.problem not in canaries:
             cells.setdefault((one.op, one.backend), []).append(one)

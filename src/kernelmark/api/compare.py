@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.api.reading import read_run
-from kernelmark.api.sentinels import SENTINELS, sentinel_keys
+from kernelmark.api.load import read_run
 from kernelmark.compare import rulefile, verdicts
 from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, judged_s, marked, stories
 from kernelmark.compare.match import By
@@ -23,6 +22,7 @@ from kernelmark.core.result import ResultSet, Run
 from kernelmark.report import compare as report
 from kernelmark.report import render
 from kernelmark.report.tables import Table
+from kernelmark.workloads.suites import CANARIES, canary_keys
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -67,22 +67,22 @@ def compare(
     rule: str | Rule = "robust",
     match: By = "case",
     store: Store | None = None,
-    sentinels: str = SENTINELS,
+    canaries: str = CANARIES,
 ) -> Comparison:
     """Compare two runs, and give a verdict for every case they share.
 
     base, head: id, label or pinned name of a run in `store`, a file, or a `ResultSet`.
     rule: a preset (robust, golden-tot, ratio), a TOML file, or a `Rule`.
     match: "case" pairs results of the same case, "problem" the best of each side for a problem.
-    sentinels: suite of the canary problems that reveal a change of the machine.
+    canaries: suite of the canary problems that reveal a change of the machine.
     """
     judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
     sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
-    found = compare_sets(
-        sides[0], sides[1], rule=judged_by, by=match, sentinels=sentinel_keys(sentinels)
+    compared = compare_sets(
+        sides[0], sides[1], rule=judged_by, by=match, sentinels=canary_keys(canaries)
     )
-    fields = dataclasses.fields(found)
-    return Comparison(**{field.name: getattr(found, field.name) for field in fields})
+    fields = dataclasses.fields(compared)
+    return Comparison(**{field.name: getattr(compared, field.name) for field in fields})
 
 
 def history(
@@ -93,7 +93,7 @@ def history(
     arch: str | None = None,
     min_effect: float = MIN_EFFECT,
     baseline: str | None = None,
-    sentinels: str = SENTINELS,
+    canaries: str = CANARIES,
     suites: Sequence[str] | None = None,
 ) -> History:
     """Return every series over the newest `runs` runs: steps, what changed at each, and alarms.
@@ -116,7 +116,7 @@ def history(
         stories(points, min_effect=min_effect),
         newest,
         min_effect=min_effect,
-        sentinels=sentinels,
+        canaries=canaries,
         audit=audit(store, newest[:_AUDITED]),
         baseline_name=baseline or "",
         baseline={} if baseline is None else _baseline(store, baseline),
@@ -124,29 +124,31 @@ def history(
 
 
 def assembled(
-    found: Sequence[Story],
+    histories: Sequence[Story],
     newest: Sequence[Run],
     *,
     min_effect: float = MIN_EFFECT,
-    sentinels: str = SENTINELS,
+    canaries: str = CANARIES,
     audit: Audit = _NOT_AUDITED,
     baseline_name: str = "",
     baseline: Mapping[str, float] = FrozenDict(),
 ) -> History:
     """Return the history of series: alarms are suppressed where canaries moved, and steps carry
     what changed. `newest` are the runs, newest first."""
-    keys = set(sentinel_keys(sentinels))
-    watch = {one.series: one.problem for one in found if one.problem in keys}
-    found, moved = hold(found, watch)
+    keys = set(canary_keys(canaries))
+    watch = {story.series: story.problem for story in histories if story.problem in keys}
+    histories, moved = hold(histories, watch)
     return History(
-        stories=tuple(found),
+        stories=tuple(histories),
         runs=tuple(reversed(newest)),
-        changes=_changes(found, {run.id: run for run in newest}),
+        changes=_changes(histories, {run.id: run for run in newest}),
         moved=tuple(moved),
-        marked=marked(found, watch, min_effect=min_effect),
+        marked=marked(histories, watch, min_effect=min_effect),
         watched=not keys
         or newest[0].suite == MICRO_SUITE
-        or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
+        or any(
+            story.series in watch and story.newest.run_id == newest[0].id for story in histories
+        ),
         audit=audit,
         baseline_name=baseline_name,
         baseline=baseline,
@@ -182,9 +184,9 @@ def series_runs(
 ) -> list[Run]:
     """Return the newest runs that are not excluded, newest first. The sides of a paired comparison
     confirm or refute a point of a series; they are points themselves only if selected by label."""
-    found = store.runs(limit=4 * count, label=label, suites=suites)
+    stored = store.runs(limit=4 * count, label=label, suites=suites)
     sides = label is not None
-    kept = [r for r in found if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]
+    kept = [r for r in stored if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]
     return kept[:count]
 
 
@@ -198,23 +200,23 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
         earlier = store.result_set(run.id)
         if later is not None:
             try:
-                found = compare_sets(earlier, later, rule=rule).audit
+                counts = compare_sets(earlier, later, rule=rule).audit
             except NothingToDo:
-                found = _NOT_AUDITED
-            compared += found.compared
-            alarms += found.alarms
+                counts = _NOT_AUDITED
+            compared += counts.compared
+            alarms += counts.alarms
         later = earlier
     return Audit(compared=compared, alarms=alarms)
 
 
 def _changes(
-    found: Sequence[Story], runs: dict[str, Run]
+    histories: Sequence[Story], runs: dict[str, Run]
 ) -> dict[tuple[str, str], tuple[tuple[str, str, str], ...]]:
-    places = {(step.before_id, step.run_id) for story in found for step in story.steps}
-    places |= {story.change for story in found if story.alarm}
+    pairs = {(step.before_id, step.run_id) for story in histories for step in story.steps}
+    pairs |= {story.change for story in histories if story.alarm}
     return {
         (before, after): tuple(difference(runs[before].environment, runs[after].environment))
-        for before, after in places
+        for before, after in pairs
         if before in runs and after in runs
     }
 

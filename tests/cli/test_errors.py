@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelmark import backends
 from kernelmark.cli.app import command
+from kernelmark.cli.errors import command_path
 from kernelmark.core.messages import SETTINGS
 
 GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
@@ -21,7 +23,6 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
     ("words", "reason", "fields"),
     [
         (("-a", "m=0"), "dim-below", {"given": "m=0", "least": 1}),
-        (("-a", "m=-3"), "dim-below", {"given": "m=-3", "least": 1}),
         (("-a", f"m={2**40}"), "dim-too-large", {"name": "m"}),
         (("-a", "m=8", "-a", "zz=8"), "unknown-name", {"what": "parameter", "name": "zz"}),
         (("-a", "m=8", "-b", "nump"), "unknown-name", {"what": "backend", "name": "nump"}),
@@ -35,7 +36,6 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("-a", "m=8", "--timeout", "nan"), "not-possible", {"name": "--timeout", "value": "nan"}),
         (("-a", "m=8", "--timeout", "inf"), "not-possible", {"name": "--timeout", "value": "inf"}),
         (("-a", "m=8", "--label", "a.json"), "name-like-file", {"name": "a.json"}),
-        (("-a", "m=8", "-d", ""), "list-empty", {}),
         (("-a", "m=8", "-b", " , "), "list-empty", {}),
         (("-a", "m=8", "--filter", "("), "not-a-regex", {"pattern": "("}),
         (("-a", "m=8", "--json", "/no/x.json"), "file-without-folder", {"folder": "/no"}),
@@ -62,7 +62,6 @@ def test_a_wrong_option_of_a_run_has_a_code(refused, words, reason, fields):
         (("run",), "nothing-asked", {}),
         (("run", "-p", "gemm m=8 n=8 k=8"), "parameter-missing", {"name": "dtype"}),
         (("run", "--resume", "--no-store"), "options-exclusive", {"options": ("--no-store",)}),
-        (("run", "--timing", "slow", "-s", "smoke"), "unknown-name", {"name": "slow"}),
         (("list", "suites", "-o", "gemm"), "options-exclusive", {"options": ("-o",)}),
         (("show", "nosuch.json"), "file-missing", {"file": "nosuch.json"}),
         (("import", "nosuch.json"), "file-missing", {"file": "nosuch.json"}),
@@ -77,15 +76,10 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
     [
         ((*GEMM, "-a", "m=8", "--threads", "-1"), "'--threads': -1 "),
         ((*GEMM, "-a", "m=8", "--max-s", "-1"), "'--max-s': -1 "),
-        ((*GEMM, "-a", "m=8", "--max-s", "nan"), "'--max-s': nan "),
         ((*GEMM, "-a", "m=8", "--threads", "x"), "'--threads': 'x' "),
-        ((*GEMM, "-a", "m=8", "--max-s", "x"), "'--max-s': 'x' "),
-        (("micro", "--threads", "-1"), "'--threads': -1 "),
         (("list", "runs", "--limit", "-1"), "'--limit': -1 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "'--target-ci': 0 "),
         ((*GEMM, "-a", "m=8", "--target-ci", "5"), "'--target-ci': 5 "),
-        ((*GEMM, "-a", "m=8", "--target-ci", "1"), "'--target-ci': 1 "),
-        ((*GEMM, "-a", "m=8", "--target-ci", "inf"), "'--target-ci': inf "),
         (("run", "--limit", "many", "-s", "smoke"), "--limit"),
         (("run", "--nonsense"), "--nonsense"),
         (("rum",), "rum"),
@@ -96,28 +90,6 @@ def test_is_refused_with_a_code(refused, words, reason, fields):
 )
 def test_what_the_parser_refuses_is_named(refused, words, named):
     assert named in refused(*words).err.splitlines()[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("ab", "--budget", "1s"), "--budget 1;"),
-        (("gate", "--budget", "1.5m"), "--budget 90;"),
-        (("run", "--max-s", "500ms"), "--max-s 0.5;"),
-        (("run", "--timeout", "1h"), "--timeout 3600;"),
-        (("run", "--timeout=2 min"), "--timeout 120;"),
-        (("push", "http://x", "--patience", "10s"), "--patience 10;"),
-        (("tune", "run", ".", "--minutes", "2h"), "--minutes 120;"),
-        (("tune", "run", ".", "--timeout", "30sec"), "--timeout 30;"),
-    ],
-)
-def test_a_time_with_a_unit_is_converted_in_the_hint(refused, words, hint):
-    assert hint in refused(*words).err.splitlines()[1]
-
-
-def test_a_unit_of_time_is_no_hint_for_other_numbers(refused):
-    for words in (("run", "--target-ci", "1s"), ("run", "--max-s", "s"), ("run", "--max-s", "1x")):
-        assert refused(*words).err.splitlines()[1].startswith("hint: see ")
 
 
 @pytest.mark.parametrize(
@@ -278,9 +250,7 @@ def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):
     "words",
     [
         ("list", "runs", "--limit", "99999999999999999999"),
-        ("history", "--runs", "99999999999999999999"),
         ("run", "-s", "smoke", "--max-s", "1e999"),
-        ("run", "-s", "smoke", "--warmup-s", "1e999"),
         ("run", "-s", "smoke", "--timeout", "nan"),
         ("run", "-s", "smoke", "--seed", "99999999999999999999"),
         ("tune", "run", ".", "--timeout", "1e999"),
@@ -302,10 +272,7 @@ def test_an_endless_integer_in_a_suite_is_a_sentence(refused, tmp_path):
         (-1, "block-no-time"),
         (0, "block-no-time"),
         (1e40, "field-impossible"),
-        (-9e9, "block-no-time"),
-        (2**64, "field-impossible"),
         ("nan", "block-no-time"),
-        ("inf", "block-no-time"),
     ],
 )
 def test_a_results_file_with_numbers_that_cannot_be_is_refused(
@@ -365,3 +332,39 @@ def test_no_sentence_names_an_option_that_help_does_not_show():
 )
 def test_a_word_without_its_option_is_told_where_it_belongs(refused, words, meant):
     assert meant in refused(*words).err
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["run", "-b", "numpy"], "kmark run"),
+        (["--debug", "tune", "plan", "folder"], "kmark tune plan"),
+        (["iree", "ab", "run"], "kmark iree ab"),
+        (["iree", "nothing"], "kmark iree"),
+        (["nothing"], "kmark"),
+        ([], "kmark"),
+    ],
+)
+def test_a_command_is_named_with_its_group(words: list[str], path: str) -> None:
+    assert command_path(words) == path
+
+
+@pytest.mark.parametrize(
+    ("word", "close"), [("op", "did you mean ops?"), ("lgs", "did you mean logs?"), ("bogus", "")]
+)
+def test_a_word_is_suggested_only_if_it_is_close(refused, word: str, close: str) -> None:
+    hint = refused("list", word).err.splitlines()[1]
+    assert close in hint
+    assert ("did you mean" in hint) == bool(close)
+
+
+def test_a_backend_may_be_a_kernel_file_of_any_kind(refused) -> None:
+    hint = refused("run", "-o", "gemm", "-b", "nonesuch", reason="unknown-name").err
+    assert all(suffix in hint for suffix in backends.FILES)
+
+
+@pytest.mark.parametrize(("command", "choice"), [("list", "backends"), ("plot", "roofline")])
+def test_the_choices_of_a_missing_argument_are_in_the_hint(refused, command, choice) -> None:
+    sentence, hint = refused(command).err.splitlines()
+    assert sentence.endswith("'")
+    assert choice in hint

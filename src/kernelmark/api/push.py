@@ -60,15 +60,15 @@ def push(
     """Push runs to the server at `url`. Failing requests are repeated for `patience_s` seconds;
     results that the server has are not sent again."""
     server = _Server(url, token, patience_s, tell)
-    found = [store.run(ref).id for ref in refs]
-    return [_push(server, store, run_id) for run_id in dict.fromkeys(found)]
+    run_ids = [store.run(ref).id for ref in refs]
+    return [_push(server, store, run_id) for run_id in dict.fromkeys(run_ids)]
 
 
 def _push(server: _Server, store: Store, run_id: str) -> Pushed:
     whole = store.result_set(run_id)
     every = positions(whole.results)
     there = server.positions(run_id)
-    missing = {position: one for position, one in every.items() if position not in there}
+    missing = {position: result for position, result in every.items() if position not in there}
     roofs = stored_roofs(store, whole)
     for part in _parts(every, missing):
         server.send(ResultSet(run=whole.run, results=tuple(part), roofs=roofs))
@@ -87,10 +87,10 @@ def _parts(
     """Yield the missing results in parts; one empty part, to update the state of the run, if none
     is missing. All results of one case on one device are sent together, known ones included: only
     their order identifies the process of each."""
-    wanted = {position[:2] for position in missing}
+    unsent = {position[:2] for position in missing}
     groups: dict[tuple[str, str], list[Result]] = {}
     for position, result in every.items():
-        if position[:2] in wanted:
+        if position[:2] in unsent:
             groups.setdefault(position[:2], []).append(result)
     part: list[Result] = []
     for group in groups.values():
@@ -106,14 +106,14 @@ class _Server:
     """Requests to a dashboard, repeated while they fail."""
 
     def __init__(self, url: str, token: str, patience_s: float, tell: Tell) -> None:
-        place = urlsplit(url)
-        if place.scheme not in ("http", "https") or not place.hostname:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(Reason("dashboard-address", url=url), hint="write: https://host:8765")
-        if place.username or place.password:
+        if parts.username or parts.password:
             raise UsageError(Reason("address-with-password"), hint="leave it out")
-        if place.scheme == "http" and place.hostname not in _LOCAL:
+        if parts.scheme == "http" and parts.hostname not in _LOCAL:
             tell(
-                f"note: {place.hostname} is reached by http, so others on the network can read the "
+                f"note: {parts.hostname} is reached by http, so others on the network can read the "
                 "token"
             )
         self._url = url.rstrip("/")
@@ -126,12 +126,12 @@ class _Server:
     def positions(self, run_id: str) -> set[Position]:
         """Return the positions of the results of a run that the server has."""
         try:
-            found = self._request(f"/api/runs/{quote(run_id, safe='')}")
+            answer = self._request(f"/api/runs/{quote(run_id, safe='')}")
         except _Refused as error:
             if error.status == 404:
                 return set()
             raise
-        return {(case, device, process) for case, device, process in found["positions"]}
+        return {(case, device, process) for case, device, process in answer["positions"]}
 
     def send(self, part: ResultSet) -> None:
         self._request("/api/runs", codec.dumps(part).encode())
@@ -164,7 +164,7 @@ class _Server:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *given: Any, **named: Any) -> None:
+    def redirect_request(self, *arguments: Any, **named: Any) -> None:
         return None
 
 

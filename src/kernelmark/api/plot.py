@@ -78,36 +78,36 @@ def plot(
         if len(what) != 1 or isinstance(what[0], Results):
             raise UsageError(Reason("figure-takes", figure=kind, wanted="one folder"))
         return of_tuning(what[0], dark=dark)
-    found = [_loaded(one, store) for one in what or ("latest",)]
-    return of_results(kind, found, options, dark=dark)
+    runs = [_loaded(source, store) for source in what or ("latest",)]
+    return of_results(kind, runs, options, dark=dark)
 
 
 def check_options(kind: str, **options: str) -> dict[str, str]:
     """Return the options that are not empty; raise UsageError for one that the kind lacks."""
-    given = {name: value for name, value in options.items() if value}
-    known = figures.OPTIONS.get(kind, ())
-    for name in given:
-        if name not in known:
-            names = ", ".join(known)
+    set_options = {name: value for name, value in options.items() if value}
+    allowed = figures.OPTIONS.get(kind, ())
+    for name in set_options:
+        if name not in allowed:
+            names = ", ".join(allowed)
             hint = f"it has: {names}" if names else "it has no options of its own"
             raise UsageError(Reason("unknown-name", what="option", name=name, of=kind), hint=hint)
-    return given
+    return set_options
 
 
 def of_results(
     kind: str,
-    found: Sequence[tuple[Results, Sequence[Roof]]],
+    runs: Sequence[tuple[Results, Sequence[Roof]]],
     options: Mapping[str, str],
     *,
     dark: bool = False,
 ) -> Figure:
     """Return the figure of runs, each given with additional roofs of memory levels."""
-    names = _names([results for results, _ in found])
+    names = _names([results for results, _ in runs])
     rows: list[Row] = []
     roofs: list[Roof] = []
-    for (results, levels), name in zip(found, names, strict=True):
+    for (results, levels), name in zip(runs, names, strict=True):
         own = results.timed
-        if len(found) > 1:  # compare the same backend between runs
+        if len(runs) > 1:  # compare the same backend between runs
             own = [dataclasses.replace(row, backend=f"{row.backend} ({name})") for row in own]
         rows += own
         roofs += [*results.roofs, *levels]
@@ -136,28 +136,28 @@ def _themed(kind: str, spec: Spec, subtitle: str, *, dark: bool) -> Figure:
     return Figure(spec=figures.themed(spec, title=title, subtitle=subtitle, dark=dark))
 
 
-def _names(found: Sequence[Results]) -> list[str]:
+def _names(runs: Sequence[Results]) -> list[str]:
     """Return the labels of the runs if they are unique, else the ids."""
-    labels = [results.run.label for results in found]
+    labels = [results.run.label for results in runs]
     if "" in labels or len(set(labels)) < len(labels):
-        return [results.run.id for results in found]
+        return [results.run.id for results in runs]
     return labels
 
 
 def _loaded(
-    one: Results | str | os.PathLike[str], store: StoreArgument
+    source: Results | str | os.PathLike[str], store: StoreArgument
 ) -> tuple[Results, Sequence[Roof]]:
-    if isinstance(one, Results):
-        return one, ()
-    from kernelmark.api.loading import loaded
+    if isinstance(source, Results):
+        return source, ()
+    from kernelmark.api.load import loaded
     from kernelmark.api.roofs import memory_roofs
 
-    with loaded(one, store) as (results, target):
+    with loaded(source, store) as (results, target):
         return results, memory_roofs(target, results.result_set)
 
 
 def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
-    from kernelmark.api.comparing import history
+    from kernelmark.api.compare import history
     from kernelmark.report.history import by_worry
     from kernelmark.stores import opened
 
@@ -167,5 +167,5 @@ def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
                 Reason("figure-takes", figure=HISTORY, wanted="a store"),
                 hint="leave out store=False",
             )
-        found = history(target)
-    return of_history(by_worry(found.stories), len(found.runs), dark=dark)
+        past = history(target)
+    return of_history(by_worry(past.stories), len(past.runs), dark=dark)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from kernelmark.api.sentinels import sentinel_keys
 from kernelmark.cli.main import main
 from kernelmark.stores import open_store
+from kernelmark.workloads.suites import canary_keys
 
 QUICK = ("--max-s", "0.05", "--warmup-s", "0.01", "--roofs", "none", "--quiet")
 
@@ -61,7 +61,7 @@ def test_a_stored_suite_has_them_last_in_its_table(document, kmark, tmp_path):
 
 
 def test_a_run_that_was_cut_short_is_resumed_with_them(resumed):
-    assert resumed() > set(sentinel_keys())
+    assert resumed() > set(canary_keys())
 
 
 def test_a_run_that_had_none_is_resumed_without(resumed, document):

@@ -9,7 +9,7 @@ import pytest
 
 import kernelmark as km
 from kernelmark import ops
-from kernelmark.api.plotting import KINDS
+from kernelmark.api.plot import KINDS
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Case, ResultSet, Run, RunState

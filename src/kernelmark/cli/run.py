@@ -9,108 +9,51 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import INTERRUPTED, NOTHING, SOME_FAILED, command_age_s, learn_start
+from kernelmark.cli.followups import extended, redacted, rerun_words, store_words
 from kernelmark.cli.output import put_table, say
-from kernelmark.cli.places import extended, redacted, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, SOME_FAILED
 from kernelmark.core.reason import Reason
+from kernelmark.core.stopping import command_age_s
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.api.plan import Plan, Selection
+    from kernelmark.api.plan import Plan
     from kernelmark.api.results import Results
     from kernelmark.core.environment import DeviceInfo
     from kernelmark.core.result import Case, Run
-    from kernelmark.core.timing import Timing
     from kernelmark.stores.store import Store
 
 # Newest runs that are searched for an unfinished one.
 _LOOKED_AT = 100
 
 
-def run(
-    context: typer.Context,
-    *,
-    asked: RunOptions,
-    outputs: o.Outputs,
-    resume: o.Resume = None,
-) -> int:
-    """Measure problems with backends; verify and store results.
-
-    For example: kmark run -s demo
-
-    Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
-    --dtype f32
-    """
-    _check_resume(resume, asked)
-    plan = _plan(asked, canaries=not asked.no_store) if resume is None else None
-    with _opened(asked, resume) as (opened, resumed):
-        roofs = asked.roofs
-        if plan is None and resumed is not None:
-            named = resumed.suite.split(",")
-            before = _chosen_before(context, resumed)
-            plan = _plan(before, canaries="sentinels" in named)
-            if roofs == _default(context, "roofs"):
-                roofs = before.roofs
-        if plan is None:
-            raise NothingToDo(Reason("nothing-to-run"))
-        if asked.dry_run:
-            return _preview(plan, opened, resumed, asked, outputs)
-        from kernelmark.api.roofs import expected_roofs_s
-
-        # Measure no roofs if only JSON is written, which has no percentages.
-        roofs = roofs if opened is not None or outputs.shows_percent else "none"
-        roofs_s = expected_roofs_s(plan, opened, roofs)
-        argv = tuple(context.obj or ())
-        asked = dataclasses.replace(asked, roofs=roofs)
-        results, cases_s = _measured(plan, asked, opened, argv=argv, resumed=resumed)
-        code = _finish(results, opened, asked, outputs, argv)
-        if not roofs_s:
-            learn_start(command_age_s() - cases_s, "run")
-        return code
-
-
-def _check_resume(resume: str | None, asked: RunOptions) -> None:
-    if resume is None and asked.retry_failed:
-        raise UsageError(Reason("option-needs", options=("--retry-failed",), other="--resume"))
-    if resume is not None and asked.no_store:
-        raise UsageError(
-            Reason("options-exclusive", options=("--no-store",), other="--resume"),
-            hint="a run is resumed from a store",
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
-class RunChoice(o.TimingOptions, o.ProblemOptions):
+class RunChoice(o.Options):
     """Options that select what is measured, and how; a resumed run keeps its own."""
 
-    backends: o.Backends = None
-    devices: o.Devices = None
+    selection: Annotated[o.Selection, o.selection_options("backends", "devices", "config")]
     no_canaries: o.NoCanaries = False
     no_sentinels: o.NoSentinels = False
-    config: o.ConfigWords = None
-    timing: o.TimingName = "default"
-    timer: o.TimerKind = None
-    processes: o.Processes = None
-    max_blocks: o.MaxBlocks = None
-    target_ci: o.TargetCi = None
+    timing: Annotated[
+        o.TimingChoice,
+        o.timing_options(
+            "timer", "processes", "max_allocations", "target_rel_ci", preset="default"
+        ),
+    ]
 
-    def choose(self) -> tuple[Selection, Timing]:
-        """Return the selected problems and the timing."""
-        from kernelmark.api.plan import parse_config
-        from kernelmark.core.timing import Timing
+    def plan(self, *, canaries: bool) -> Plan:
+        """Return the cases; with `canaries`, those of suites unless an option leaves them out."""
+        from kernelmark.api.plan import plan
 
-        selection = self.select(
-            backends=o.comma_list(self.backends),
-            devices=o.comma_list(self.devices) or ("cpu",),
-            config=parse_config(self.config or ()),
-        )
-        return selection, Timing.load(self.timing, **self.timing_changes())
+        canaries = canaries and not (self.no_canaries or self.no_sentinels)
+        selection = dataclasses.replace(self.selection, canaries=canaries)
+        return plan(selection, self.timing.load())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,24 +64,78 @@ class RunOptions(o.StoredOptions, RunChoice):
     retry_failed: o.RetryFailed = False
 
 
-def _plan(asked: RunChoice, *, canaries: bool) -> Plan:
-    from kernelmark.api.plan import plan
+def run(
+    context: typer.Context,
+    *,
+    options: RunOptions,
+    outputs: o.Outputs,
+    resume: o.Resume = None,
+) -> int:
+    """Measure problems with backends; verify and store results.
 
-    selection, timing = asked.choose()
-    wanted = canaries and not (asked.no_canaries or asked.no_sentinels)
-    return plan(dataclasses.replace(selection, sentinels=wanted), timing)
+    For example: kmark run -s demo
+
+    Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
+    --dtype f32
+    """
+    _check_resume(resume, options)
+    plan = options.plan(canaries=not options.no_store) if resume is None else None
+    with _open_store(options, resume) as (store, resumed):
+        roofs = options.roofs
+        if plan is None and resumed is not None:
+            before = _stored_options(context, resumed)
+            plan = before.plan(canaries="sentinels" in resumed.suite.split(","))
+            if roofs == _default(context, "roofs"):
+                roofs = before.roofs
+        if plan is None:
+            raise NothingToDo(Reason("nothing-to-run"))
+        if options.dry_run:
+            return _preview(plan, store, resumed, options, outputs)
+        from kernelmark.api.roofs import expected_roofs_s
+
+        # Measure no roofs if only JSON is written, which has no percentages.
+        roofs = roofs if store is not None or outputs.shows_percent else "none"
+        roofs_s = expected_roofs_s(plan, store, roofs)
+        options = dataclasses.replace(options, roofs=roofs)
+        argv = tuple(context.obj or ())
+        results, cases_s = _measure(plan, options, store, argv=argv, resumed=resumed)
+        code = _finish(results, store, options, outputs, argv)
+        if not roofs_s:
+            _learn_start(command_age_s() - cases_s)
+        return code
+
+
+def _learn_start(seconds: float) -> None:
+    """Record the time that the command takes outside its cases, for later estimates."""
+    from kernelmark.runners.forecast import Means
+
+    means = Means.of_machine()
+    means.learn("start/run", seconds)
+    means.save()
+
+
+def _check_resume(resume: str | None, options: RunOptions) -> None:
+    if resume is None and options.retry_failed:
+        raise UsageError(Reason("option-needs", options=("--retry-failed",), other="--resume"))
+    if resume is not None and options.no_store:
+        raise UsageError(
+            Reason("options-exclusive", options=("--no-store",), other="--resume"),
+            hint="a run is resumed from a store",
+        )
 
 
 @contextlib.contextmanager
-def _opened(asked: RunOptions, resume: str | None) -> Iterator[tuple[Store | None, Run | None]]:
+def _open_store(
+    options: RunOptions, resume: str | None
+) -> Iterator[tuple[Store | None, Run | None]]:
     """Yield the store, opened before anything runs, and the run to resume."""
-    if resume is None and (asked.no_store or asked.dry_run):
+    if resume is None and (options.no_store or options.dry_run):
         yield None, None
         return
     from kernelmark.stores import open_store
 
-    with open_store(asked.store) as store:
-        failed_too = asked.retry_failed
+    with open_store(options.store) as store:
+        failed_too = options.retry_failed
         yield store, None if resume is None else _resumed(store, resume, failed_too=failed_too)
 
 
@@ -179,44 +176,44 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     )
 
 
-def _chosen_before(context: typer.Context, run: Run) -> RunOptions:
+def _stored_options(context: typer.Context, run: Run) -> RunOptions:
     """Return the options that the run was started with, from its stored command line."""
-    from kernelmark.api.folders import folder_of
+    from kernelmark.api.run import folder_of
 
-    names = [field.name for field in dataclasses.fields(RunChoice)]
+    declared = {parameter.name: parameter.opts[-1] for parameter in context.command.params}
+    names = [name for name in RunChoice.parameters() if name in declared]
     again = [name for name in names if context.params[name] != _default(context, name)]
     if again:
-        options = {parameter.name: parameter.opts[-1] for parameter in context.command.params}
         raise UsageError(
-            Reason("options-exclusive", options=tuple(map(options.get, again)), other="--resume"),
+            Reason("options-exclusive", options=tuple(map(declared.get, again)), other="--resume"),
             hint=f"it keeps those of the run: kmark {shlex.join(redacted(run.argv))}",
         )
     params = dict(context.command.make_context("kmark run", list(run.argv[1:])).params)
     folder = folder_of(run.id)
-    for name in ("backends", "suites"):
-        words = o.comma_list(params[name])
-        params[name] = [_from_folder(word, folder, run) for word in words] or None
+    for name in ("backend", "suite"):
+        texts = o.comma_list(params[name])
+        params[name] = [_from_folder(text, folder, run) for text in texts] or None
     params["timing"] = _from_folder(params["timing"], folder, run)
     return RunOptions.of(params)
 
 
-def _from_folder(word: str, folder: Path | None, run: Run) -> str:
+def _from_folder(text: str, folder: Path | None, run: Run) -> str:
     """Return the path of a file named by a run, resolved in the folder that the run was started in;
-    other words unchanged."""
+    other texts unchanged."""
     from kernelmark.backends import FILES, registry
 
-    if not word.endswith((*FILES, ".toml")) or word in registry:
-        return word
-    path = Path(word).expanduser()
+    if not text.endswith((*FILES, ".toml")) or text in registry:
+        return text
+    path = Path(text).expanduser()
     if folder is not None:
         return str(folder / path)
     if not path.exists():
         raise UsageError(
-            Reason("file-missing", file=word),
+            Reason("file-missing", file=text),
             hint=f"run {run.id} was started in another folder, which is not known here: resume it "
             "from there",
         )
-    return word
+    return text
 
 
 def _default(context: typer.Context, name: str) -> object:
@@ -226,27 +223,27 @@ def _default(context: typer.Context, name: str) -> object:
     return value if not value and not default else default
 
 
-def _measured(
+def _measure(
     plan: Plan,
-    asked: RunOptions,
+    options: RunOptions,
     store: Store | None,
     *,
     argv: tuple[str, ...],
     resumed: Run | None,
 ) -> tuple[Results, float]:
     """Return the results, and the seconds that their cases took."""
-    from kernelmark.api.running import Conduct, measure
+    from kernelmark.api.run import Conduct, measure
     from kernelmark.cli.progress import CaseClock, reporter
 
     conduct = Conduct(
-        label=asked.label,
-        roofs=asked.roofs,
-        timeout_s=asked.timeout,
-        jobs=asked.jobs,
-        retry_failed=asked.retry_failed,
+        label=options.label,
+        roofs=options.roofs,
+        timeout_s=options.timeout,
+        jobs=options.jobs,
+        retry_failed=options.retry_failed,
         refuse_config=True,
     )
-    with reporter(plan, quiet=asked.quiet) as on_event:
+    with reporter(plan, quiet=options.quiet) as on_event:
         clock = CaseClock(on_event)
         results = measure(
             plan,
@@ -262,7 +259,7 @@ def _measured(
 def _finish(
     results: Results,
     store: Store | None,
-    asked: RunOptions,
+    options: RunOptions,
     outputs: o.Outputs,
     argv: tuple[str, ...],
 ) -> int:
@@ -271,21 +268,21 @@ def _finish(
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
-    place = () if store is None else store_words(asked.store)
+    store_option = () if store is None else store_words(options.store)
     # A resumed run keeps its original arguments.
-    more = (*rerun_words((*results.run.argv, *argv[1:])), *place)
+    more = (*rerun_words((*results.run.argv, *argv[1:])), *store_option)
     try:
-        put_results(results, outputs, quiet=asked.quiet)
+        put_results(results, outputs, quiet=options.quiet)
     finally:
-        quiet, warned = asked.quiet, outputs.md == "-"
-        print_notes(results, store, quiet=quiet, warned=warned, place=place, more=more)
+        quiet, warned = options.quiet, outputs.md == "-"
+        print_notes(results, store, quiet=quiet, warned=warned, place=store_option, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
-            resume = extended(f"kmark run --resume {results.run.id}", place)
+            resume = extended(f"kmark run --resume {results.run.id}", store_option)
             say(f"interrupted; everything so far is stored: {resume}")
-        elif "demo" in results.run.suite.split(",") and not asked.quiet:
-            print_demo_hints(results, place)
+        elif "demo" in results.run.suite.split(",") and not options.quiet:
+            print_demo_hints(results, store_option)
     if interrupted:
         return INTERRUPTED
     if results.failed:
@@ -298,7 +295,7 @@ def _finish(
 
 
 def _preview(
-    plan: Plan, store: Store | None, resumed: Run | None, asked: RunOptions, outputs: o.Outputs
+    plan: Plan, store: Store | None, resumed: Run | None, options: RunOptions, outputs: o.Outputs
 ) -> int:
     """Print the cases and how long they would take; return the exit code."""
     from kernelmark.cli.run_output import plan_table
@@ -311,7 +308,7 @@ def _preview(
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
     possible = [case for case in cases if case.id not in refused]
-    low_s, high_s = _expected_s(plan, possible, asked, outputs)
+    low_s, high_s = _expected_s(plan, possible, options, outputs)
     where = ", ".join(info.name for info in plan.devices)
     say(f"{counted(len(cases), 'case')} on {where}, {about_text(low_s, high_s)}")
     for note in plan.notes:
@@ -322,7 +319,7 @@ def _preview(
 
 
 def _expected_s(
-    plan: Plan, cases: Sequence[Case], asked: RunOptions, outputs: o.Outputs
+    plan: Plan, cases: Sequence[Case], options: RunOptions, outputs: o.Outputs
 ) -> tuple[float, float]:
     """Return the likely range of the seconds of the whole command, including roofs that it would
     measure."""
@@ -334,16 +331,16 @@ def _expected_s(
     from kernelmark.stores import open_store
 
     infos = plan.devices
-    jobs = LocalRunner([info.name for info in infos], jobs=asked.jobs).jobs
+    jobs = LocalRunner([info.name for info in infos], jobs=options.jobs).jobs
     kernels = {kernel_key(case): case for case in cases if compiles(case.backend)}
     roofs_s = 0.0
     with contextlib.ExitStack() as stack:
         store = None
-        if not asked.no_store:
+        if not options.no_store:
             with contextlib.suppress(NothingToDo, StoreError):  # the store may not exist yet
-                store = stack.enter_context(open_store(asked.store, readonly=True))
-        if outputs.shows_percent or not asked.no_store:
-            roofs_s = expected_roofs_s(plan, store, asked.roofs)
+                store = stack.enter_context(open_store(options.store, readonly=True))
+        if outputs.shows_percent or not options.no_store:
+            roofs_s = expected_roofs_s(plan, store, options.roofs)
     ahead = list(kernels.values()) if len(kernels) > 1 and jobs else []
     low_s, high_s = estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)
     return roofs_s + low_s, roofs_s + high_s
@@ -353,6 +350,6 @@ def _refused(cases: Sequence[Case], info: DeviceInfo) -> dict[str, str]:
     """Return by case id why cases cannot run on this device."""
     from kernelmark import backends
 
-    known = {case.backend: backends.find(case.backend) for case in cases}
-    reasons = {case.id: known[case.backend].supports(case.problem, info) for case in cases}
+    loaded = {case.backend: backends.find(case.backend) for case in cases}
+    reasons = {case.id: loaded[case.backend].supports(case.problem, info) for case in cases}
     return {case_id: reason for case_id, reason in reasons.items() if reason is not None}

@@ -16,45 +16,45 @@ _PASSWORD = re.compile(r"^([\w+]+://[^:/]*):[^@]*@")
 _CONDUCT = ("--timeout", "--roofs")
 
 
-def without_password(place: str) -> str:
+def without_password(url: str) -> str:
     """Return a store's URL without its password, for printing."""
-    if "://" not in place:
-        return place
-    whole, _, query = _PASSWORD.sub(r"\1@", place).partition("?")
-    kept = [word for word in query.split("&") if "password" not in word.partition("=")[0].lower()]
+    if "://" not in url:
+        return url
+    whole, _, query = _PASSWORD.sub(r"\1@", url).partition("?")
+    kept = [pair for pair in query.split("&") if "password" not in pair.partition("=")[0].lower()]
     return "?".join(filter(None, (whole, "&".join(kept))))
 
 
-def store_words(place: str | None) -> tuple[str, ...]:
+def store_words(store: str | None) -> tuple[str, ...]:
     """Return `--store PLACE` if the option was given; KERNELMARK_STORE needs no option."""
-    return () if place is None else ("--store", without_password(place))
+    return () if store is None else ("--store", without_password(store))
 
 
-def redacted(words: Sequence[str]) -> tuple[str, ...]:
+def redacted(argv: Sequence[str]) -> tuple[str, ...]:
     """Return a command line without passwords, for storing and printing."""
-    made = []
-    for before, word in zip(("", *words), words, strict=False):
-        name, equals, place = word.partition("=")
+    safe = []
+    for before, argument in zip(("", *argv), argv, strict=False):
+        name, equals, store = argument.partition("=")
         if before == "--store":
-            made.append(without_password(word))
+            safe.append(without_password(argument))
         else:
-            made.append(
-                f"--store={without_password(place)}" if equals and name == "--store" else word
+            safe.append(
+                f"--store={without_password(store)}" if equals and name == "--store" else argument
             )
-    return tuple(made)
+    return tuple(safe)
 
 
 def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the options that a rerun of this `kmark run`'s cases needs besides the case."""
     if tuple(argv[:1]) != ("run",):
         return ()
-    given: dict[str, str] = {}
-    for word, after in zip(argv, (*argv[1:], ""), strict=True):
-        name, equals, value = word.partition("=")
+    options: dict[str, str] = {}
+    for argument, after in zip(argv, (*argv[1:], ""), strict=True):
+        name, equals, value = argument.partition("=")
         if name in _CONDUCT:
-            given[name] = value if equals else after
-    found = [word for name in _CONDUCT if name in given for word in (name, given[name])]
-    return (*found, *(["--no-store"] if "--no-store" in argv else []))
+            options[name] = value if equals else after
+    kept = [argument for name in _CONDUCT if name in options for argument in (name, options[name])]
+    return (*kept, *(["--no-store"] if "--no-store" in argv else []))
 
 
 def started_as() -> str:
@@ -71,17 +71,17 @@ def started_as() -> str:
     return "kmark"
 
 
-def extended(command: str, words: Sequence[str]) -> str:
-    """Return a command with `words` appended."""
-    return f"{command} {shlex.join(words)}" if words else command
+def extended(command: str, arguments: Sequence[str]) -> str:
+    """Return a command with `arguments` appended."""
+    return f"{command} {shlex.join(arguments)}" if arguments else command
 
 
 @contextlib.contextmanager
-def kept_by(words: Sequence[str], store: str | None = None) -> Iterator[None]:
-    """Suggest the command `words` to regenerate a file that cannot be written; () if not stored."""
+def kept_by(arguments: Sequence[str], store: str | None = None) -> Iterator[None]:
+    """Suggest the command to regenerate a file that cannot be written; () if not stored."""
     try:
         yield
     except UsageError as error:
-        command = shlex.join(["kmark", *words, *store_words(store)])
-        again = f"to write it again: {command}" if words else "nothing is stored: measure again"
+        command = shlex.join(["kmark", *arguments, *store_words(store)])
+        again = f"to write it again: {command}" if arguments else "nothing is stored: measure again"
         raise UsageError(error.message, hint=f"make room or name another file; {again}") from None

@@ -1,17 +1,18 @@
-"""Sentinels beside a suite: which, by what, and that nothing chosen touches them."""
+"""Canaries of a suite: which, by what, and that nothing chosen touches them."""
 
 from __future__ import annotations
 
 import pytest
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, plan
-from kernelmark.api.sentinels import beside_suite, companions, sentinel_keys
+from kernelmark.api.plan import canary_cases, plan
+from kernelmark.api.selection import Selection
+from kernelmark.backends import BackendRef
 from kernelmark.backends.base import Backend
-from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Run
 from kernelmark.core.timing import Timing
+from kernelmark.workloads.suites import added_canaries, canary_keys
 
 GPU = DeviceInfo(name="cuda:0", kind="cuda", model="m", arch="sm_90")
 
@@ -51,15 +52,15 @@ def here(monkeypatch):
 
 
 def made(**choice):
-    chosen = {"suites": ("smoke",), "backends": ("numpy",), "sentinels": True, **choice}
-    return plan(Selection(**chosen), Timing())
+    chosen = {"suites": ("smoke",), "backends": ("numpy",), "canaries": True, **choice}
+    return plan(Selection.parse(**chosen), Timing())
 
 
 def test_a_suite_has_all_three_by_numpy_after_its_own_cases():
-    alone, found = made(sentinels=False), made()
+    alone, found = made(canaries=False), made()
     assert found.cases[: len(alone.cases)] == alone.cases
     added = found.cases[len(alone.cases) :]
-    assert [case.problem.key for case in added] == sentinel_keys()
+    assert [case.problem.key for case in added] == canary_keys()
     assert {case.backend for case in added} == {"numpy"}
     assert (alone.suite, found.suite) == ("smoke", "smoke,sentinels")
 
@@ -67,7 +68,7 @@ def test_a_suite_has_all_three_by_numpy_after_its_own_cases():
 def test_nothing_that_is_chosen_touches_them():
     found = made(limit=1, filter="conv", dtypes=("f32",), ops=("conv",))
     assert [case.problem.op for case in found.cases] == ["conv", "copy", "copy", "gemm"]
-    configured = made(limit=1, config={"tile": 64})
+    configured = made(limit=1, config=["tile=64"])
     assert [dict(case.config) for case in configured.cases] == [{"tile": 64}, {}, {}, {}]
 
 
@@ -89,7 +90,7 @@ def test_a_case_that_was_asked_for_is_not_measured_twice(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('dtype = "f32"\n[[problems]]\nop = "copy"\nn = 1\n')
     found = made(suites=(str(file),))
-    assert [case.problem.key for case in found.cases] == sentinel_keys()
+    assert [case.problem.key for case in found.cases] == canary_keys()
 
 
 def test_a_device_that_is_not_real_has_none():
@@ -100,29 +101,28 @@ def test_a_device_that_is_not_real_has_none():
 
 def test_on_a_gpu_what_is_not_under_test_comes_first(here):
     here(Known("rtc", "copy"), Known("cublaslt", "gemm"), Known("triton", "gemm"))
-    found = companions(["triton"], GPU, Timing())
+    found = canary_cases([BackendRef("triton")], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "cublaslt"]
 
 
 def test_without_its_vendors_library_the_first_chosen_backend_that_can(here):
     here(Known("rtc", "copy"), Known("cublaslt", "gemm", missing="no library"))
     here(Known("torch", "conv"), Known("triton", "gemm"))
-    found = companions(["torch", "triton"], GPU, Timing())
+    found = canary_cases([BackendRef("torch"), BackendRef("triton")], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "triton"]
     here(Known("torch", "gemm", built_for=("cpu",)))
-    found = companions(["torch", "triton"], GPU, Timing())
+    found = canary_cases([BackendRef("torch"), BackendRef("triton")], GPU, Timing())
     assert [case.backend for case in found] == ["rtc", "rtc", "triton"]
 
 
-def test_a_file_of_the_users_own_is_no_sentinel(here, tmp_path):
+def test_a_file_of_the_users_own_is_no_canary(here, tmp_path):
     here(Known("rtc", "copy"), Known("cublaslt", missing="no library"))
-    found = companions([str(tmp_path / "mine.py")], GPU, Timing())
+    found = canary_cases([backends.parse(str(tmp_path / "mine.py"))], GPU, Timing())
     assert [case.problem.op for case in found] == ["copy", "copy"]
 
 
 @pytest.mark.parametrize(
     ("suite", "count"), [("demo,sentinels", 3), ("sentinels", 0), ("demo", 0), ("", 0)]
 )
-def test_a_run_tells_what_is_beside_its_suite(suite, count):
-    run = Run(id="r", started=0.0, environment=Environment(), suite=suite)
-    assert len(beside_suite(run)) == count
+def test_canaries_are_told_from_the_suites_they_were_added_to(suite, count):
+    assert len(added_canaries(suite)) == count

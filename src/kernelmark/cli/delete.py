@@ -38,14 +38,14 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
 
     with open_store(store) as opened:
         # Resolve all before deleting any: after the first deletion, `latest` is another run.
-        found = {run.id: run for run in map(opened.run, refs)}
-        for run in found.values():
+        runs = {run.id: run for run in map(opened.run, refs)}
+        for run in runs.values():
             if alive.current_state(run) is RunState.RUNNING:
                 raise UsageError(Reason("run-unfinished", run=run.id), hint="interrupt it first")
-        if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in found.values()]):
+        if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in runs.values()]):
             say("nothing was deleted")
             return 0
-        for run_id in found:
+        for run_id in runs:
             count = opened.delete_run(run_id)
             if not quiet:
                 say(f"deleted run {run_id} with {counted(count, 'result')}")

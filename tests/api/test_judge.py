@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernelmark import ops
-from kernelmark.api.confirming import looks_for, verdict_again
-from kernelmark.api.judging import Rules, change_of, judge
+from kernelmark.api.judge import Rules, change_of, judge, looks_for, verdict_again
 from kernelmark.compare import fail_on
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelmark.api.results import Results
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
+from kernelmark.stores import opened
 from kernelmark.stores.ids import check_name as check_id
 
 if TYPE_CHECKING:
+    from kernelmark.stores import StoreArgument
     from kernelmark.stores.store import Store
     from kernelmark.workloads.importers import Overrides
 
@@ -80,7 +86,7 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
     return store.result_set(store.run(ref).id)
 
 
-def _ours(data: bytes, place: str) -> ResultSet:
+def _ours(data: bytes, name: str) -> ResultSet:
     from kernelmark.core import codec
     from kernelmark.core.micro import is_old, read_old
     from kernelmark.core.plausible import check_results
@@ -90,15 +96,15 @@ def _ours(data: bytes, place: str) -> ResultSet:
         document = codec.parse(data)
         ours = isinstance(document, dict) and "kernelmark" in document
         if document == []:
-            raise NothingToDo(Reason("file-without-results", file=place))
+            raise NothingToDo(Reason("file-without-results", file=name))
         old = is_old(document)
-        found = read_old(document) if old else codec.from_document(document, ResultSet)
-        check_id("run", check_results(found).run.id)
+        results = read_old(document) if old else codec.from_document(document, ResultSet)
+        check_id("run", check_results(results).run.id)
     except (CodecError, UsageError) as error:
-        reason = Reason("in-file", file=place, cause=error.message)
+        reason = Reason("in-file", file=name, cause=error.message)
         hint = error.hint or (Reason("document-changed") if ours else None)
         raise CodecError(reason, hint=hint) from None
-    return found
+    return results
 
 
 def load_timing(timing: str | Timing) -> Timing:
@@ -111,3 +117,38 @@ def load_timing(timing: str | Timing) -> Timing:
             hint='give "quick", "default", "full", a TOML file, or a Timing',
         )
     return timing
+
+
+@contextlib.contextmanager
+def loaded(
+    ref: str | os.PathLike[str], place: StoreArgument
+) -> Iterator[tuple[Results, Store | None]]:
+    """Yield the results of a run with their roofs, and the open store; None instead of the store
+    if the run is in a file. A `place` of None is the user's own store."""
+    if not isinstance(ref, str | os.PathLike):
+        raise UsageError(
+            Reason("argument-type", name="ref", given=repr(ref), wanted="the name of a run"),
+            hint='give a run\'s id, its label, "latest", "latest~1", or a JSON file',
+        )
+    ref = os.fspath(ref)
+    if is_file(ref):
+        yield Results(read_run(ref, None)), None
+        return
+    with opened(True if place is None else place, readonly=True) as store:
+        if store is None:
+            yield Results(read_run(ref, None)), None  # raises: `ref` is not a file
+            return
+        from kernelmark.api.roofs import stored_roofs
+
+        result_set = store.result_set(store.run(ref).id)
+        yield Results(result_set, stored_roofs(store, result_set)), store
+
+
+def load(ref: str | os.PathLike[str] = "latest", *, store: StoreArgument = True) -> Results:
+    """Return a stored run as `Results`.
+
+    ref: id, label or pinned name of a run, "latest", "latest~1", …, or a file.
+    store: path, URL or open store (default: $KERNELMARK_STORE, or the user's store).
+    """
+    with loaded(ref, store) as (results, _):
+        return results

@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from kernelmark.api.comparing import compare, history
-from kernelmark.api.reading import is_file, read_run
+from kernelmark.api.compare import compare, history
+from kernelmark.api.load import is_file, read_run
 from kernelmark.api.results import Results
-from kernelmark.api.sentinels import sentinel_keys
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
@@ -28,7 +27,6 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
-from kernelmark_dev.raising import raises_code
 
 
 def run(name: str, time_s: float) -> ResultSet:
@@ -101,11 +99,6 @@ def test_compare_and_history_name_one_change_by_one_number(tmp_path, head):
     assert row.status is VerdictStatus.UNSURE
 
 
-def test_a_run_of_a_store_needs_one():
-    with raises_code(UsageError, "run-without-store", name="latest"):
-        compare("latest", run("b", 1.0))
-
-
 def test_what_is_a_file(tmp_path):
     assert all(map(is_file, ("a.json", "b.CSV", "./label", "~/x", "-")))
     assert not any(
@@ -114,11 +107,6 @@ def test_what_is_a_file(tmp_path):
     other = tmp_path / "exported"
     other.write_text(codec.dumps(run("a", 1.0)))
     assert read_run(str(other), None).run.id == "a"
-
-
-def test_sentinels_are_a_suite():
-    assert len(sentinel_keys("sentinels")) == 3
-    assert sentinel_keys("") == []
 
 
 def test_a_comparison_is_brief_at_a_prompt():

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from kernelmark.runners.sides import Side
 
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, compare_sides, outcome
@@ -52,7 +53,6 @@ from kernelmark.core.result import (
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change
 from kernelmark.runners.ab import ROUND, Opener, Pair, Rule
-from kernelmark.runners.environments import Side
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark_dev import evidence

@@ -39,6 +39,7 @@ from typing import Any
 from unittest import mock
 
 from _gpu import gpu_info
+from kernelmark.runners.sides import Side
 
 from kernelmark import ops
 from kernelmark.api.compare import compare
@@ -53,7 +54,6 @@ from kernelmark.devices.base import ArgumentSet
 from kernelmark.devices.fake import SCRIPT_VARIABLE
 from kernelmark.runners import execute
 from kernelmark.runners.ab import compile_ahead
-from kernelmark.runners.environments import Side
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.targets import find

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from kernelmark.runners.sides import Side, parse_sides
 
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, Rounds, compare_sides, failing, outcome
@@ -16,7 +17,6 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.ops import parse
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import ROUND, Budget, Measured, Pair, Row, Rule
-from kernelmark.runners.environments import Side, parse_sides
 from kernelmark.runners.forecast import Forecast, Means
 from kernelmark.runners.targets import find
 from kernelmark.stats.paired import paired_verdict

@@ -6,6 +6,7 @@ import math
 import random
 
 import pytest
+from kernelmark.runners.sides import Side
 
 from kernelmark import ops
 from kernelmark.api.bisect import Question, bisect, comment, document, forget
@@ -14,7 +15,6 @@ from kernelmark.api.checkouts import BuildFailed
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.runners.ab import ROUND, Rule
-from kernelmark.runners.environments import Side
 from kernelmark_dev.raising import raises_code
 
 

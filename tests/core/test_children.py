@@ -10,19 +10,18 @@ import time
 from pathlib import Path
 
 import pytest
-
-from kernelmark.core.children import run_child
+from kernelmark.host.processes import run_child
 
 # A driver whose real work is in another process, as that of a compiler.
 DRIVER = 'sleep 1000 & echo $! > "$0"; wait'
 RUNNING = """
 import sys
-from kernelmark.core.children import run_child
+from kernelmark.host.processes import run_child
 run_child(["/bin/sh", "-c", sys.argv[1], sys.argv[2]])
 """
 GUARDED = """
 import os, subprocess, sys, time
-from kernelmark.core.children import guard_own_group
+from kernelmark.host.processes import guard_own_group
 guard_own_group()
 # Before the driver, whose file lets the test send the signal: Python drops a KeyboardInterrupt that
 # is raised while it forks.

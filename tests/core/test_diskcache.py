@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from kernelmark.core.diskcache import DiskCache, cache_root, digest
-from kernelmark.core.private import temporary_folder
+from kernelmark.host.cache import DiskCache, cache_root, digest
+from kernelmark.host.permissions import temporary_folder
 
 MIB = 2**20
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import signal
 
 import pytest
+from kernelmark.core.text import found_in
 
-from kernelmark.core import patterns
 from kernelmark.core.errors import UsageError
-from kernelmark.core.patterns import found_in
 
 
 def test_found_or_not():

@@ -6,12 +6,12 @@ import dataclasses
 import math
 
 import pytest
+from kernelmark.core.validation import check_results
 
-from kernelmark.core import plausible
+from kernelmark.core import validation
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
-from kernelmark.core.metric import PointColumn
-from kernelmark.core.plausible import check_results
+from kernelmark.core.metric import PointColumn, Roof
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import (
     Block,
@@ -25,7 +25,6 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises_code
@@ -144,11 +143,11 @@ def test_a_roof_that_nothing_can_be_a_part_of_is_refused(changes):
 
 
 def test_bounds_are_those_of_the_documentation():
-    assert plausible.is_time(1e-12)
-    assert not plausible.is_time(0.0)
-    assert not plausible.is_time(1e6)
-    assert plausible.bad_size(Problem(op="gemm", dims={"m": -1}, dtypes={})) == "m=-1"
-    assert plausible.bad_size(Problem(op="gemm", dims={"m": 2**48 - 1}, dtypes={})) == ""
+    assert validation.is_time(1e-12)
+    assert not validation.is_time(0.0)
+    assert not validation.is_time(1e6)
+    assert validation.bad_size(Problem(op="gemm", dims={"m": -1}, dtypes={})) == "m=-1"
+    assert validation.bad_size(Problem(op="gemm", dims={"m": 2**48 - 1}, dtypes={})) == ""
 
 
 def test_a_column_without_numbers_exceeds_no_limit():

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from kernelmark.core.text import csv_word, markdown_cell, printable
 
-from kernelmark.core.printable import csv_word, markdown_cell, printable
 from kernelmark.report.render import html_table, markdown, text
 from kernelmark.report.tables import Column, Table
 

@@ -7,9 +7,8 @@ import stat
 from pathlib import Path
 
 import pytest
-
-from kernelmark.core import private
-from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
+from kernelmark.host import permissions
+from kernelmark.host.permissions import UnsafeFolder, find_unsafe, private_folder
 
 OTHER = 33
 root_only = pytest.mark.skipif(
@@ -119,16 +118,16 @@ def test_private_folder_refuses_an_unsafe_one_as_an_os_error(tmp_path):
 
 def test_root_of_a_container_that_maps_none_may_own_the_way_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(private, "_unmapped_root", lambda: OTHER)
-    private._trusted.cache_clear()
+    permissions._trusted.cache_clear()
     try:
-        assert OTHER in private._trusted(way=True)
-        assert OTHER not in private._trusted(way=False)
+        assert OTHER in permissions._trusted(way=True)
+        assert OTHER not in permissions._trusted(way=False)
     finally:
-        private._trusted.cache_clear()
+        permissions._trusted.cache_clear()
 
 
 def test_temporary_folder_is_private_and_the_same_each_time():
-    folder = private.temporary_folder()
-    assert private.temporary_folder() == folder
+    folder = permissions.temporary_folder()
+    assert permissions.temporary_folder() == folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert code(folder) is None

@@ -6,9 +6,10 @@ import copy
 import dataclasses
 import pickle
 
+from kernelmark.core.immutable import remembered
+
 from kernelmark import ops
 from kernelmark.core import codec
-from kernelmark.core.remembered import remembered
 from kernelmark.core.result import Block, Case
 
 

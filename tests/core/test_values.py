@@ -9,12 +9,12 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernelmark.core.immutable import FrozenDict
 
 from kernelmark.core import errors
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.environment import DeviceInfo, Environment, difference
 from kernelmark.core.errors import ProblemError, UsageError
-from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import (
     Block,

@@ -25,7 +25,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import GivenValues, ValuesOnDevice
 from kernelmark.core.timing import Strain, Timer, Timing
-from kernelmark.devices import _gpu_info, _replay
+from kernelmark.devices import _replay
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Replay, Stream
 from kernelmark.gpu import driver as drivers

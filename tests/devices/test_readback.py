@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 
 import numpy as np
+from kernelmark.devices._gpu_memory import Readback
 
 from kernelmark.devices._gpu import GpuDevice
-from kernelmark.devices._readback import Readback
 
 BYTES = 200_000
 

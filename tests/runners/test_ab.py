@@ -8,6 +8,7 @@ import random
 from collections import Counter
 
 import pytest
+from kernelmark.runners.sides import Side, parse_sides
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
@@ -24,7 +25,6 @@ from kernelmark.runners.ab import (
     compile_ahead,
     local_opener,
 )
-from kernelmark.runners.environments import Side, parse_sides
 from kernelmark.stats.paired import Looks
 from kernelmark_dev.raising import raises_code
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from kernelmark.runners.sides import Side, checkouts, environment_of, parse_sides
 
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import UsageError
@@ -13,7 +14,6 @@ from kernelmark.core.result import Case
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.ops import parse
 from kernelmark.runners.capture import environment, overridden_variables
-from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark_dev.raising import raises_code
 

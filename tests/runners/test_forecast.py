@@ -3,11 +3,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from kernelmark.measure.blocks import block_seconds
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.core.timing import Timing
-from kernelmark.measure.stop import block_seconds
 from kernelmark.ops import parse
 from kernelmark.runners.forecast import Forecast, Means, budget_s, estimate_run_s
 

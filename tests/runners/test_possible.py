@@ -6,13 +6,13 @@ import dataclasses
 import math
 
 import pytest
+from kernelmark.runners.impossible import LEAST_S, excess, flag_impossible
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.runners.possible import LEAST_S, excess, flag_impossible
 
 GPU = DeviceInfo(
     name="cuda:0", kind="cuda", model="M", arch="sm_90", units=132, cache_bytes=50 * 2**20

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from kernelmark.runners.external_timers import check_case
 
 from kernelmark import backends, devices
 from kernelmark.backends.iree.tools import Round
@@ -14,7 +15,6 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
 from kernelmark.runners.execute import execute
-from kernelmark.runners.tool_timer import check_case
 
 IREE = backends.registry.get("iree")
 HOT = Timing(

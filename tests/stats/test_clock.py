@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernelmark.stats.corrections import clock_line
 
-from kernelmark.stats.clock import clock_line
 from kernelmark.stats.interval import block_interval, serial_factor
 
 

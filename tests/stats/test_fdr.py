@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernelmark.stats.corrections import adjusted
 from scipy import stats
-
-from kernelmark.stats.fdr import adjusted
 
 
 def discoveries(p_values, q):

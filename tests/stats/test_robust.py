@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernelmark.stats.estimators import mad, median, quantile
 from scipy import stats
-
-from kernelmark.stats.robust import mad, median, quantile
 
 TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernelmark.stats.corrections import Common, _inverse_trigamma, common
 from scipy.special import polygamma
-
-from kernelmark.stats.shrink import Common, _inverse_trigamma, common
 
 
 def variances(spread, rows, count, seed=0):

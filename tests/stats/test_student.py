@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernelmark.stats.estimators import t_distribution, t_quantile
 from scipy import stats
-
-from kernelmark.stats.student import t_distribution, t_quantile
 
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 5, 9, 29, 100, 1000])

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from kernelmark.core.errors import StoreError
-from kernelmark.stores import engine, open_store, place
+from kernelmark.stores import engine, open_store
 from kernelmark.web.serving import _bind, open_served
 
 

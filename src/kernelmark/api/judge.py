@@ -21,20 +21,18 @@ from kernelmark.compare.history import MIN_EFFECT, History, Story, counted_s
 from kernelmark.compare.suspects import LEAST, level_s, screened_again, suspects
 from kernelmark.compare.verdicts import ALARMS, HELD
 from kernelmark.core.errors import KernelmarkError, NothingToDo
-from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, RunState, Status
 from kernelmark.core.units import counted
-from kernelmark.core.verdict import Verdict, VerdictStatus
+from kernelmark.core.verdict import REGRESSION, SOME_FAILED, Verdict, VerdictStatus
 from kernelmark.report.changes import Change, answer, of_comparison, of_pairs
 from kernelmark.report.compare import moved_text
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.runners.ab import ROUND, Budget, Opener, Pair, Rule
-from kernelmark.runners.ahead import kernel_key
-from kernelmark.runners.environments import Side, parse_side
+from kernelmark.runners.pool import kernel_key
+from kernelmark.runners.sides import Side, parse_side
 from kernelmark.runners.targets import find
-from kernelmark.stats.paired import Looks
-from kernelmark.stats.suite import rounds_for_one
+from kernelmark.stats.paired import Looks, rounds_for_one
 from kernelmark.workloads.suites import CANARIES, canary_keys
 
 if TYPE_CHECKING:

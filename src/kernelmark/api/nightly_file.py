@@ -22,7 +22,7 @@ from kernelmark.compare.suspects import LEAST
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.flags import flags
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
 from kernelmark.workloads.suites import CANARIES

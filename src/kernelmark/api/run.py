@@ -21,20 +21,20 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
 from kernelmark.api.selection import Selection, format_axes
 from kernelmark.backends._lineage import remember
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.dtype import foreign_dtype
 from kernelmark.core.errors import KernelmarkError, StoreError, UsageError
 from kernelmark.core.files import write_whole
-from kernelmark.core.private import private_folder
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, Run, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder
 from kernelmark.report.progress import ProgressLines
-from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.events import WAITS, Event, Note, Waiting
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.locks import hold_run_locks
 from kernelmark.runners.session import OnEvent, run_cases
 from kernelmark.stores import new_run_id, opened
 from kernelmark.workloads.suites import Suite

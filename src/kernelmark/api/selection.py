@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernelmark.backends import BackendRef, is_file, parse_all
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import flag, flags
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from kernelmark import ops
 from kernelmark.backends._rules import unknown_op, wrong_acc, wrong_dtypes
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo

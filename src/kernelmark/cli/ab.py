@@ -20,7 +20,7 @@ from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import below_one
 from kernelmark.core.reason import Reason
-from kernelmark.core.stopping import command_age_s
+from kernelmark.host.signals import command_age_s
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernelmark.core.result import Case, Config
     from kernelmark.core.timing import Timing
     from kernelmark.runners.ab import Rule
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
 COMPARISON = "Comparison"
 _EXAMPLES = (
@@ -133,7 +133,7 @@ def ab(
 
     Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
     """
-    from kernelmark.runners.environments import parse_sides
+    from kernelmark.runners.sides import parse_sides
 
     stacks = parse_sides(sides.env or (), sides.settings or ())
     # Explicitly named environments may be equal, for an A/A test.
@@ -145,7 +145,7 @@ def ab(
     from kernelmark.api.ab import Rounds, captured, compare_sides
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
-    from kernelmark.runners.lock import describe_others
+    from kernelmark.runners.locks import describe_others
     from kernelmark.runners.targets import find
     from kernelmark.stores import open_store
 
@@ -229,7 +229,7 @@ def plan_of(
     from kernelmark.core.result import Case
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
     if options.budget is not None and options.budget <= 0:
         raise UsageError(

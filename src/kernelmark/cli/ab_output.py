@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
-from kernelmark.core.exit_codes import INTERRUPTED, NOTHING
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
+from kernelmark.core.verdict import INTERRUPTED, NOTHING
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -31,7 +31,7 @@ _STYLES = {
 
 def lone(plan: AbPlan) -> str:
     """Return a note if the rounds are too few to detect a change of a single pair, else ""."""
-    from kernelmark.stats.suite import rounds_for_one
+    from kernelmark.stats.paired import rounds_for_one
 
     looks, pairs = plan.rule.looks, len(plan.pairs)
     need = rounds_for_one(looks, pairs)

@@ -16,15 +16,15 @@ from kernelmark.cli import gate as g
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
-from kernelmark.core.exit_codes import NOTHING
 from kernelmark.core.flags import below_one
 from kernelmark.core.reason import Reason
+from kernelmark.core.verdict import NOTHING
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.bisect import Source
     from kernelmark.api.candidates import Where
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
 CANDIDATES = "Candidates"
 
@@ -172,8 +172,8 @@ def _candidates(
 
 def _side(options: CandidateOptions) -> Side:
     """Return the environment shared by all candidates."""
-    from kernelmark.core.frozen import FrozenDict
-    from kernelmark.runners.environments import parse_side
+    from kernelmark.core.immutable import FrozenDict
+    from kernelmark.runners.sides import parse_side
 
     side = parse_side(f"base={options.python}" if options.python else "base")
     variables = g.variables_of(options.settings or (), "", ())

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args, get_origin
 from kernelmark.cli.followups import extended, store_words
 from kernelmark.cli.output import complain, say, silenced
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
-from kernelmark.core.exit_codes import INTERRUPTED
 from kernelmark.core.reason import OPTIONS, Reason, Style, format_reason
-from kernelmark.core.stopping import stop_asked
+from kernelmark.core.verdict import INTERRUPTED
+from kernelmark.host.signals import stop_asked
 
 _REPORT = "run the command again with --debug and report what it prints"
 # Pydantic's error types of a wrong value, and our messages.

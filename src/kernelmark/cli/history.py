@@ -16,9 +16,9 @@ from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.followups import extended, kept_by, store_words
 from kernelmark.cli.output import put, put_tables, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.exit_codes import REGRESSION
-from kernelmark.core.patterns import found_in
 from kernelmark.core.reason import Reason
+from kernelmark.core.text import found_in
+from kernelmark.core.verdict import REGRESSION
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story

@@ -10,7 +10,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put_tables, say
-from kernelmark.core.exit_codes import NOTHING, SOME_FAILED
+from kernelmark.core.verdict import NOTHING, SOME_FAILED
 
 Module = Annotated[
     Path, typer.Argument(metavar="MODULE", help="MLIR text or bytecode that iree-compile accepts.")

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.core.exit_codes import INTERRUPTED
-from kernelmark.core.stopping import (
+from kernelmark.core.verdict import INTERRUPTED
+from kernelmark.host.signals import (
     begin_command,
     catch_stops,
     raise_ignored,

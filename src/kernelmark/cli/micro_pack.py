@@ -12,9 +12,9 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
-from kernelmark.core.exit_codes import SOME_FAILED
 from kernelmark.core.files import file_unwritable
 from kernelmark.core.reason import Reason
+from kernelmark.core.verdict import SOME_FAILED
 
 # Options that apply to a bundle; `words` has a separate check.
 _WITH_PACK = ("precompile", "output", "quiet", "words")
@@ -64,7 +64,7 @@ def make_pack(
 def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
     """Compile every kernel file for every architecture, one line each; return the exit code."""
     from kernelmark.core.units import bytes_text
-    from kernelmark.gpu.ahead import check, precompile
+    from kernelmark.gpu.architectures import check, precompile
     from kernelmark.kernels import rtc
 
     for arch in archs:

@@ -22,7 +22,7 @@ from kernelmark.cli import completing
 from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import Flag, flags
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
 

@@ -17,10 +17,10 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, redacted, rerun_words, store_words
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
-from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, SOME_FAILED
 from kernelmark.core.reason import Reason
-from kernelmark.core.stopping import command_age_s
 from kernelmark.core.units import counted
+from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
+from kernelmark.host.signals import command_age_s
 
 if TYPE_CHECKING:
     from kernelmark.api.plan import Plan
@@ -161,12 +161,12 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     """Return the newest interrupted run of `kmark run`; with `failed_too`, else the newest finished
     one, to repeat its failures."""
     from kernelmark.core.result import RunState
-    from kernelmark.runners import alive
+    from kernelmark.runners import locks
 
     mine = [run for run in store.runs(limit=_LOOKED_AT) if run.argv[:1] == ("run",)]
-    ended = [run for run in mine if alive.current_state(run) is RunState.DONE] if failed_too else []
+    ended = [run for run in mine if locks.current_state(run) is RunState.DONE] if failed_too else []
     for run in mine:
-        if alive.current_state(run) is RunState.INTERRUPTED:
+        if locks.current_state(run) is RunState.INTERRUPTED:
             return run
     if ended:
         return ended[0]
@@ -324,10 +324,10 @@ def _expected_s(
     """Return the likely range of the seconds of the whole command, including roofs that it would
     measure."""
     from kernelmark.api.roofs import expected_roofs_s
-    from kernelmark.runners.ahead import kernel_key
     from kernelmark.runners.forecast import estimate_run_s
     from kernelmark.runners.jobs import compiles
     from kernelmark.runners.local import LocalRunner
+    from kernelmark.runners.pool import kernel_key
     from kernelmark.stores import open_store
 
     infos = plan.devices

@@ -15,8 +15,8 @@ from kernelmark.cli import tune_apply, tune_run
 from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.exit_codes import NOTHING, SOME_FAILED
 from kernelmark.core.units import counted
+from kernelmark.core.verdict import NOTHING, SOME_FAILED
 
 if TYPE_CHECKING:
     from kernelmark.api.tuning import Planned

@@ -11,9 +11,9 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
+from kernelmark.core.verdict import REGRESSION, SOME_FAILED
 
 if TYPE_CHECKING:
     from kernelmark.tune.install.emitters.base import Change, Emitter, Options

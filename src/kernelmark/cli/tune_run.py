@@ -12,8 +12,8 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError
-from kernelmark.core.exit_codes import INTERRUPTED, SOME_FAILED
 from kernelmark.core.units import counted
+from kernelmark.core.verdict import INTERRUPTED, SOME_FAILED
 
 if TYPE_CHECKING:
     from kernelmark.api.tuning import Tuned

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelmark.core.private import find_unsafe, private_folder, temporary_folder
+from kernelmark.host.permissions import find_unsafe, private_folder, temporary_folder
 
 _MAGIC = b"kmcache1"
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size

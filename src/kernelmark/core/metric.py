@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kernelmark.core.optional import OPTIONAL
+from kernelmark.core.immutable import OPTIONAL
 from kernelmark.core.reason import Reason
 
 Value = str | int | float | bool | None

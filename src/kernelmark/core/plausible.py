@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kernelmark.core.errors import CodecError
+from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Measurement, Result, ResultSet
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import MOST_S
 
 MOST_SIZE = 2**48

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelmark.core.optional import OPTIONAL
+from kernelmark.core.immutable import OPTIONAL
 
 Kind = Literal["flops", "bytes", "launches"]
 # Suffixes of `how` in documents of versions without the fields `steady` and `limit`.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.devices._cgroup import ROOT, cpu_quota, memory_headroom, memory_limit, read_text
+from kernelmark.devices._cores import ROOT, cpu_quota, memory_headroom, memory_limit, read_text
 
 # Used if the kernel exposes no caches: large enough for most last-level caches.
 ASSUMED_CACHE_BYTES = 64 * 2**20

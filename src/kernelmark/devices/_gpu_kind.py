@@ -56,7 +56,7 @@ class GpuKind(DeviceKind):
 def _info(gpus: Driver, index: int) -> DeviceInfo:
     """Return a device's facts. A device that fails is listed as unusable, so that the others are
     still listed."""
-    from kernelmark.devices._gpu_info import info
+    from kernelmark.devices._gpu_kind import info
 
     try:
         return info(gpus, index)

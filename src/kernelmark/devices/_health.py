@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.result import Telemetry
-from kernelmark.devices._cgroup import ROOT, read_text
+from kernelmark.devices._cores import ROOT, read_text
 
 # Reading one core's clock can take microseconds, so only this many cores are sampled.
 _CLOCK_CORES = 8

@@ -32,10 +32,9 @@ from kernelmark.devices._cores import (
     total_memory,
     usable_cpus,
 )
-from kernelmark.devices._health import Health
-from kernelmark.devices._host import HostBuffer, HostDevice, array
-from kernelmark.devices._pages import MIN_BYTES, PagePool
+from kernelmark.devices._host import MIN_BYTES, HostBuffer, HostDevice, PagePool, array
 from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay
+from kernelmark.devices.cpu import Health
 
 __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
-from kernelmark.gpu.absent import is_known, known_names
+from kernelmark.gpu.architectures import is_known, known_names
 from kernelmark.gpu.rtc import cache_key, compile_source, vendor_of
 
 _EMPTY = 'extern "C" __global__ void empty() {}'

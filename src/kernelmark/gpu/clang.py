@@ -19,11 +19,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.children import run_child
-from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import CompileError
 from kernelmark.core.reason import Reason
-from kernelmark.gpu.complaint import explain
+from kernelmark.gpu.clang import explain
+from kernelmark.host.cache import digest
+from kernelmark.host.processes import run_child
 
 OLDEST = 17  # first version that supports gfx942
 _NEWEST = 40  # clang-40 … clang-17 are searched for, newest first

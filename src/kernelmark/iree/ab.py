@@ -27,7 +27,7 @@ from kernelmark.backends.iree.runtime import absent
 from kernelmark.backends.iree.tools import DispatchTime, Round
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import CaseError, CompileError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, KernelInfo, ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing

@@ -38,7 +38,7 @@ from kernelmark.backends.iree.targets import Target, kernel_resources, target_na
 from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
 from kernelmark.numerics.floats import decode, encode, storage

@@ -20,13 +20,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Check, Fault, KernelInfo
-from kernelmark.core.tensor import Tolerance
+from kernelmark.core.tensor import Contraction, Tolerance
 from kernelmark.devices.base import Deferred, Device, Stream, Tensor
 from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, fill_inputs

@@ -15,8 +15,8 @@ from importlib import resources
 from typing import Any
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.roof import Roof
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.metric import Roof
 from kernelmark.core.units import counted
 
 # For an unknown GPU: more than any GPU so far, so that only an error in units exceeds it.

@@ -37,10 +37,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Axis, Contraction, WeightedSum
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Problem
-from kernelmark.core.tensor import Tolerance
+from kernelmark.core.tensor import Axis, Contraction, Tolerance, WeightedSum
 
 POSITIONS = 1024
 FALSE_ALARM = 1e-6

@@ -7,11 +7,10 @@ import math
 
 import numpy as np
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
     SIGMAS,

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kernelmark.core.diskcache import cache_root
-from kernelmark.core.private import private_folder
 from kernelmark.core.result import Run, RunState
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder
 
 
 @contextlib.contextmanager

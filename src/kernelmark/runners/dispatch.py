@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Case, Result, Status
-from kernelmark.runners.ahead import FINAL, CompileAhead, Key, kernel_key
+from kernelmark.runners.dispatch import Doubt, SecondVotes
 from kernelmark.runners.events import (
     CaseCompiled,
     CaseFinished,
@@ -33,8 +33,18 @@ from kernelmark.runners.jobs import (
     compiles,
     threads_of,
 )
-from kernelmark.runners.pool import Finished, Outcome, Phase, Pool, Returned, Slot
-from kernelmark.runners.votes import Doubt, SecondVotes
+from kernelmark.runners.pool import (
+    FINAL,
+    CompileAhead,
+    Finished,
+    Key,
+    Outcome,
+    Phase,
+    Pool,
+    Returned,
+    Slot,
+    kernel_key,
+)
 
 # From this many tasks on, a forecast takes a millisecond or more. It also runs after each
 # compilation, and delays a device whose case ends meanwhile.

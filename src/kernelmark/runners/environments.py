@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.runners.capture import git_state, kernelmark_version
 from kernelmark.runners.jobs import Failure, ReadEnvironment

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.printable import printable
+from kernelmark.core.text import printable
 
 OnWait = Callable[[str], None]  # called once, with a description of the lock's holder
 # Not $TMPDIR: users with different values would not share a lock.

@@ -42,9 +42,9 @@ from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Result, Status
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Cache
 
 Bound = Literal["compute", "memory"]

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
+from kernelmark.host.processes import run_child
 from kernelmark.runners.protocol import MARK, MARK_KERNEL
 
 TIME = "gpu__time_duration.sum"

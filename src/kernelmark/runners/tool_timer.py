@@ -27,8 +27,8 @@ from kernelmark.measure.advice import (
     reliability_warnings,
     sample_warnings,
 )
+from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
-from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
 
 # Estimated start-up time of the program until it measures.
 _START_S = 0.1

@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.fdr import adjusted
+from kernelmark.stats.corrections import adjusted
 from kernelmark.stats.paired import DELTA, Looks, Paired, detectable, least_rounds, paired_verdict
 
 Rounds = tuple[Sequence[float], Sequence[float]]  # times of base and head by round

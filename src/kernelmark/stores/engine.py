@@ -20,8 +20,8 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
 from kernelmark.core.reason import Reason
-from kernelmark.stores import trouble
-from kernelmark.stores.place import Place, check_file, may_write
+from kernelmark.stores import engine
+from kernelmark.stores.location import Place, check_file, may_write
 
 BUSY_S = 60.0  # how long a writer waits for the lock
 _ATTEMPTS = 8
@@ -101,7 +101,7 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
         return _sqlite_engine(path, "mode=rw", "query_only=ON")
     engine = _sqlite_engine(path, "mode=ro")
     try:
-        with trouble.explained(place.shown), engine.connect() as connection:
+        with engine.explained(place.shown), engine.connect() as connection:
             connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
     except StoreError:
         engine.dispose()
@@ -154,7 +154,7 @@ def share(engine: Engine) -> None:
                 raw.cursor().execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if not trouble.code(error).startswith("SQLITE_BUSY") or time.monotonic() > give_up:
+            if not engine.code(error).startswith("SQLITE_BUSY") or time.monotonic() > give_up:
                 raise
             time.sleep(0.02)
         finally:
@@ -192,7 +192,7 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
                 cursor.execute("SET default_transaction_read_only = on")
         connection.commit()
 
-    with trouble.explained(place.shown), engine.connect() as connection:
+    with engine.explained(place.shown), engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
     return engine
 
@@ -200,7 +200,7 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
 def retried(error: DBAPIError, attempt: int) -> bool:
     """Return whether to repeat a transaction, after a pause: PostgreSQL resolves a deadlock by
     aborting one side."""
-    if trouble.code(error) not in trouble.RETRIED or attempt >= _ATTEMPTS:
+    if engine.code(error) not in engine.RETRIED or attempt >= _ATTEMPTS:
         return False
     time.sleep(0.01 * 2**attempt)
     return True

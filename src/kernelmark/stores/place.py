@@ -12,8 +12,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from kernelmark.core.errors import NothingToDo, StoreError
-from kernelmark.core.private import find_unsafe, make_folder
 from kernelmark.core.reason import Reason
+from kernelmark.host.permissions import find_unsafe, make_folder
 from kernelmark.stores import default_path
 
 _SQLITE_HEADER = b"SQLite format 3\0"

@@ -8,8 +8,8 @@ from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.result import Block, Result
+from kernelmark.stores.engine import results
 from kernelmark.stores.reading import Decoder, results_query
-from kernelmark.stores.schema import results
 from kernelmark.stores.writing import packed
 
 

@@ -18,8 +18,8 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import TEXT, Reason, reason_document
 from kernelmark.core.result import Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
+from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
 from kernelmark.stores.packing import pack
-from kernelmark.stores.schema import cases, environments, problems, results, runs, timings
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
 _LOOKUP = 400  # values in one IN (…)

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.workloads.fields import BadLine, size_fault
 from kernelmark.workloads.workload import BLAS_FIELDS, Call

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import UNEXPECTED, UsageError
-from kernelmark.core.plausible import MOST_SIZE, bad_size
+from kernelmark.core.validation import MOST_SIZE, bad_size
 from kernelmark.workloads.calls import NOTHING, LogOptions, LogReader, RowReader
 from kernelmark.workloads.workload import Call, Skipped
 

@@ -29,8 +29,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UNEXPECTED, KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import MOST_BYTES
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.plausible import bad_size, check_results, is_moment
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Option, Problem, parse_value
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import (
@@ -47,6 +46,7 @@ from kernelmark.core.result import (
     StopReason,
 )
 from kernelmark.core.timing import MOST_S, Timing
+from kernelmark.core.validation import bad_size, check_results, is_moment
 from kernelmark.stats.interval import measured_interval
 from kernelmark.workloads import formats
 from kernelmark.workloads.fields import BadLine, Fields, check_columns

@@ -8,16 +8,16 @@ import time
 from collections import Counter
 
 import pytest
+from kernelmark.runners.impossible import MARGINS
 
 from kernelmark import ops
 from kernelmark.backends import fake
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import Status, config_key
-from kernelmark.core.roof import Roof
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.runners.events import DeviceLost
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.possible import MARGINS
 from kernelmark.runners.process import LocalWorkers
 from kernelmark.tune.plans.plan import Acceptance, Budget
 from kernelmark.tune.records import journal

@@ -7,7 +7,7 @@ import statistics
 
 import numpy as np
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     SPREAD,

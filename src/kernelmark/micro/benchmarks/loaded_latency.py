@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.micro import _chase
 from kernelmark.micro._windows import filled

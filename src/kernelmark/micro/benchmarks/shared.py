@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.micro.base import (
     SPREAD,
     Column,

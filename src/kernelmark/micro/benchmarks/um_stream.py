@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 
 from kernelmark.core.errors import CaseError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuBuffer
 from kernelmark.micro._gpu_rig import as_gpu

@@ -18,8 +18,8 @@ from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import StoreError
 from kernelmark.core.reason import Reason
-from kernelmark.stores.place import Place
-from kernelmark.stores.schema import APPLICATION_ID, VERSION_KEY, meta
+from kernelmark.stores.engine import APPLICATION_ID, VERSION_KEY, meta
+from kernelmark.stores.location import Place
 
 Statements = Callable[[str], list[str]]
 Convert = Callable[[Connection], None]

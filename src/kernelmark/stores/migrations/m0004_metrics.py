@@ -11,10 +11,10 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import micro_case, old_run, upgraded
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
-from kernelmark.core.roof import Roof
 from kernelmark.stores import roofs, writing
 
 

@@ -22,9 +22,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from kernelmark.core import codec
-from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case
+from kernelmark.host.processes import last_line, run_child
 from kernelmark.tune.install.apply import device_of
 from kernelmark.tune.install.emitters.base import CannotWrite, Emitter, Override
 from kernelmark.tune.install.emitters.blas import blas_call

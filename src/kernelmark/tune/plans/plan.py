@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from kernelmark import backends
 from kernelmark.core import codec
-from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
+from kernelmark.host.cache import digest
 
 ALPHA = 0.05  # significance level of the ratio in the final
 # Fields that affect neither the candidates nor the decision.

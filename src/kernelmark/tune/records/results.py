@@ -18,7 +18,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.core import codec, files
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, config_key

@@ -35,7 +35,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.space import Space
 from kernelmark.core.timing import Timer, Timing
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.runners.jobs import CompileCase, Compiled, compiles
 from kernelmark.runners.local import compile_pool

@@ -19,13 +19,13 @@ from functools import cached_property
 
 from kernelmark import backends, ops
 from kernelmark.compare.rules.golden_tot import GoldenTot
-from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.core.timing import Timing
+from kernelmark.host.cache import digest
 from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.ops._own import OwnOp
 from kernelmark.stats.paired import least_rounds, signed_rank

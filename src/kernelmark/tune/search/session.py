@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelmark import backends
-from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, config_key
+from kernelmark.host.cache import digest
 from kernelmark.runners.capture import kernelmark_version
 from kernelmark.tune import strategies
 from kernelmark.tune.plans.plan import (

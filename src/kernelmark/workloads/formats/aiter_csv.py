@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NO_DTYPE, LogOptions, LogReader, RowReader, Table
 from kernelmark.workloads.fields import BadLine, Fields

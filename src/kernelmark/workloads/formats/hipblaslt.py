@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.timing import Cache, Timer, Timing

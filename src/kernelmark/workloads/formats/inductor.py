@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, Status

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads import calls

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install.emitters.base import (
     ON_AMD,
     CannotWrite,

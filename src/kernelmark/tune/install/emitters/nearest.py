@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import nearest_config as configs

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install.emitters.base import (
     ON_AMD,

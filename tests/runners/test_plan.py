@@ -4,7 +4,8 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
-from kernelmark.runners.plan import order, work
+from kernelmark.runners.dispatch import order
+from kernelmark.runners.forecast import work
 
 
 def gemm(size: int, **timing: int) -> Case:

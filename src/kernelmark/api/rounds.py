@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from kernelmark.api.ab import AbPlan
 from kernelmark.runners.ab import Budget, Event, Measured, Row
-from kernelmark.runners.forecast import Forecast, compile_ahead_s
+from kernelmark.runners.forecast import Forecast
 from kernelmark.runners.targets import find
 
 # Start-up time of a round divided by the load time of the slower side, before any round was
@@ -40,7 +41,7 @@ class Rounds:
         cases = [case for pair in plan.pairs for case in pair.cases]
         loaded = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
         self._load_s = max(map(self._machine.load_s, loaded))
-        model = Forecast(info, self._machine.means.best_rates())
+        model = Forecast(info)
         self._pair_s = sum(map(model.seconds, cases)) / max(1, self.pairs)
         self._first_factor = sum(map(self._machine.seconds, cases)) / max(
             1e-9, self._pair_s * self.pairs
@@ -49,7 +50,8 @@ class Rounds:
         self.command = f"ab/{names}"  # key of the learned start-up time
         self._around = f"{place}/{names}/round", f"{place}/slower-side"
         self._factor = f"{place}/{names}/pair", f"{place}/pair"
-        self._compiled_s = compile_ahead_s(self._machine, cases, plan.jobs) if plan.jobs else 0.0
+        kernels = Counter(case.backend for case in cases)
+        self._compiled_s = self._machine.compile_ahead_s(kernels, plan.jobs) if plan.jobs else 0.0
         self._begun = self._paired = clock()
         self._first_s = 0.0  # seconds of the current round up to the end of its first pair
 

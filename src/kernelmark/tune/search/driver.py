@@ -19,10 +19,10 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.roof import Roof
 from kernelmark.runners.ahead import FINAL, CompileAhead, kernel_key
 from kernelmark.runners.events import Note
+from kernelmark.runners.forecast import work
 from kernelmark.runners.jobs import CompileCase, MeasureCase, compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.lock import describe_others
-from kernelmark.runners.plan import work
 from kernelmark.runners.pool import Finished, Phase, Returned, Slot
 from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.runners.possible import flag_impossible

@@ -25,7 +25,7 @@ from kernelmark.core.dtype import DTYPES  # noqa: E402
 from kernelmark.core.environment import DeviceInfo  # noqa: E402
 from kernelmark.core.errors import KernelmarkError  # noqa: E402
 from kernelmark.core.problem import Problem  # noqa: E402
-from kernelmark.gpu.absent import absent  # noqa: E402
+from kernelmark.gpu.architectures import absent  # noqa: E402
 from kernelmark_dev import evidence  # noqa: E402
 
 RESULT = HERE / "results" / "amd_cross.json"

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.fdr import adjusted
-from kernelmark.stats.paired import Looks
-from kernelmark.stats.shrink import Common, common
-from kernelmark.stats.suite import suite_verdicts
+from kernelmark.stats.corrections import Common, adjusted, common
+from kernelmark.stats.paired import Looks, suite_verdicts
 from simulated import NOISES, Machine, Noise, Trial, Values
 
 PAIRS = 60

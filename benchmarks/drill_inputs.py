@@ -35,9 +35,9 @@ import drill_own
 import drill_seeds
 from drilling import Facts, must
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.plausible import MOST_SIZE, check_results, is_time
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet
+from kernelmark.core.validation import MOST_SIZE, check_results, is_time
 from kernelmark.devices import registry
 from kernelmark.tune.install import aiter_config, nearest_config, tensile
 from kernelmark.tune.install.emitters.base import text_at

@@ -11,9 +11,9 @@ from kernelmark.compare.rulefile import load as load_rules
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.metric import Metric, PointColumn
-from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.core.timing import Timing
+from kernelmark.core.validation import check_results
 from kernelmark.testing.micro import micro_result
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.records.journal import Header, Journal, Trial

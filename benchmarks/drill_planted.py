@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drilling import Facts, must
-from kernelmark.core import children  # noqa: F401  the victim cannot import any more
-from kernelmark.core.diskcache import DiskCache, cache_root
-from kernelmark.core.private import temporary_folder
 from kernelmark.gpu import pack
+from kernelmark.host import processes  # noqa: F401  the victim cannot import any more
+from kernelmark.host.cache import DiskCache, cache_root
+from kernelmark.host.permissions import temporary_folder
 from kernelmark.micro import _host
 
 ATTACKER, VICTIM = 33, 65534

@@ -32,11 +32,11 @@ from typing import Any
 from kernelmark.backends.iree import backend, choices
 from kernelmark.backends.iree.compiler import compiler_version
 from kernelmark.backends.iree.targets import target
-from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.problem import Problem
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
+from kernelmark.host.cache import digest
 from kernelmark.workloads import suites
 from kernelmark_dev import evidence
 

@@ -119,7 +119,7 @@ def agree(device: CpuDevice, problem: Problem, threads: int) -> dict[str, Any]:
     A round during which other work used the cores is kept apart and measured again, up to a limit.
     """
     from kernelmark.core.timing import Timing
-    from kernelmark.devices._health import Health
+    from kernelmark.devices.cpu import Health
 
     timing = Timing(allocations=1, max_allocations=1, max_s=0.25, warmup_s=0.1, threads=threads)
     sets = measure_one(device, problem, timing).measurement.sets

@@ -38,6 +38,7 @@ import uvicorn
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import (
     Block,
     Case,
@@ -51,7 +52,6 @@ from kernelmark.core.result import (
     StopReason,
     Telemetry,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.devices import registry
 from kernelmark.stores import new_run_id, open_store, writing
 from kernelmark.stores.store import Store

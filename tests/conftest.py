@@ -150,7 +150,7 @@ def compiler() -> None:
 
 _HOLDER = """
 import os, sys, time
-from kernelmark.runners.lock import hold_lock
+from kernelmark.runners.locks import hold_lock
 from kernelmark.runners.targets import find
 info = find("fake")[1]
 with hold_lock(info, lambda who: None):

@@ -33,9 +33,8 @@ from kernelmark import backends, ops
 from kernelmark.core.result import Case
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import compile_ahead
-from kernelmark.runners.environments import Side
-from kernelmark.stats.paired import Looks, paired_verdict
-from kernelmark.stats.suite import suite_verdicts
+from kernelmark.runners.sides import Side
+from kernelmark.stats.paired import Looks, paired_verdict, suite_verdicts
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_aa.json"

@@ -26,7 +26,7 @@ from kernelmark.core.result import Case
 from kernelmark.core.timing import Duty
 from kernelmark.report.ab import AbReport, audit, clocks, restless, summary, to_json
 from kernelmark.runners.ab import ROUND, Pair, Rule
-from kernelmark.runners.environments import Side
+from kernelmark.runners.sides import Side
 from kernelmark.stats.paired import Looks
 from kernelmark_dev import evidence
 

@@ -124,7 +124,7 @@ def measure() -> tuple[list[dict[str, Any]], dict[str, float]]:
 
 def add_ncu(rows: list[dict[str, Any]]) -> str:
     """What ncu says of the problems that are one kernel; a sentence if it says nothing."""
-    from kernelmark.runners.profiler import CYCLES, TIME, profile_all
+    from kernelmark.runners.external_timers import CYCLES, TIME, profile_all
 
     mine = [row for row in rows if row["problem"] in SINGLE and row["status"] == "ok"]
     if not mine:

@@ -29,7 +29,7 @@ from kernelmark.backends.torch.moe import experts, one_by_one
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Config, Status
 from kernelmark.core.timing import Timing

@@ -99,7 +99,7 @@ def __getattr__(name: str) -> object:
 
 
 def _load(module: str) -> ModuleType:
-    from kernelmark.core.garbage import existing_objects_frozen
+    from kernelmark.host.processes import existing_objects_frozen
 
     # A hundred modules make enough objects for a full collection.
     with existing_objects_frozen():

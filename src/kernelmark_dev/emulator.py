@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import CompileError
-from kernelmark.core.private import private_folder, temporary_folder
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.rtc import Binary
 from kernelmark.gpu.table import CUDA
+from kernelmark.host.cache import digest
+from kernelmark.host.permissions import private_folder, temporary_folder
 from kernelmark.kernels import rtc
 from kernelmark.micro import _host
 from kernelmark_dev.emulated_driver import SOURCES, EmulatedLibrary

@@ -15,7 +15,7 @@ from kernelmark.core.result import Case, Result, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import Budget, Pair, Row, Rule
-from kernelmark.runners.environments import parse_sides
+from kernelmark.runners.sides import parse_sides
 from kernelmark.stats.paired import paired_verdict
 from kernelmark.stores import open_store
 

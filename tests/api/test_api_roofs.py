@@ -8,8 +8,8 @@ import pytest
 from kernelmark.api import roofs as folder
 from kernelmark.api.plan import Selection, plan
 from kernelmark.core.errors import KernelmarkError, StoreError
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import ROOFS_SUITE
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
 from kernelmark.runners.forecast import Means

@@ -31,8 +31,8 @@ from kernelmark.api.bench import (
 from kernelmark.backends._file import cupy_array
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import Fault, Status
-from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor

@@ -14,7 +14,7 @@ from kernelmark.api.checkouts import BuildFailed
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.runners.ab import ROUND, Rule
-from kernelmark.runners.environments import Side
+from kernelmark.runners.sides import Side
 from kernelmark_dev.raising import raises_code
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernelmark.api import roofs as api
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
-from kernelmark.core.roof import Roof
+from kernelmark.core.metric import Roof
 from kernelmark.stores import open_store
 from kernelmark.stores.roofs import recorded
 

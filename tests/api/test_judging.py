@@ -25,7 +25,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.modes import mean_of
-from kernelmark.stats.suite import rounds_for_one
+from kernelmark.stats.paired import rounds_for_one
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises_code

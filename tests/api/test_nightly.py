@@ -18,6 +18,7 @@ from kernelmark.api.nightly import SetupFailed, Tools, moved_roofs, run_night, s
 from kernelmark.api.nightly_file import load
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import (
     Case,
     Result,
@@ -25,7 +26,6 @@ from kernelmark.core.result import (
     Run,
     RunState,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises_code

@@ -11,8 +11,8 @@ from kernelmark.api.rounds import Rounds
 from kernelmark.core.result import Case
 from kernelmark.ops import parse
 from kernelmark.runners.ab import ROUND, Budget, Measured, Pair, Rule
-from kernelmark.runners.environments import Side
 from kernelmark.runners.forecast import Forecast, Means
+from kernelmark.runners.sides import Side
 from kernelmark.runners.targets import find
 
 START_S, PAIR_S = 3.0, 0.5

@@ -13,7 +13,7 @@ from kernelmark.core.errors import CaseError, Unsupported, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code
 

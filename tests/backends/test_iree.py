@@ -17,11 +17,11 @@ from kernelmark import backends, devices, ops
 from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.runtime import HostKernel
 from kernelmark.backends.iree.targets import target
-from kernelmark.core.children import run_child
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import Device
+from kernelmark.host.processes import run_child
 from kernelmark.kernels import mlir
 from kernelmark.kernels.mlir.base import Form
 from kernelmark.testing.backends import bench

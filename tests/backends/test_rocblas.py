@@ -11,7 +11,7 @@ from kernelmark import ops
 from kernelmark.backends import rocblas
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.devices._gpu import GpuDevice
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code
 

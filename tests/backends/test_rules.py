@@ -9,7 +9,7 @@ from kernelmark.backends._rules import ON_AMD, get_flag, refuse_unknown, wrong_s
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.runners.execute import explain
 
 

@@ -124,7 +124,7 @@ def test_the_declaration_says_in_which_types_numbers_are_passed(text, types):
     rtc.unavailable("cuda") is not None, reason=rtc.unavailable("cuda") or "available"
 )
 def test_it_compiles_for_a_gpu_that_is_not_here(folder):
-    from kernelmark.gpu.absent import absent
+    from kernelmark.gpu.architectures import absent
 
     name = str(folder / "softmax.cu")
     backends.find(name)

@@ -24,7 +24,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code
 

@@ -12,7 +12,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.cli import output
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.metric import Metric, PointColumn
+from kernelmark.core.metric import Metric, PointColumn, Roof
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -26,7 +26,6 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.devices import registry as devices
 from kernelmark.report import draw as drawing
 from kernelmark.stores import open_store

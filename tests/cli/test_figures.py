@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from kernelmark.core.metric import Metric
+from kernelmark.core.metric import Metric, Roof
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.result import ResultSet, Run, RunState
-from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
 

@@ -172,7 +172,7 @@ def test_an_interrupted_run_is_resumed_from_its_store(kmark, stopped, tmp_path):
 
 def test_a_password_is_neither_stored_nor_printed(kmark, fake_words, tmp_path, monkeypatch):
     """PostgreSQL is not needed to see what would be kept of the command line."""
-    from kernelmark.stores import place as places
+    from kernelmark.stores import location as places
 
     real = places.locate
     secret = "postgresql://me:secret@host/db"

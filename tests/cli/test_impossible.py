@@ -14,9 +14,8 @@ import pytest
 import kernelmark as km
 from kernelmark.api import roofs as api_roofs
 from kernelmark.core import codec
-from kernelmark.core.metric import Metric
+from kernelmark.core.metric import Metric, Roof
 from kernelmark.core.result import ResultSet, Status
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
 from kernelmark.devices.fake import FakeDevice

@@ -13,10 +13,10 @@ from kernelmark import devices
 from kernelmark.api.results import Results
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import MICRO_SUITE, mode_of, parameters_of
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run, RunState, Status
-from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 
 pytestmark = pytest.mark.usefixtures("compiler")

@@ -11,7 +11,7 @@ import yaml
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.folder import TuningFolder

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
+from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -31,7 +32,6 @@ from kernelmark.core.result import (
     StopReason,
     Telemetry,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.core.verdict import Verdict
 from kernelmark.testing.strategies import reasons

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
-from kernelmark.core.printable import printable
+from kernelmark.core.text import printable
 from kernelmark_dev.raising import raises_code
 
 CELLS = st.one_of(

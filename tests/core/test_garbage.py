@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from kernelmark.core.garbage import existing_objects_frozen
+from kernelmark.host.processes import existing_objects_frozen
 
 
 class Ring:

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from kernelmark.core import patterns
+from kernelmark.core import text
 from kernelmark.core.errors import UsageError
-from kernelmark.core.patterns import found_in
+from kernelmark.core.text import found_in
 
 
 def test_found_or_not():
@@ -20,7 +20,7 @@ def test_what_is_none_is_a_sentence(bad):
 
 
 def test_one_that_would_never_end_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(patterns, "LIMIT_S", 0.2)
+    monkeypatch.setattr(text, "LIMIT_S", 0.2)
     before = signal.getsignal(signal.SIGVTALRM)
     with pytest.raises(UsageError):
         found_in("(a+)+$", ["a" * 200 + "b"])

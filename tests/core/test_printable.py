@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kernelmark.core.printable import csv_word, markdown_cell, printable
+from kernelmark.core.text import csv_word, markdown_cell, printable
 from kernelmark.report.render import html_table, markdown, text
 from kernelmark.report.tables import Column, Table
 

@@ -32,7 +32,7 @@ from kernelmark.core.reason import (
 )
 from kernelmark.core.result import Case, Check, Result, Status
 from kernelmark.core.verdict import Verdict, VerdictStatus
-from kernelmark.stores import trouble
+from kernelmark.stores import engine
 
 WIDE = Reason("interval-above-target", width=0.056, target=0.05)
 SOURCE = Path(kernelmark.__file__).parent
@@ -246,7 +246,7 @@ def test_every_code_has_a_template_and_every_template_its_fields(sources):
             assert None in given or needed <= given, f"{path}:{call.lineno}: {code}"
     # Those whose code is in a variable.
     used |= {"fails-in-step", "fails-on"}
-    used |= {code for _, code, _ in (*trouble.SQLITE, *trouble.POSTGRES)}
+    used |= {code for _, code, _ in (*engine.SQLITE, *engine.POSTGRES)}
     assert TEMPLATES.keys() == used
 
 

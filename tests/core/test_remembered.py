@@ -8,7 +8,7 @@ import pickle
 
 from kernelmark import ops
 from kernelmark.core import codec
-from kernelmark.core.remembered import remembered
+from kernelmark.core.immutable import remembered
 from kernelmark.core.result import Block, Case
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kernelmark.core import codec
-from kernelmark.core.roof import Roof
+from kernelmark.core.metric import Roof
 
 ROOF = Roof(
     device="cpu", arch="x86_64", kind="flops", name="f32", value=1e11, how="fma", measured=1.0

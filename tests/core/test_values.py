@@ -14,7 +14,7 @@ from kernelmark.core import errors
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.environment import DeviceInfo, Environment, difference
 from kernelmark.core.errors import ProblemError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import (
     Block,

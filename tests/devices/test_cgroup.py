@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.devices._cgroup import cpu_quota, memory_headroom, memory_limit, oom_kills
+from kernelmark.devices._cores import cpu_quota, memory_headroom, memory_limit, oom_kills
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -25,7 +25,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import GivenValues, ValuesOnDevice
 from kernelmark.core.timing import Strain, Timer, Timing
-from kernelmark.devices import _gpu_info, _replay
+from kernelmark.devices import _gpu_kind, _replay
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Replay, Stream
 from kernelmark.gpu import driver as drivers
@@ -846,7 +846,7 @@ def test_a_fresh_process_finds_the_library_where_it_is_installed(
 def test_an_amd_gpu_tells_its_features_and_partition_modes(
     model: Model, kind_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_gpu_info, "_PCI", tmp_path)
+    monkeypatch.setattr(_gpu_kind, "_PCI", tmp_path)
     kind = devices.registry.get(kind_name)
     plain = kind.infos()[0]
     assert plain.attributes["features"] == "sramecc+:xnack-"

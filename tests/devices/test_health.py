@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.devices._health import Health
+from kernelmark.devices.cpu import Health
 
 CPUS = "sys/devices/system/cpu"
 

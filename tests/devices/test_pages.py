@@ -7,7 +7,7 @@ import pytest
 
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.devices import cpu
-from kernelmark.devices._pages import MIN_BYTES, PagePool
+from kernelmark.devices._host import MIN_BYTES, PagePool
 from kernelmark.devices.cpu import CpuDevice
 
 

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 
 from kernelmark.devices._gpu import GpuDevice
-from kernelmark.devices._readback import Readback
+from kernelmark.devices._gpu_memory import Readback
 
 BYTES = 200_000
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernelmark.devices._readback import Readback
+from kernelmark.devices._gpu_memory import Readback
 from kernelmark.devices._replay import Stamps
 from kernelmark.gpu.driver import Driver
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.exit_codes import INTERRUPTED, REGRESSION, SOME_FAILED
+from kernelmark.core.verdict import INTERRUPTED, REGRESSION, SOME_FAILED
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "amd_acceptance.py"
 

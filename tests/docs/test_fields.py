@@ -18,7 +18,7 @@ import pytest
 from kernelmark.cli.main import main
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.metric import Metric, PointColumn
+from kernelmark.core.metric import Metric, PointColumn, Roof
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -36,7 +36,6 @@ from kernelmark.core.result import (
     StopReason,
     Telemetry,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.gpu import pack
 from kernelmark.ops import parse
 from kernelmark.stores import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark.gpu.absent import absent, known_names
+from kernelmark.gpu.architectures import absent, known_names
 from kernelmark_dev.raising import raises_code
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark.core.reason import Reason
-from kernelmark.gpu.complaint import explain
+from kernelmark.gpu.clang import explain
 
 SOURCE = '#line 1 "common.h"\nheader one\nheader two\n\n#line 1 "mine.cu"\nbody one\nbody two\n'
 

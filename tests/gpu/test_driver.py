@@ -13,7 +13,7 @@ from kernelmark.core.errors import OutOfMemory, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.driver import Driver, GpuError, pack
-from kernelmark.gpu.names import kernel_names
+from kernelmark.gpu.objects import kernel_names
 from kernelmark.gpu.table import CUDA, HIP, HIP_ARCH_OFFSET, Table
 from kernelmark_dev.raising import raises_code
 

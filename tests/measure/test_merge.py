@@ -7,7 +7,7 @@ import pytest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import StopReason
 from kernelmark.devices.fake import Script
-from kernelmark.measure.merge import merge
+from kernelmark.measure.blocks import merge
 from kernelmark.stats.interval import measured_interval
 from kernelmark_dev.raising import raises_code
 

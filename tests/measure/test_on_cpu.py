@@ -113,7 +113,7 @@ def test_too_large_is_out_of_memory(twice: Any, device: CpuDevice) -> None:
 
 def test_measuring_needs_only_numpy() -> None:
     script = (
-        "import sys, kernelmark.measure.protocol, kernelmark.measure.merge,"
+        "import sys, kernelmark.measure.protocol, kernelmark.measure.blocks,"
         " kernelmark.devices.cpu, kernelmark.devices.fake;"
         "heavy = {'scipy', 'sqlalchemy', 'typer', 'rich', 'ml_dtypes', 'torch'};"
         "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"

@@ -13,10 +13,9 @@ from kernelmark.core.timing import Strain
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure import loop
 from kernelmark.measure.advice import audit_warnings
-from kernelmark.measure.bind import BoundBlock
 from kernelmark.measure.check import PendingCheck, check_audit_time, combine
 from kernelmark.measure.protocol import PHASES, _BlockLoop
-from kernelmark.measure.sets import MAX_RECORDED_SETS
+from kernelmark.measure.sets import MAX_RECORDED_SETS, BoundBlock
 
 
 def codes(found: Measurement) -> list[str]:

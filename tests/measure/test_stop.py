@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernelmark.core.result import Block, StopReason
 from kernelmark.core.timing import Timing
 from kernelmark.measure.advice import interval_warnings
-from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
+from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
 from kernelmark.stats.interval import Interval
 
 

@@ -17,7 +17,7 @@ from kernelmark.micro import _streams, registry, roofs
 from kernelmark.micro._cpu_rig import CpuRig, confirmed
 from kernelmark.micro.benchmarks import vector
 from kernelmark.micro.execute import execute
-from kernelmark.runners.stacks import parse_stderr
+from kernelmark.runners.protocol import parse_stderr
 from kernelmark.stores.roofs import newest
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises_code

@@ -10,6 +10,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import (
     Block,
     Case,
@@ -22,7 +23,6 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 
 GEMM = "gemm m=512 n=512 k=512 dtype=f32"

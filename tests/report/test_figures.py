@@ -10,9 +10,9 @@ import pytest
 
 from kernelmark.compare.history import story
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
-from kernelmark.core.roof import Roof
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import figures, tuning_figure, vega
 from kernelmark.report.changes import Change

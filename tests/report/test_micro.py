@@ -13,10 +13,9 @@ from kernelmark.compare import rulefile
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.metric import Metric, PointColumn, with_spreads
+from kernelmark.core.metric import Metric, PointColumn, Roof, with_spreads
 from kernelmark.core.micro import micro_case
 from kernelmark.core.result import ResultSet, Run, Status
-from kernelmark.core.roof import Roof
 from kernelmark.core.units import value_text
 from kernelmark.micro import registry
 from kernelmark.report import compare as report

@@ -94,8 +94,8 @@ def test_nothing_measured_has_no_share(make_result, make_roof):
 @given(flops=st.floats(1e6, 1e15), bandwidth=st.floats(1e6, 1e13), median_s=st.floats(1e-9, 1e3))
 def test_the_bound_is_the_roof_that_allows_less(flops, bandwidth, median_s):
     from kernelmark import ops
+    from kernelmark.core.metric import Roof
     from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
-    from kernelmark.core.roof import Roof
 
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=f32")
     result = Result(

@@ -24,7 +24,7 @@ from kernelmark.runners.ab import (
     compile_ahead,
     local_opener,
 )
-from kernelmark.runners.environments import Side, parse_sides
+from kernelmark.runners.sides import Side, parse_sides
 from kernelmark.stats.paired import Looks
 from kernelmark_dev.raising import raises_code
 

@@ -13,11 +13,11 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import Run, RunState
-from kernelmark.runners import alive
+from kernelmark.runners import locks
 
 HOLD = """
 import sys, time
-from kernelmark.runners.alive import hold_run_locks
+from kernelmark.runners.locks import hold_run_locks
 with hold_run_locks(["one"]):
     print("held", flush=True)
     time.sleep(1000)
@@ -35,31 +35,31 @@ def run():
 
 
 def test_a_run_goes_on_while_it_is_held(run):
-    with alive.hold_run_locks(["one", "two"]):
-        assert alive.current_state(run) is RunState.RUNNING
-        assert alive.current_state(dataclasses.replace(run, id="two")) is RunState.RUNNING
+    with locks.hold_run_locks(["one", "two"]):
+        assert locks.current_state(run) is RunState.RUNNING
+        assert locks.current_state(dataclasses.replace(run, id="two")) is RunState.RUNNING
     # whoever ended properly has told the store; the lock says nothing then
-    assert alive.current_state(run) is RunState.RUNNING
+    assert locks.current_state(run) is RunState.RUNNING
 
 
 def test_one_that_ended_by_an_error_does_not_go_on(run):
-    with pytest.raises(OSError, match="full"), alive.hold_run_locks(["one"]):
+    with pytest.raises(OSError, match="full"), locks.hold_run_locks(["one"]):
         raise OSError("full")
-    assert alive.current_state(run) is RunState.INTERRUPTED
+    assert locks.current_state(run) is RunState.INTERRUPTED
 
 
 def test_a_killed_one_is_interrupted_and_can_go_on(run):
     child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
-    assert alive.current_state(run) is RunState.RUNNING
+    assert locks.current_state(run) is RunState.RUNNING
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    assert alive.current_state(run) is RunState.INTERRUPTED
-    assert alive.current_state(run) is RunState.INTERRUPTED, "asking changes nothing"
-    with alive.hold_run_locks(["one"]):
-        assert alive.current_state(run) is RunState.RUNNING
+    assert locks.current_state(run) is RunState.INTERRUPTED
+    assert locks.current_state(run) is RunState.INTERRUPTED, "asking changes nothing"
+    with locks.hold_run_locks(["one"]):
+        assert locks.current_state(run) is RunState.RUNNING
 
 
 def test_other_hosts_and_other_states_are_as_stored(run):
@@ -71,13 +71,13 @@ def test_other_hosts_and_other_states_are_as_stored(run):
     assert child.returncode == 1
     elsewhere = dataclasses.replace(run, environment=Environment(host="another"))
     done = dataclasses.replace(run, state=RunState.DONE)
-    assert alive.current_state(run) is RunState.INTERRUPTED
-    assert alive.current_state(elsewhere) is RunState.RUNNING
-    assert alive.current_state(done) is RunState.DONE
+    assert locks.current_state(run) is RunState.INTERRUPTED
+    assert locks.current_state(elsewhere) is RunState.RUNNING
+    assert locks.current_state(done) is RunState.DONE
 
 
 def test_without_a_folder_it_goes_on(run, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "file"))
-    with alive.hold_run_locks(["one"]):
-        assert alive.current_state(run) is RunState.RUNNING
+    with locks.hold_run_locks(["one"]):
+        assert locks.current_state(run) is RunState.RUNNING

@@ -12,13 +12,13 @@ import pytest
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.gpu import telemetry
-from kernelmark.runners.lock import describe_others, hold_lock, lock_path
+from kernelmark.runners.locks import describe_others, hold_lock, lock_path
 
 INFO = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 HOLD = """
 import sys
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.runners.lock import hold_lock
+from kernelmark.runners.locks import hold_lock
 info = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 with hold_lock(info, lambda who: None, shared=sys.argv[1] == "shared"):
     print("held", flush=True)
@@ -175,7 +175,7 @@ def test_the_lock_is_free_again_after_an_exception():
 FORK = """
 import os, sys
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.runners.lock import hold_lock
+from kernelmark.runners.locks import hold_lock
 info = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 with hold_lock(info, lambda who: None):
     if not os.fork():

@@ -12,15 +12,16 @@ import pytest
 from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Case, KernelInfo, Status
 from kernelmark.ops import parse
-from kernelmark.runners.ahead import CompileAhead, kernel_key
 from kernelmark.runners.jobs import Compiled, Failure, Job
 from kernelmark.runners.pool import (
+    CompileAhead,
     Finished,
     Limits,
     Phase,
     Pool,
     Returned,
     Slot,
+    kernel_key,
 )
 from kernelmark.runners.process import Loss, WorkerSpec
 from kernelmark.runners.targets import find

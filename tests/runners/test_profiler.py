@@ -13,7 +13,7 @@ import pytest
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case, Status
 from kernelmark.ops import parse
-from kernelmark.runners import profiler
+from kernelmark.runners import external_timers
 from kernelmark.runners.execute import failure
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
@@ -40,22 +40,22 @@ def test_kernels_of_a_launch_are_summed_and_launches_give_a_median():
         ("main", "30.0", "3,000"),
         ("reduce", "2.0", "200"),
     )
-    (found,) = profiler.parse(text, launches=3)
+    (found,) = external_timers.parse(text, launches=3)
     assert found.seconds == pytest.approx(13e-6)
-    assert found.metrics[profiler.CYCLES] == 1300
+    assert found.metrics[external_timers.CYCLES] == 1300
     assert found.kernels == ("main", "reduce")
 
 
 def test_cases_are_cut_by_their_marks():
     text = f"{MARK}1\n{MARK}2\n" + csv(("a", "1", "1"), ("b", "2", "2"), ("c", "3", "3"))
-    first, second = profiler.parse(text, launches=1)
+    first, second = external_timers.parse(text, launches=1)
     assert (first.kernels, second.kernels) == (("a",), ("b", "c"))
     assert second.seconds == pytest.approx(5e-6)
 
 
 def test_units_are_those_the_profiler_names():
     text = f"{MARK}1\n" + csv(("a", "1.5", "1")).replace('"us"', '"ms"')
-    assert profiler.parse(text, launches=1)[0].seconds == pytest.approx(1.5e-3)
+    assert external_timers.parse(text, launches=1)[0].seconds == pytest.approx(1.5e-3)
 
 
 @pytest.mark.parametrize(
@@ -71,36 +71,36 @@ def test_units_are_those_the_profiler_names():
 )
 def test_a_list_that_does_not_fit_is_refused(text: str, code: str, fields: dict[str, int]):
     with raises_code(CaseError, code, **fields):
-        profiler.parse(text, launches=1)
+        external_timers.parse(text, launches=1)
 
 
 @pytest.mark.parametrize("cell", ["n/a", "", "(!) n/a", "nan", "inf"])
 def test_a_cell_without_a_number_is_refused(cell: str):
     with raises_code(CaseError, "profiler-cell", cell=cell):
-        profiler.parse(f"{MARK}1\n" + csv(("a", "1", cell)), launches=1)
+        external_timers.parse(f"{MARK}1\n" + csv(("a", "1", cell)), launches=1)
 
 
-@pytest.mark.parametrize("name", ["Kernel Name", profiler.TIME])
+@pytest.mark.parametrize("name", ["Kernel Name", external_timers.TIME])
 def test_a_table_without_a_column_is_refused(name: str):
     text = f"{MARK}1\n" + csv(("a", "1", "1")).replace(f'"{name}"', '"other"')
     with raises_code(CaseError, "profiler-column", column=name):
-        profiler.parse(text, launches=1)
+        external_timers.parse(text, launches=1)
 
 
 def test_a_row_that_is_too_short_is_refused():
     text = f"{MARK}1\n" + csv(("a", "1", "1")).replace(',"1"\n', "\n")
     with raises_code(CaseError, "profiler-row", cells=3, columns=4):
-        profiler.parse(text, launches=1)
+        external_timers.parse(text, launches=1)
 
 
 def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.MonkeyPatch):
     with raises_code(Unsupported, "timer-unsupported", device="cpu", timer="profiler"):
-        profiler.profile(CASE, "cpu")
+        external_timers.profile(CASE, "cpu")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with raises_code(Unsupported, "profiler-missing", profiler="ncu"):
-        profiler.profile(CASE, "cuda:0")
+        external_timers.profile(CASE, "cuda:0")
     with raises_code(Unsupported, "profiler-missing", profiler="rocprofv3"):
-        profiler.profile(CASE, "hip:0")
+        external_timers.profile(CASE, "hip:0")
 
 
 def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pytest.MonkeyPatch):
@@ -110,15 +110,15 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
 
     seen = []
 
-    def profile(case: Case, device: str, timeout_s: float) -> profiler.Profile:
+    def profile(case: Case, device: str, timeout_s: float) -> external_timers.Profile:
         seen.append(str(case.timing.timer))
-        cycles = {profiler.CYCLES: 14000.0}
-        return profiler.Profile(
+        cycles = {external_timers.CYCLES: 14000.0}
+        return external_timers.Profile(
             seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",)
         )
 
-    monkeypatch.setattr(profiler, "find", lambda device: "ncu")
-    monkeypatch.setattr(profiler, "profile", profile)
+    monkeypatch.setattr(external_timers, "find", lambda device: "ncu")
+    monkeypatch.setattr(external_timers, "profile", profile)
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
     problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
     case = Case(problem=problem, backend="fake", timing=timing)
@@ -134,10 +134,12 @@ def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch
     from kernelmark.devices.fake import FakeDevice, Script
     from kernelmark.runners.execute import execute
 
-    cycles = {profiler.CYCLES: 14000.0}
-    found = profiler.Profile(seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",))
-    monkeypatch.setattr(profiler, "find", lambda device: "ncu")
-    monkeypatch.setattr(profiler, "profile", lambda case, device, timeout_s: found)
+    cycles = {external_timers.CYCLES: 14000.0}
+    found = external_timers.Profile(
+        seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",)
+    )
+    monkeypatch.setattr(external_timers, "find", lambda device: "ncu")
+    monkeypatch.setattr(external_timers, "profile", lambda case, device, timeout_s: found)
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
     problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
     case = Case(problem=problem, backend="fake", timing=timing)
@@ -162,11 +164,11 @@ def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch, error, t
     from kernelmark.devices import registry
     from kernelmark.runners.execute import execute
 
-    def profile(case: Case, device: str, timeout_s: float) -> profiler.Profile:
+    def profile(case: Case, device: str, timeout_s: float) -> external_timers.Profile:
         raise error
 
-    monkeypatch.setattr(profiler, "find", lambda device: "ncu")
-    monkeypatch.setattr(profiler, "profile", profile)
+    monkeypatch.setattr(external_timers, "find", lambda device: "ncu")
+    monkeypatch.setattr(external_timers, "profile", profile)
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
     case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
     result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
@@ -209,10 +211,10 @@ def test_a_profiler_that_takes_too_long_leaves_the_measurement_and_no_process(nc
 
 def test_a_profiler_that_does_not_start_is_told(ncu):
     ncu("")
-    profiler_path = Path(profiler.find("cuda:0"))
+    profiler_path = Path(external_timers.find("cuda:0"))
     profiler_path.write_text("no program")
     with raises_code(CaseError, "not-started", program="ncu"):
-        profiler.profile(CASE, "cuda:0")
+        external_timers.profile(CASE, "cuda:0")
 
 
 def test_the_profiler_has_the_time_limit_of_a_case_and_an_account_of_its_own(monkeypatch):

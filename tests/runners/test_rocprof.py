@@ -15,7 +15,7 @@ from kernelmark.core.result import Case
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
 from kernelmark.ops import parse
-from kernelmark.runners import profiler
+from kernelmark.runners import external_timers
 from kernelmark.runners.execute import execute
 from kernelmark_dev.raising import raises_code
 
@@ -78,7 +78,7 @@ def write(folder: Path, kind: str, rows: list[tuple[str, int, int]]) -> None:
 @pytest.mark.parametrize("mark", ["nothing", "nothing.kd", "nothing()"])
 def test_kernels_of_a_launch_are_summed(tmp_path: Path, kind: str, mark: str) -> None:
     write(tmp_path, kind, trace(mark=mark))
-    split, plain = profiler.read_trace(tmp_path, cases=2, launches=3)
+    split, plain = external_timers.read_trace(tmp_path, cases=2, launches=3)
     assert (split.kernels, plain.kernels) == ((MAIN, REDUCE), (MAIN,))
     assert split.seconds == pytest.approx(12.5e-6)
     assert split.between_s == pytest.approx((12e-6, 13e-6))
@@ -89,15 +89,15 @@ def test_kernels_of_a_launch_are_summed(tmp_path: Path, kind: str, mark: str) ->
 def test_a_trace_that_does_not_fit_is_refused(tmp_path: Path, kind: str) -> None:
     write(tmp_path, kind, trace()[:-1])
     with raises_code(CaseError, "profiler-kernels", seen=11, started=12):
-        profiler.read_trace(tmp_path, cases=2, launches=3)
+        external_timers.read_trace(tmp_path, cases=2, launches=3)
 
 
 def test_a_launch_without_kernels_and_a_missing_trace_are_refused(tmp_path: Path) -> None:
     with raises_code(CaseError, "profiler-no-trace"):
-        profiler.read_trace(tmp_path, cases=1, launches=1)
+        external_timers.read_trace(tmp_path, cases=1, launches=1)
     write(tmp_path, "direct", [row for row in trace() if not row[0].startswith("Cijk")])
     with raises_code(CaseError, "profiler-no-kernel", launch=1):
-        profiler.read_trace(tmp_path, cases=2, launches=3)
+        external_timers.read_trace(tmp_path, cases=2, launches=3)
 
 
 def test_starts_that_are_no_whole_numbers_are_put_in_order(tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_starts_that_are_no_whole_numbers_are_put_in_order(tmp_path: Path) -> No
     for name, start in (("nothing", 30.5), ("add", 20.5), ("nothing", 10.5)):
         rows.append(f"{name},{start},{start + 4}\n")
     (tmp_path / "kmark_kernel_trace.csv").write_text(head + "".join(rows), encoding="utf-8")
-    (found,) = profiler.read_trace(tmp_path, cases=1, launches=1)
+    (found,) = external_timers.read_trace(tmp_path, cases=1, launches=1)
     assert found.kernels == ("add",)
 
 
 def test_another_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kmark_kernel_trace.csv").write_text('"Name","Calls"\n"a",3\n', encoding="utf-8")
     with pytest.raises(UsageError):
-        profiler.read_trace(tmp_path, cases=1, launches=1)
+        external_timers.read_trace(tmp_path, cases=1, launches=1)
 
 
 @pytest.fixture
@@ -142,18 +142,18 @@ def test_three_runs_are_averaged(rocprof: Path, kind: str, last_us: float, stabl
     times = (10.0, 10.2, last_us)
     for number, main_us in enumerate(times):
         write(rocprof / str(number), kind, trace(main_us))
-    _, plain = profiler.profile_all([CASE, CASE], "hip:0")
+    _, plain = external_timers.profile_all([CASE, CASE], "hip:0")
     assert plain.seconds == pytest.approx((sum(times) / 3 + 0.5) * 1e-6)
-    assert (plain.spread <= profiler.STABLE) is stable
+    assert (plain.spread <= external_timers.STABLE) is stable
     assert not list(rocprof.iterdir())
 
 
 def test_an_unstable_profile_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = profiler.Profile(
+    found = external_timers.Profile(
         seconds=7e-6, between_s=(6e-6, 8e-6), metrics={}, kernels=("a",), spread=0.08
     )
-    monkeypatch.setattr(profiler, "find", lambda device: "rocprofv3")
-    monkeypatch.setattr(profiler, "profile", lambda case, device, timeout_s: found)
+    monkeypatch.setattr(external_timers, "find", lambda device: "rocprofv3")
+    monkeypatch.setattr(external_timers, "profile", lambda case, device, timeout_s: found)
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
     case = Case(problem=parse("gemm m=16 n=16 k=16 dtype=f32"), backend="fake", timing=timing)
     result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)

@@ -18,6 +18,7 @@ import pytest
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError, UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
@@ -29,7 +30,6 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.ops import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.runners.stacks import parse_stderr
+from kernelmark.runners.protocol import parse_stderr
 
 DUMP = """\
 {said}Fatal Python error: Aborted

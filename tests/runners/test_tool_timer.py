@@ -14,7 +14,7 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
 from kernelmark.runners.execute import execute
-from kernelmark.runners.tool_timer import check_case
+from kernelmark.runners.external_timers import check_case
 
 IREE = backends.registry.get("iree")
 HOT = Timing(

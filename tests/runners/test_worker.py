@@ -114,7 +114,7 @@ def test_prints_of_libraries_do_not_reach_the_protocol(tmp_path):
         "    import time\n"
         "    for _ in range(40):\n"
         "        time.sleep(0.02)\n"
-        "        if 'kernelmark.runners.lock' in sys.modules:\n"
+        "        if 'kernelmark.runners.locks' in sys.modules:\n"
         "            print('chatty library'); sys.stdout.flush(); os.write(1, b'from C\\n')\n"
         "threading.Thread(target=chat, daemon=True).start()\n"
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.stats.clock import clock_line
+from kernelmark.stats.corrections import clock_line
 from kernelmark.stats.interval import block_interval, serial_factor
 
 

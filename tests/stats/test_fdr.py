@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kernelmark.stats.fdr import adjusted
+from kernelmark.stats.corrections import adjusted
 
 
 def discoveries(p_values, q):

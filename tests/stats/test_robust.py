@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kernelmark.stats.robust import mad, median, quantile
+from kernelmark.stats.estimators import mad, median, quantile
 
 TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
 

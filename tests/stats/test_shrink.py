@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import polygamma
 
-from kernelmark.stats.shrink import Common, _inverse_trigamma, common
+from kernelmark.stats.corrections import Common, _inverse_trigamma, common
 
 
 def variances(spread, rows, count, seed=0):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kernelmark.stats.student import t_distribution, t_quantile
+from kernelmark.stats.estimators import t_distribution, t_quantile
 
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 5, 9, 29, 100, 1000])

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.paired import Looks
-from kernelmark.stats.suite import rounds_for_one, stopped_p_value, suite_verdicts
+from kernelmark.stats.paired import Looks, rounds_for_one, stopped_p_value, suite_verdicts
 
 LOOKS = Looks()
 CHANGED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)

@@ -6,7 +6,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.stores import new_run_id
-from kernelmark.stores.ids import check_name
+from kernelmark.stores.values import check_name
 from kernelmark_dev.raising import raises_code
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
 from kernelmark.core.reason import Reason
 from kernelmark.stores import open_store
-from kernelmark.stores.place import locate
+from kernelmark.stores.location import locate
 from kernelmark_dev.raising import raises_code
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
 from kernelmark_dev.raising import raises_code
 

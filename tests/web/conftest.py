@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import (
     Block,
     Case,
@@ -26,7 +27,6 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark.web.app import create_app

@@ -15,12 +15,11 @@ from kernelmark.api.roofs import known_roofs
 from kernelmark.compare.fail_on import FailOn
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
-from kernelmark.core.roof import Roof
-from kernelmark.core.stopping import interruptible
-from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED, VerdictStatus
+from kernelmark.host.signals import interruptible
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
     Budget,
@@ -35,11 +34,11 @@ from kernelmark.runners.ab import (
     compile_ahead,
     local_opener,
 )
-from kernelmark.runners.alive import hold_run_locks
-from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
+from kernelmark.runners.impossible import flag_impossible
 from kernelmark.runners.jobs import threads_of
-from kernelmark.runners.possible import flag_impossible
+from kernelmark.runners.locks import hold_run_locks
+from kernelmark.runners.sides import Side, environment_of
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 

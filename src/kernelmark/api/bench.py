@@ -39,7 +39,6 @@ from kernelmark.core.errors import (
     ProblemError,
     UsageError,
 )
-from kernelmark.core.garbage import existing_objects_frozen
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
@@ -47,6 +46,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
+from kernelmark.host.processes import existing_objects_frozen
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, TorchValues, array_dtype, given_spec
@@ -54,12 +54,12 @@ from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
 from kernelmark.runners.events import WAITS, Waiting
 from kernelmark.runners.execute import explain, failure, result_of
-from kernelmark.runners.lock import hold_lock
+from kernelmark.runners.locks import hold_lock
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id, opened
 
 if TYPE_CHECKING:
-    from kernelmark.core.roof import Roof
+    from kernelmark.core.metric import Roof
     from kernelmark.stores import StoreArgument
     from kernelmark.stores.store import Store
 

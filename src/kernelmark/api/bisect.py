@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelmark.api.checkouts import BuildFailed
-from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.files import json_text, write_whole
-from kernelmark.core.private import private_folder
 from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.host.cache import cache_root, digest
+from kernelmark.host.permissions import private_folder
 from kernelmark.report.changes import Change, of_pairs
 from kernelmark.report.changes import comment as changes_comment
 from kernelmark.runners.ab import Budget, Experiment, Measured, Opener, Pair, Row, Rule

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from kernelmark.api.checkouts import BuildFailed, Checkouts
 from kernelmark.api.plan import parse_config
-from kernelmark.core.children import last_line, run_child
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_text, read_whole
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.private import private_folder
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder
+from kernelmark.host.processes import last_line, run_child
 from kernelmark.report.names import config_text
 from kernelmark.runners.ab import Opener, local_opener
-from kernelmark.runners.environments import Side
+from kernelmark.runners.sides import Side
 
 _INSTALL_TIMEOUT_S = 900.0
 

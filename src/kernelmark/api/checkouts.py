@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.core.children import last_line, run_child
-from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.private import private_folder
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
-from kernelmark.runners.environments import Side, parse_side
+from kernelmark.host.cache import cache_root, digest
+from kernelmark.host.permissions import private_folder
+from kernelmark.host.processes import last_line, run_child
+from kernelmark.runners.sides import Side, parse_side
 
 WORKING_TREE = "."  # the ref of the working tree, uncommitted changes included
 WORKING_TREE_TEXT = "the working tree"

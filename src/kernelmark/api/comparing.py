@@ -16,7 +16,7 @@ from kernelmark.compare.verdicts import Audit
 from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run

@@ -22,11 +22,10 @@ from kernelmark.core.result import Case, Result, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change, of_pairs
 from kernelmark.runners.ab import ROUND, Budget, Opener, Pair, Rule
-from kernelmark.runners.ahead import kernel_key
-from kernelmark.runners.environments import Side, parse_side
+from kernelmark.runners.pool import kernel_key
+from kernelmark.runners.sides import Side, parse_side
 from kernelmark.runners.targets import find
-from kernelmark.stats.paired import Looks
-from kernelmark.stats.suite import rounds_for_one
+from kernelmark.stats.paired import Looks, rounds_for_one
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store

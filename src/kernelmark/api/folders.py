@@ -10,9 +10,9 @@ import contextlib
 import json
 from pathlib import Path
 
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.files import write_whole
-from kernelmark.core.private import private_folder
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder
 
 _MOST_RUNS = 1000  # the latest ones are kept
 

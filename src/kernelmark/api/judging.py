@@ -14,11 +14,10 @@ from kernelmark.compare.history import MIN_EFFECT, History, Story, counted_s
 from kernelmark.compare.suspects import LEAST, level_s, suspects
 from kernelmark.compare.verdicts import ALARMS, HELD
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.core.units import counted
-from kernelmark.core.verdict import Verdict, VerdictStatus
+from kernelmark.core.verdict import REGRESSION, SOME_FAILED, Verdict, VerdictStatus
 from kernelmark.report.changes import Change, answer, of_comparison
 from kernelmark.report.compare import moved_text
 from kernelmark.report.names import backend_text, rerun, short

@@ -15,13 +15,13 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
-from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
+from kernelmark.host.signals import interruptible
 from kernelmark.micro import registry, session
 from kernelmark.micro.base import Mode
-from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
+from kernelmark.runners.locks import hold_run_locks
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 

@@ -30,22 +30,22 @@ from kernelmark.api.plan import Plan, Selection, plan
 from kernelmark.api.roofs import known_roofs, measure_roofs
 from kernelmark.api.running import Conduct, measure
 from kernelmark.compare import fail_on
-from kernelmark.core.children import run_child
-from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.exit_codes import SOME_FAILED
 from kernelmark.core.files import json_text, write_whole
-from kernelmark.core.private import make_folder
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
+from kernelmark.core.verdict import SOME_FAILED
+from kernelmark.host.cache import digest
+from kernelmark.host.permissions import make_folder
+from kernelmark.host.processes import run_child
 from kernelmark.report.changes import comment, ranked
 from kernelmark.report.history import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
-from kernelmark.stores.ids import new_run_id
+from kernelmark.stores.values import new_run_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store

@@ -20,7 +20,7 @@ from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.compare.suspects import LEAST
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 
-from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import Reason
+from kernelmark.host.processes import last_line, run_child
 
 _TIMEOUT_S = 30.0
 _TRIES = 3

@@ -22,7 +22,7 @@ from kernelmark.core.errors import (
     Unsupported,
     UsageError,
 )
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, ConfigValue

@@ -17,7 +17,7 @@ from kernelmark.report.vega import Spec
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import Story
-    from kernelmark.core.roof import Roof
+    from kernelmark.core.metric import Roof
     from kernelmark.report.tables import Row
     from kernelmark.stores import StoreArgument
 

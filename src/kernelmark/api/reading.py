@@ -10,7 +10,7 @@ from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
-from kernelmark.stores.ids import check_name as check_id
+from kernelmark.stores.values import check_name as check_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -84,7 +84,7 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
 def _ours(data: bytes, place: str) -> ResultSet:
     from kernelmark.core import codec
     from kernelmark.core.micro import is_old, read_old
-    from kernelmark.core.plausible import check_results
+    from kernelmark.core.validation import check_results
 
     ours = False
     try:

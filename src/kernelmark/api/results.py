@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import is_micro
-from kernelmark.core.printable import markdown_cell
 from kernelmark.core.reason import PYTHON, Reason, Style, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
-from kernelmark.core.roof import Roof
+from kernelmark.core.text import markdown_cell
 from kernelmark.core.timing import PRESETS
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal
 from kernelmark.api.plan import Plan
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.result import ResultSet, Run, RunState
-from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, duration_text
 from kernelmark.micro.roofs import SOURCES, measure
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
-from kernelmark.runners.possible import threads_of
+from kernelmark.runners.impossible import threads_of
 from kernelmark.stores import may_exist, new_run_id, open_store
 from kernelmark.stores.roofs import newest
 

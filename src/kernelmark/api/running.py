@@ -17,10 +17,10 @@ from kernelmark.backends._lineage import remember
 from kernelmark.core.errors import KernelmarkError, StoreError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run
-from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.events import Note
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.locks import hold_run_locks
 from kernelmark.runners.session import OnEvent, run_cases
 from kernelmark.stores import new_run_id
 

@@ -17,7 +17,7 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.runners import targets
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import TuningFolder, hinted

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from kernelmark.api.roofs import known_roofs
 from kernelmark.api.tuning_summary import DEVICES
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
-from kernelmark.core.stopping import caught_stops
 from kernelmark.devices import registry as device_kinds
+from kernelmark.host.signals import caught_stops
 from kernelmark.runners.jobs import compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.folder import TuningFolder, hinted, unwritable

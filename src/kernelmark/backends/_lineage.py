@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, parse_toml, write_whole
-from kernelmark.core.private import private_folder
 from kernelmark.core.reason import Reason
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*\Z")
 _DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)

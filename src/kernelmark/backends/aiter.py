@@ -26,7 +26,7 @@ from kernelmark.backends.torch import gpu
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue

@@ -27,17 +27,17 @@ from kernelmark import ops
 from kernelmark.backends import _fake_model
 from kernelmark.backends._rules import refuse_unknown, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo, config_key
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.host.cache import DiskCache, cache_root, digest
 from kernelmark.numerics.floats import Bits, decode, encode, storage
 from kernelmark.numerics.generate import Inputs
 

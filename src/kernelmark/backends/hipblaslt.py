@@ -20,7 +20,7 @@ from kernelmark.backends import _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo

@@ -28,10 +28,9 @@ from collections.abc import Sequence
 from kernelmark import ops
 from kernelmark.backends import _lt, _rules, hipblaslt
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.core.children import last_line, run_child
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, KernelmarkError, OutOfMemory, Unsupported, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
@@ -40,6 +39,7 @@ from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.library import first_of, missing_library, rocm_places
 from kernelmark.gpu.table import HIP
+from kernelmark.host.processes import last_line, run_child
 
 LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")
 # rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status;

@@ -12,7 +12,7 @@ from kernelmark.backends._rules import ON_AMD, refuse_unknown, unknown_op, wrong
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernelmark.core.result import Case
     from kernelmark.core.timing import Timing
     from kernelmark.runners.ab import Rule
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
 COMPARISON = "Comparison"
 _EXAMPLES = (
@@ -131,7 +131,7 @@ def ab(
 
     Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
     """
-    from kernelmark.runners.environments import parse_sides
+    from kernelmark.runners.sides import parse_sides
 
     both = parse_sides(sides.env or (), sides.settings or ())
     # Explicitly named environments may be equal, for an A/A test.
@@ -144,7 +144,7 @@ def ab(
     from kernelmark.api.rounds import Rounds
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
-    from kernelmark.runners.lock import describe_others
+    from kernelmark.runners.locks import describe_others
     from kernelmark.runners.targets import find
     from kernelmark.stores import open_store
 
@@ -214,7 +214,7 @@ def plan_of(
     from kernelmark.backends import is_file
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
     if asked.budget is not None and asked.budget <= 0:
         raise UsageError(

@@ -32,7 +32,7 @@ _STYLES = {
 
 def lone(plan: AbPlan) -> str:
     """Return a note if the rounds are too few to detect a change of a single pair, else ""."""
-    from kernelmark.stats.suite import rounds_for_one
+    from kernelmark.stats.paired import rounds_for_one
 
     looks, pairs = plan.rule.looks, len(plan.pairs)
     need = rounds_for_one(looks, pairs)

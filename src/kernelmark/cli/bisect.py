@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.bisect import Source
     from kernelmark.api.candidates import Where
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
 CANDIDATES = "Candidates"
 
@@ -171,8 +171,8 @@ def _candidates(
 
 def _side(asked: CandidateOptions) -> Side:
     """Return the environment shared by all candidates."""
-    from kernelmark.core.frozen import FrozenDict
-    from kernelmark.runners.environments import parse_side
+    from kernelmark.core.immutable import FrozenDict
+    from kernelmark.runners.sides import parse_side
 
     side = parse_side(f"base={asked.python}" if asked.python else "base")
     variables = g.variables_of(asked.settings or (), "", ())

@@ -33,14 +33,14 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
     To only hide a run from history: kmark history --exclude RUN
     """
     from kernelmark.core.result import RunState
-    from kernelmark.runners import alive
+    from kernelmark.runners import locks
     from kernelmark.stores import open_store
 
     with open_store(store) as opened:
         # Resolve all before deleting any: after the first deletion, `latest` is another run.
         found = {run.id: run for run in map(opened.run, refs)}
         for run in found.values():
-            if alive.current_state(run) is RunState.RUNNING:
+            if locks.current_state(run) is RunState.RUNNING:
                 raise UsageError(Reason("run-unfinished", run=run.id), hint="interrupt it first")
         if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in found.values()]):
             say("nothing was deleted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
+from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
 
 __all__ = ["INTERRUPTED", "NOTHING", "REGRESSION", "SOME_FAILED", "Interrupted"]
 

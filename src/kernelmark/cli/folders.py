@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.diskcache import chosen_cache_root
-from kernelmark.core.private import Unsafe, find_unsafe
+from kernelmark.host.cache import chosen_cache_root
+from kernelmark.host.permissions import Unsafe, find_unsafe
 
 SAFE = "safe"  # the state of a folder that no other user can write to
 # Commands that load compiled code.

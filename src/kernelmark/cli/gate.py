@@ -19,7 +19,7 @@ from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.checkouts import Checkouts
-    from kernelmark.runners.environments import Side
+    from kernelmark.runners.sides import Side
 
 SIDES = "Sides"
 NAMES = ("base", "head")
@@ -188,7 +188,7 @@ def _sides(
     asked: SideOptions, tell: Callable[[str], None]
 ) -> Iterator[tuple[tuple[Side, Side], dict[str, str]]]:
     """Yield base and head, checked out and built, and for each its commit and subject."""
-    from kernelmark.runners.environments import parse_sides
+    from kernelmark.runners.sides import parse_sides
 
     variables = {name: variables_of(asked.settings or (), name) for name in NAMES}
     if asked.base_env is not None or asked.head_env is not None:
@@ -253,7 +253,7 @@ def checkouts_of(
 
 def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
     """Return the variables of a side from `[SIDE:]VARIABLE=VALUE`; its own override common ones."""
-    from kernelmark.runners.environments import VARIABLE
+    from kernelmark.runners.sides import VARIABLE
 
     variables: dict[str, dict[str, str]] = {"": {}, side: {}}
     for word in words:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.cli import folders, listing, listing_json
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.roof import Roof
+from kernelmark.core.metric import Roof
 from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
 from kernelmark.gpu import pack
+from kernelmark.host.cache import cache_root
 from kernelmark.report.tables import Column, Table
 
 _CPU = Path("/sys/devices/system/cpu")
@@ -259,10 +259,10 @@ def _store(place: str | None) -> tuple[list[tuple[str, ...]], tuple[Roof, ...]]:
     rows: list[tuple[str, ...]] = []
     try:
         require_sql()
-        from kernelmark.stores.migrations import known
-        from kernelmark.stores.place import locate
+        from kernelmark.stores.location import locate
+        from kernelmark.stores.migrations import numbers
 
-        rows.append(("schema", f"{max(known())}, the newest known here"))
+        rows.append(("schema", f"{max(numbers())}, the newest known here"))
         rows.insert(0, ("path", locate(place).shown))
         with open_store(place, readonly=True) as store:
             runs = store.runs(limit=1)
@@ -286,14 +286,14 @@ def _cache() -> list[tuple[str, ...]]:
 
 def _folders(place: str | None) -> list[tuple[str, ...]]:
     """Return rows on whether other users could replace code or results."""
-    from kernelmark.core.private import find_unsafe
+    from kernelmark.host.permissions import find_unsafe
 
     rows: list[tuple[str, ...]] = [
         (folder.what, str(folder.path), folder.state, str(folder.unsafe or _ONLY_YOURS))
         for folder in folders.examined()
     ]
     try:
-        from kernelmark.stores.place import locate
+        from kernelmark.stores.location import locate
 
         path = locate(place).path
     except (KernelmarkError, ImportError):  # the table of the store has the reason

@@ -17,8 +17,8 @@ from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import put, put_tables, say
 from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.patterns import found_in
 from kernelmark.core.reason import Reason
+from kernelmark.core.text import found_in
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story

@@ -228,13 +228,13 @@ def runs(place: str | None, limit: int) -> Table:
     """Return a table of the newest runs."""
     from kernelmark.core.result import RunState
     from kernelmark.core.units import duration_text
-    from kernelmark.runners import alive
+    from kernelmark.runners import locks
     from kernelmark.stores import open_store
 
     rows: list[tuple[str, ...]] = []
     with open_store(place, readonly=True) as store:
         for run in store.runs(limit=limit or None):
-            state = alive.current_state(run)
+            state = locks.current_state(run)
             counts = result_counts(store, run)
             rows.append(
                 (

@@ -95,7 +95,7 @@ def suites() -> Rows:
 
 def runs(place: str | None, limit: int) -> Rows:
     from kernelmark.cli.listing import result_counts
-    from kernelmark.runners import alive
+    from kernelmark.runners import locks
     from kernelmark.stores import open_store
 
     with open_store(place, readonly=True) as store:
@@ -106,7 +106,7 @@ def runs(place: str | None, limit: int) -> Rows:
                 "suite": run.suite,
                 "started": run.started,
                 "took_s": run.took_s,
-                "state": alive.current_state(run).value,
+                "state": locks.current_state(run).value,
                 "excluded": run.excluded,
                 "cases": run.cases,
                 "results": result_counts(store, run),

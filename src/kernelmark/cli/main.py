@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.cli.ending import INTERRUPTED, Interrupted, begin_clock
-from kernelmark.core.stopping import (
+from kernelmark.host.signals import (
     begin_command,
     catch_stops,
     raise_ignored,

@@ -164,12 +164,12 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     """Return the newest interrupted run of `kmark run`; with `failed_too`, else the newest finished
     one, to repeat its failures."""
     from kernelmark.core.result import RunState
-    from kernelmark.runners import alive
+    from kernelmark.runners import locks
 
     mine = [run for run in store.runs(limit=_LOOKED_AT) if run.argv[:1] == ("run",)]
-    ended = [run for run in mine if alive.current_state(run) is RunState.DONE] if failed_too else []
+    ended = [run for run in mine if locks.current_state(run) is RunState.DONE] if failed_too else []
     for run in mine:
-        if alive.current_state(run) is RunState.INTERRUPTED:
+        if locks.current_state(run) is RunState.INTERRUPTED:
             return run
     if ended:
         return ended[0]
@@ -327,10 +327,10 @@ def _expected_s(
     """Return the likely range of the seconds of the whole command, including roofs that it would
     measure."""
     from kernelmark.api.roofs import expected_roofs_s
-    from kernelmark.runners.ahead import kernel_key
     from kernelmark.runners.forecast import estimate_run_s
     from kernelmark.runners.jobs import compiles
     from kernelmark.runners.local import LocalRunner
+    from kernelmark.runners.pool import kernel_key
     from kernelmark.stores import open_store
 
     infos = plan.devices

@@ -64,7 +64,7 @@ def make_pack(
 def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
     """Compile every kernel file for every architecture, one line each; return the exit code."""
     from kernelmark.core.units import bytes_text
-    from kernelmark.gpu.ahead import check, precompile
+    from kernelmark.gpu.architectures import check, precompile
     from kernelmark.kernels import rtc
 
     for arch in archs:

@@ -37,7 +37,7 @@ def nightly(
     from kernelmark.api.nightly import Tools, run_night, steps_of
     from kernelmark.api.nightly_file import load
     from kernelmark.cli.progress import reporter
-    from kernelmark.core.stopping import caught_stops
+    from kernelmark.host.signals import caught_stops
     from kernelmark.stores import open_store
 
     if md is not None:

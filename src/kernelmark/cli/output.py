@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.printable import printable
 from kernelmark.core.reason import Reason
+from kernelmark.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

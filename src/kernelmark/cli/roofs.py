@@ -16,7 +16,7 @@ from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.core.environment import DeviceInfo
-    from kernelmark.core.roof import Roof
+    from kernelmark.core.metric import Roof
     from kernelmark.stores.store import Store
 
 # Newest runs that are searched for a description of a device.

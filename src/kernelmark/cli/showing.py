@@ -131,9 +131,9 @@ def chosen(
 
 def _without_results(found: ResultSet, place: tuple[str, ...]) -> str:
     from kernelmark.core.result import RunState
-    from kernelmark.runners import alive
+    from kernelmark.runners import locks
 
-    state = alive.current_state(found.run)
+    state = locks.current_state(found.run)
     if state is RunState.INTERRUPTED and found.run.argv[:1] == ("run",):
         again = extended(f"kmark run --resume {found.run.id}", place)
         return f"it was interrupted before its first case ended; resume it: {again}"

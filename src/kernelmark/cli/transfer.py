@@ -261,7 +261,7 @@ def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
     """Refuse names that are not devices or GPUs: they would start separate series. A log's GPU must
     be known, because its dtypes are needed."""
     from kernelmark import devices
-    from kernelmark.gpu.absent import absent
+    from kernelmark.gpu.architectures import absent
 
     kind, colon, index = device.partition(":")
     kinds = devices.registry.names()

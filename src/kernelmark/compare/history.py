@@ -23,9 +23,8 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Mode, Run, Status, is_wide
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
+from kernelmark.stats.estimators import mad, quantile, t_quantile
 from kernelmark.stats.modes import mean_of
-from kernelmark.stats.robust import mad, quantile
-from kernelmark.stats.student import t_quantile
 
 MIN_EFFECT = 0.02
 SCREEN_ALPHA = 0.01

@@ -23,11 +23,11 @@ from typing import Any, TypeVar, cast
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import Reason, read_reason, reason_documents
 from kernelmark.core.result import OPTIONAL, Case, Result, ResultSet, Run
-from kernelmark.core.roof import Roof
 from kernelmark.core.verdict import Verdict
 
 VERSION = 1

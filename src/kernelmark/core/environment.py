@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

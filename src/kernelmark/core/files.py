@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.printable import csv_word
 from kernelmark.core.reason import Reason, reason_documents
+from kernelmark.core.text import csv_word
 
 Cell = str | int | float | None
 _PART_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 
 Option = str | float | bool

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from kernelmark.core import units
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.messages import OUTCOMES, SETTINGS, TEMPLATES
 
 TEXT = "text"  # the code of plain text, as in old stores and files of other tools

@@ -13,13 +13,11 @@ from typing import Any
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.metric import Metric, PointColumn, Value, impossible
-from kernelmark.core.optional import OPTIONAL as OPTIONAL
+from kernelmark.core.immutable import OPTIONAL as OPTIONAL
+from kernelmark.core.immutable import FrozenDict, remembered
+from kernelmark.core.metric import Metric, PointColumn, Roof, Value, impossible
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.remembered import remembered
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number, time_text, width_text
 

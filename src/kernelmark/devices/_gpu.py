@@ -11,16 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
-from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.tensor import Contraction, TensorSpec
 from kernelmark.core.timing import Strain, Timer
-from kernelmark.devices._gpu_info import info
+from kernelmark.devices._gpu_kind import info
+from kernelmark.devices._gpu_memory import (
+    Readback,
+    elements,
+    first_item,
+    guards,
+    item_bytes,
+    item_count,
+    pairs,
+)
 from kernelmark.devices._gpu_project import Projector
-from kernelmark.devices._layout import elements, first_item, guards, item_bytes, item_count, pairs
-from kernelmark.devices._readback import Readback
 from kernelmark.devices._replay import (
     Gate,
     GateReplay,
@@ -48,7 +54,7 @@ from kernelmark.devices.base import (
 )
 from kernelmark.gpu import telemetry
 from kernelmark.gpu.driver import Driver, pack
-from kernelmark.gpu.names import kernel_names
+from kernelmark.gpu.objects import kernel_names
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
 from kernelmark.numerics.floats import storage

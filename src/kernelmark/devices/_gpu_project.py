@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import AXES, Axis, Contraction, Step, Vector, WeightedSum
-from kernelmark.devices._readback import Readback
+from kernelmark.core.tensor import AXES, Axis, Contraction, Step, Vector, WeightedSum
+from kernelmark.devices._gpu_memory import Readback
 from kernelmark.devices.base import ArgumentSet, Buffer, Deferred, Tensor
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import compile_source

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timer
-from kernelmark.devices._readback import Readback
+from kernelmark.devices._gpu_memory import Readback
 from kernelmark.devices.base import (
     BeforeReplay,
     Buffer,

@@ -11,10 +11,9 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Telemetry
-from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.tensor import Contraction, TensorSpec
 from kernelmark.core.timing import Timer
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.project import Projection, project

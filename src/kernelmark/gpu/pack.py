@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelmark.core.diskcache import sealed, unsealed
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
-from kernelmark.core.private import Unsafe, find_unsafe
 from kernelmark.core.reason import Reason
+from kernelmark.host.cache import sealed, unsealed
+from kernelmark.host.permissions import Unsafe, find_unsafe
 
 _BINARY = ".bin"
 

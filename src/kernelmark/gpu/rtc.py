@@ -22,15 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.children import last_line, run_child
-from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.reason import Reason, read_reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import clang, pack
-from kernelmark.gpu.complaint import explain
+from kernelmark.gpu.clang import explain
 from kernelmark.gpu.library import first_of, mapped, missing_library, path_of
 from kernelmark.gpu.table import HIP
+from kernelmark.host.cache import DiskCache, cache_root, digest
+from kernelmark.host.processes import last_line, run_child
 
 # (source, arch, name, options) -> (code, log)
 Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]

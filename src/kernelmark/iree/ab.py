@@ -26,7 +26,7 @@ from kernelmark.backends.iree.targets import Target
 from kernelmark.backends.iree.tools import DispatchTime, Round
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import CaseError, CompileError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Status
 from kernelmark.iree.execute import (

@@ -16,7 +16,7 @@ from kernelmark.backends.iree.queue import absent
 from kernelmark.backends.iree.tools import Round
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import write_whole
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.iree.execute import (

@@ -25,7 +25,7 @@ from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
 from kernelmark.core.errors import CompileError, UsageError, located
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF
 

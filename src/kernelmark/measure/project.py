@@ -21,9 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType, dtype
-from kernelmark.core.tensor import Tolerance
+from kernelmark.core.tensor import Contraction, Tolerance
 from kernelmark.numerics.project import Projection
 from kernelmark.ops._error import FALSE_ALARM, POSITIONS
 

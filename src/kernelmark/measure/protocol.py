@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopReason
 from kernelmark.core.timing import Cache, Duty, Timer, Timing
@@ -31,12 +31,19 @@ from kernelmark.measure.advice import (
 )
 from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
 from kernelmark.measure.audit import Audit
-from kernelmark.measure.bind import Binder, BoundBlock, Prepare
-from kernelmark.measure.check import CHECKED_SETS, Checker, Launchable, PendingCheck, combine
+from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
+from kernelmark.measure.check import CHECKED_SETS, Checker, PendingCheck, combine
 from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace, samples_in
 from kernelmark.measure.secondary import SecondaryTimes
-from kernelmark.measure.sets import MAX_RECORDED_SETS, MAX_SETS, plan_sets
-from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
+from kernelmark.measure.sets import (
+    MAX_RECORDED_SETS,
+    MAX_SETS,
+    Binder,
+    BoundBlock,
+    Launchable,
+    Prepare,
+    plan_sets,
+)
 from kernelmark.measure.warmup import Warmup, rewarm, warm_up, warm_up_by_samples
 from kernelmark.numerics.generate import source_bits, source_values
 from kernelmark.ops.base import Op

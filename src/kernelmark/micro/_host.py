@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.children import run_child
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
-from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
 from kernelmark.core.reason import Reason
-from kernelmark.gpu.complaint import explain
+from kernelmark.gpu.clang import explain
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import UnsafeFolder, find_unsafe, private_folder
+from kernelmark.host.processes import run_child
 from kernelmark.kernels import rtc
 
 _FOLDER = Path(rtc.__file__).parent

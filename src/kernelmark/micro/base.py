@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from kernelmark.core.errors import Unsupported, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Better, Metric, PointColumn, Value
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import bytes_text

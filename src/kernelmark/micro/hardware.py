@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.units import counted
 
 # For an unknown GPU: more than any GPU so far, so that only an error in units exceeds it.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import benchmark_name
 from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.core.result import Result, Status
-from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text
 from kernelmark.micro.hardware import Sheet
 from kernelmark.micro.session import Tell, run

@@ -21,7 +21,7 @@ from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
 from kernelmark.runners.jobs import Failure, Job
 from kernelmark.runners.local import compile_pool
-from kernelmark.runners.lock import hold_lock
+from kernelmark.runners.locks import hold_lock
 from kernelmark.runners.pool import Limits, Pool, Slot
 from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.protocol import Message

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Axis, Contraction, Step, Vector
+from kernelmark.core.tensor import Axis, Contraction, Step, Vector
 from kernelmark.numerics.floats import Bits, decode
 
 Floats = NDArray[np.float64]

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from kernelmark.core.contraction import Axis, Contraction, WeightedSum
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import Axis, Contraction, WeightedSum
 from kernelmark.ops._error import FALSE_ALARM
 from kernelmark.ops._types import is_int
 

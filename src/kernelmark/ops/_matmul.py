@@ -8,11 +8,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._contraction import matmul_contraction
 from kernelmark.ops._error import SIGMAS, product_tolerance

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.problem import Problem
-from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 
 Parameter = str | int | float | bool

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Axis, Contraction, WeightedSum
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.core.tensor import Axis, Contraction, TensorSpec, Tolerance, WeightedSum
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._contraction import stays_finite
 from kernelmark.ops._error import product_tolerance

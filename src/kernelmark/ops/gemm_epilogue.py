@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.mxfp4 import GROUP
 from kernelmark.ops._error import accumulation, trend

@@ -20,7 +20,7 @@ from kernelmark.report.names import backend_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.runners.ab import Row, Rule
-from kernelmark.runners.environments import USUAL_NAMES
+from kernelmark.runners.sides import USUAL_NAMES
 from kernelmark.stats.paired import Paired
 
 # In order of importance.

@@ -12,7 +12,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Status
 from kernelmark.report.names import first_names
 from kernelmark.report.tables import Row, share_percent, share_text
-from kernelmark.stats.student import t_quantile
+from kernelmark.stats.estimators import t_quantile
 
 _LEAST_PROBLEMS = 3  # minimum for an interval of the geometric mean
 _LEVEL = 0.95

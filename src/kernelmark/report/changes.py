@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from kernelmark.compare.verdicts import Comparison
 from kernelmark.compare.verdicts import Row as ComparedRow
-from kernelmark.core.printable import markdown_cell
 from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
 from kernelmark.core.result import Case, Result
+from kernelmark.core.text import markdown_cell
 from kernelmark.core.units import percent_text, span_text, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.names import backend_text, rerun, short

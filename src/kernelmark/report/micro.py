@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.files import Cell
-from kernelmark.core.metric import Metric, PointColumn, Value
+from kernelmark.core.metric import Metric, PointColumn, Roof, Value
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of
 from kernelmark.core.result import Result, ResultSet
-from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text, rate_text, value_text, width_text
 from kernelmark.micro.hardware import find_sheet
 from kernelmark.micro.roofs import sheet_value

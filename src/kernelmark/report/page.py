@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import is_micro
-from kernelmark.core.printable import markdown_cell, printable
 from kernelmark.core.reason import BRIEF, FIELDS, format_reason
 from kernelmark.core.result import ResultSet
-from kernelmark.core.roof import Roof
+from kernelmark.core.text import markdown_cell, printable
 from kernelmark.core.units import bytes_text
 from kernelmark.report import figures, tables, vega
 from kernelmark.report.answer import answer

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import Result
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Cache
-from kernelmark.runners.possible import Bound, threads_of
+from kernelmark.runners.impossible import Bound, threads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from kernelmark.core.files import Cell
 from kernelmark.core.micro import is_micro
-from kernelmark.core.printable import markdown_cell
 from kernelmark.core.problem import Option
 from kernelmark.core.result import Measurement, Result, ResultSet, config_key
+from kernelmark.core.text import markdown_cell
 from kernelmark.report.draw import draw
 from kernelmark.report.tables import BESIDE, Row, Table
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kernelmark.core.metric import Metric
+from kernelmark.core.metric import Metric, Roof
 from kernelmark.core.micro import is_micro
-from kernelmark.core.printable import printable
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
-from kernelmark.core.roof import Roof
+from kernelmark.core.text import printable
 from kernelmark.core.units import counted, rate_text, time_text, width_text
 from kernelmark.report.apart import apart
 from kernelmark.report.names import backend_text, first_names, rerun, short

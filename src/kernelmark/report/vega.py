@@ -10,8 +10,8 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
-from kernelmark.core.printable import printable
 from kernelmark.core.reason import Reason
+from kernelmark.core.text import printable
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

@@ -23,13 +23,12 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.runners.environments import Side
 from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import join
 from kernelmark.runners.jobs import CompileCase, MeasureCase, ReadEnvironment
 from kernelmark.runners.pool import OnWait, Pool
-from kernelmark.stats.paired import DELTA, Looks, Paired
-from kernelmark.stats.suite import suite_verdicts
+from kernelmark.runners.sides import Side
+from kernelmark.stats.paired import DELTA, Looks, Paired, suite_verdicts
 
 # A round is one of many, so it is short: two blocks, and no stop rule on precision.
 ROUND = Timing(

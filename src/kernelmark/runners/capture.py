@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark import backends as backend_package
-from kernelmark.core.children import run_child
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.host.processes import run_child
 from kernelmark.runners.targets import find
 
 # Prefixes of variables that change which code a library runs, or its speed.

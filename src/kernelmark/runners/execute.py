@@ -19,15 +19,15 @@ from kernelmark.core.errors import (
     Unsupported,
     UsageError,
 )
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Case, Check, KernelInfo, Measurement, Result, Status
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.devices.base import ArgumentSet, Device
-from kernelmark.measure.merge import merge
+from kernelmark.measure.blocks import merge
 from kernelmark.measure.protocol import Outcome, measure
 from kernelmark.ops.base import Op
-from kernelmark.runners import profiler, tool_timer
+from kernelmark.runners import external_timers
 
 OnPhase = Callable[[str], None]
 
@@ -38,7 +38,7 @@ def execute(
     process: int,
     on_phase: OnPhase,
     *,
-    profile_s: float = profiler.TIMEOUT_S,
+    profile_s: float = external_timers.TIMEOUT_S,
 ) -> Result:
     """Measure `case` on `device`. Every failure of the case becomes a result; none is raised. With
     timer=profiler or timer=iree-benchmark-module, the external program may take `profile_s`
@@ -48,9 +48,9 @@ def execute(
         on_phase("load")
         backend = find_backend(case, device.info)
         if case.timing.timer is Timer.PROFILER:
-            profiler.find(device.info.name)  # fail before anything is measured
+            external_timers.find(device.info.name)  # fail before anything is measured
         if case.timing.timer is Timer.IREE:
-            tool_timer.check_case(case, backend)
+            external_timers.check_case(case, backend)
         op = ops.registry.get(case.problem.op)
 
         def prepare(sets: Sequence[ArgumentSet]) -> Kernel:
@@ -71,7 +71,7 @@ def execute(
             measurement = _cross_check(case, device.info, measurement, profile_s)
         if case.timing.timer is Timer.IREE:
             on_phase("profile")
-            measurement = tool_timer.measure_with_tool(
+            measurement = external_timers.measure_with_tool(
                 case, backend, device, process, timeout_s=profile_s
             )
     except (Exception, SystemExit) as error:
@@ -104,7 +104,7 @@ def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started
 def _own_timing(timing: Timing) -> Timing:
     """Return the timing for kernelmark's own launches of a case that another program also times."""
     if timing.timer is Timer.IREE:
-        return tool_timer.checking_timing(timing)
+        return external_timers.checking_timing(timing)
     if timing.timer is not Timer.PROFILER:
         return timing
     # The profiler is only a cross-check: the device's best timer gives the time.
@@ -118,15 +118,15 @@ def _cross_check(
     fails."""
     profiled = dataclasses.replace(case, timing=_own_timing(case.timing))
     try:
-        profile = profiler.profile(profiled, info.name, timeout_s=profile_s)
+        profile = external_timers.profile(profiled, info.name, timeout_s=profile_s)
     except Exception as error:
         warning = Reason("not-cross-checked", cause=explain(error)[1])
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": profile.seconds}
-    if profile.spread > profiler.STABLE:
-        warning = Reason("profiler-unstable", spread=profile.spread, limit=profiler.STABLE)
+    if profile.spread > external_timers.STABLE:
+        warning = Reason("profiler-unstable", spread=profile.spread, limit=external_timers.STABLE)
         measurement = dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
-    cycles, clock_mhz = profile.metrics.get(profiler.CYCLES), measurement.clock_mhz
+    cycles, clock_mhz = profile.metrics.get(external_timers.CYCLES), measurement.clock_mhz
     if cycles and clock_mhz:
         also["profiler_at_clock_s"] = cycles / (clock_mhz * 1e6)
     return dataclasses.replace(measurement, also=also)

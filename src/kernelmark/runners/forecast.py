@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kernelmark import ops
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.files import write_whole
-from kernelmark.core.private import private_folder
 from kernelmark.core.result import Case, Result
-from kernelmark.measure.stop import block_seconds
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder
+from kernelmark.measure.blocks import block_seconds
 from kernelmark.measure.warmup import LEAST_SHARE
 
 # Number of newest observations in a mean: the load of a machine changes within minutes. The

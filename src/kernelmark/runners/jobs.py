@@ -13,9 +13,9 @@ from kernelmark.backends.base import Backend
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.plausible import check_result
 from kernelmark.core.reason import NO_REASON, Reason, read_reason
 from kernelmark.core.result import Case, KernelInfo, Result, Status
+from kernelmark.core.validation import check_result
 from kernelmark.runners.execute import failure
 from kernelmark.runners.protocol import Message
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from kernelmark import devices as device_kinds
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
 from kernelmark.runners.dispatch import Dispatch, order
 from kernelmark.runners.events import Event, Note
 from kernelmark.runners.jobs import compiles
-from kernelmark.runners.lock import describe_others
+from kernelmark.runners.locks import describe_others
 from kernelmark.runners.pool import Limits, Pool, Slot, Workers
 from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.targets import check_threads, expand

@@ -18,15 +18,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import CodecError
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.private import find_unsafe, private_folder
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
-from kernelmark.devices._cgroup import oom_kills
-from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
-from kernelmark.runners.stacks import parse_stderr
+from kernelmark.devices._cores import oom_kills
+from kernelmark.host.cache import cache_root, digest
+from kernelmark.host.permissions import find_unsafe, private_folder
+from kernelmark.runners.protocol import (
+    OUT_OF_MEMORY_EXIT,
+    PROTOCOL,
+    Message,
+    decode,
+    encode,
+    parse_stderr,
+)
 
 TAIL_BYTES = 4096
 # A reply of a million samples has 20 MB, but a kernel can also write to the pipe, endlessly.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
-from kernelmark.core.roof import Roof
-from kernelmark.core.stopping import caught_stops, interruptible
+from kernelmark.host.signals import caught_stops, interruptible
 from kernelmark.runners.capture import merge_worker_environment
 from kernelmark.runners.events import CaseFinished, EnvironmentRead, Event, Note, Runner
-from kernelmark.runners.possible import flag_impossible
+from kernelmark.runners.impossible import flag_impossible
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store

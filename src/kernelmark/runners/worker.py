@@ -22,11 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from kernelmark.core import codec
-from kernelmark.core.children import guard_own_group
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason, reason_document
 from kernelmark.core.result import Case, Status
+from kernelmark.host.processes import guard_own_group
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
 
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +55,7 @@ class Server:
         from kernelmark.runners.targets import find
 
         if not touch and self.device.startswith(("sm_", "gfx")):
-            from kernelmark.gpu.absent import absent
+            from kernelmark.gpu.architectures import absent
 
             self.info = absent(self.device)
             return
@@ -100,11 +100,11 @@ class Server:
 
     def _measure(self, case: Case, process: int) -> None:
         from kernelmark.devices.base import Device
-        from kernelmark.runners import profiler
+        from kernelmark.runners import external_timers
         from kernelmark.runners.execute import execute
-        from kernelmark.runners.lock import hold_lock
+        from kernelmark.runners.locks import hold_lock
 
-        profile_s = float(self._request.get("profile_s", profiler.TIMEOUT_S))
+        profile_s = float(self._request.get("profile_s", external_timers.TIMEOUT_S))
         if not isinstance(self.opened, Device):
             raise UsageError(Reason("worker-only-compiles"))
         with hold_lock(self.info, self._send_waiting):
@@ -123,7 +123,7 @@ class Server:
 
     def _compile(self, case: Case) -> None:
         from kernelmark.runners.execute import compile_ahead
-        from kernelmark.runners.lock import hold_lock
+        from kernelmark.runners.locks import hold_lock
 
         with contextlib.ExitStack() as stack:
             if self.info.kind == "cpu":

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.stats.robust import NORMAL_MAD
+from kernelmark.stats.estimators import NORMAL_MAD
 
 LEAST = 3  # points on each side of a step
 ALPHA = 0.01

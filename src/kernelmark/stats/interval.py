@@ -16,8 +16,8 @@ import numpy as np
 
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Block, Mode
+from kernelmark.stats.estimators import t_quantile
 from kernelmark.stats.modes import find_modes
-from kernelmark.stats.student import t_quantile
 
 LEVEL = 0.95
 # Least number of blocks to estimate their serial correlation. At a power cap the clock swings over

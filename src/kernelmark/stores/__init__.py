@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kernelmark.core.errors import StoreError, UsageError
 from kernelmark.core.reason import Reason
-from kernelmark.stores.ids import new_run_id
-from kernelmark.stores.values import Imported, SeriesPoint
+from kernelmark.stores.values import Imported, SeriesPoint, new_run_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store

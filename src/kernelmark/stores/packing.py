@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from kernelmark.core import codec
 from kernelmark.core.errors import StoreError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason, read_reason, reason_document
 from kernelmark.core.result import (
     Block,

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.metric import Metric
+from kernelmark.core.metric import Kind, Metric, Roof
 from kernelmark.core.micro import ROOFS_SUITE, benchmark_name, micro_case, mode_of
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
-from kernelmark.core.roof import Kind, Roof
 from kernelmark.core.units import value_text
 
 _RECORDED = "roofs"

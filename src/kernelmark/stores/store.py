@@ -16,21 +16,20 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.metric import Roof
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
-from kernelmark.core.roof import Roof
 from kernelmark.stores import engine as engines
-from kernelmark.stores import migrations, reading, refs, retention, writing
+from kernelmark.stores import migrations, reading, refs, writing
 from kernelmark.stores import tokens as token_rows
-from kernelmark.stores.ids import check_name
-from kernelmark.stores.place import Place as StorePlace
-from kernelmark.stores.place import locate
+from kernelmark.stores.engine import explained
+from kernelmark.stores.location import Place as StorePlace
+from kernelmark.stores.location import locate
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.roofs import newest, recorded
 from kernelmark.stores.schema import cases, pins, results, runs
-from kernelmark.stores.trouble import explained
-from kernelmark.stores.values import Imported, Place, SeriesPoint
+from kernelmark.stores.values import Imported, Place, SeriesPoint, check_name
 from kernelmark.stores.writing import clean
 
 T = TypeVar("T")
@@ -216,7 +215,7 @@ class Store:
     def thin_samples(self, run_id: str) -> int:
         """Keep only the median of each block of a run; return how many results changed."""
         number = self._number(run_id)
-        return self._write(lambda c: retention.thin_samples(c, self._decoder, number))
+        return self._write(lambda c: writing.thin_samples(c, self._decoder, number))
 
     # Results
 
@@ -447,15 +446,14 @@ class Store:
 
 def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
     """Check that the database is a store, and migrate it to the newest schema."""
-    known = migrations.known()
     with engines.reading(engine) as connection:
         found = migrations.version(connection, place)
-    current = migrations.is_current(found, place, known)
+    current = migrations.is_current(found, place)
     if not readonly:
         engines.share(engine)
         if not current:
             with engines.writing(engine) as connection:
-                migrations.migrate(connection, place, known)
+                migrations.migrate(connection, place)
         return
     if current:
         return

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import StatisticsError
 from typing import Any
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table, select, update
 from sqlalchemy.engine import Connection
 
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import TEXT, Reason, reason_document
-from kernelmark.core.result import Case, Measurement, Result, ResultSet, Run, config_key
+from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import pack
+from kernelmark.stores.reading import Decoder, results_query
 from kernelmark.stores.schema import cases, environments, problems, results, runs, timings
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
@@ -325,3 +326,36 @@ def _case_row(id: str, case: Case, problem_no: int) -> dict[str, Any]:
         "config": config_key(case.config),
         "timing": case.timing.identity,
     }
+
+
+def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
+    """Replace the samples of each block by their median, and return how many results changed.
+    Medians, intervals and what rules compute from blocks stay the same."""
+    rows = connection.execute(results_query(number, {})).all()
+    count = 0
+    for row in rows:
+        thinned = _thinned(decoder.decode(row))
+        if thinned is not None:
+            values = {"detail": packed(thinned)}
+            connection.execute(update(results).where(results.c.no == row.no).values(values))
+            count += 1
+    return count
+
+
+def _thinned(result: Result) -> Result | None:
+    measured = result.measurement
+    # A single block with one sample would look like a bare mean from another tool.
+    if measured is None or len(measured.blocks) < 2 or measured.samples == len(measured.blocks):
+        return None
+    blocks = tuple(map(_median, measured.blocks))
+    return dataclasses.replace(result, measurement=dataclasses.replace(measured, blocks=blocks))
+
+
+def _median(block: Block) -> Block:
+    clock = block.clock_mhz
+    whole = len(block.clocks_mhz) == len(block.samples_s)
+    return dataclasses.replace(
+        block,
+        samples_s=(block.median_s,),
+        clocks_mhz=(clock,) if clock is not None and whole else (),
+    )

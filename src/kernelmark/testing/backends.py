@@ -31,7 +31,7 @@ from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.result import Config
 from kernelmark.core.space import Space
 from kernelmark.devices.base import GUARD_BYTES, Device, Tensor
-from kernelmark.gpu.absent import absent, is_known
+from kernelmark.gpu.architectures import absent, is_known
 from kernelmark.numerics.floats import decode
 from kernelmark.numerics.generate import Inputs
 

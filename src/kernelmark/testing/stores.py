@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, UsageError
-from kernelmark.core.metric import Metric, PointColumn
+from kernelmark.core.metric import Metric, PointColumn, Roof
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
@@ -39,7 +39,6 @@ from kernelmark.core.result import (
     StopReason,
     Telemetry,
 )
-from kernelmark.core.roof import Roof
 from kernelmark.stores.store import Store
 from kernelmark.stores.tokens import Scope
 from kernelmark.testing.micro import micro_result

@@ -23,7 +23,7 @@ from pathlib import Path
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, file_unwritable
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 
 _VERSION = 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernelmark.core.printable import printable
+from kernelmark.core.text import printable
 from kernelmark.core.units import duration_text, time_text, value_text, width_text
 from kernelmark.report import vega
 from kernelmark.report.compare import change_text

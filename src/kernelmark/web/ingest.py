@@ -17,10 +17,10 @@ from fastapi.responses import JSONResponse
 
 from kernelmark.core import codec
 from kernelmark.core.errors import KernelmarkError, StoreError, UsageError
-from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
-from kernelmark.stores.ids import check_name
+from kernelmark.core.validation import check_results
 from kernelmark.stores.store import Store
+from kernelmark.stores.values import check_name
 from kernelmark.web.access import Access, Limiter, Refusal, too_many
 
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import kernelmark
 from kernelmark.compare.rules import preset
 from kernelmark.core.files import csv_text
-from kernelmark.core.printable import printable
+from kernelmark.core.text import printable
 from kernelmark.report.compare import change_text
 from kernelmark.report.history import date_text
 from kernelmark.web import cells

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.patterns import found_in
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
+from kernelmark.core.text import found_in
 from kernelmark.ops import registry
 
 # log2 of the FLOP range of a stratum: a factor of 8, twice the size in each of three dims.

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, file_unwritable, read_whole, write_whole
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import KernelInfo
 from kernelmark.runners.pool import Pool
 from kernelmark.tune.install import apply as applying

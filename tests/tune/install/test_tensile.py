@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import tensile
 from kernelmark.tune.install.emitters.tensile import emitter

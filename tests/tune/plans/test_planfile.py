@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.space import Space
 from kernelmark.runners.targets import find
 from kernelmark.tune.plans import planfile

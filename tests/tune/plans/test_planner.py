@@ -9,7 +9,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.runners.targets import find
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile

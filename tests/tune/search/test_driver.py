@@ -12,12 +12,12 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import _fake_model
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.metric import Roof
 from kernelmark.core.result import Status, config_key
-from kernelmark.core.roof import Roof
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.runners.events import DeviceLost
+from kernelmark.runners.impossible import MARGINS
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.possible import MARGINS
 from kernelmark.runners.process import LocalWorkers
 from kernelmark.tune.plans.plan import Acceptance, Budget
 from kernelmark.tune.records import journal

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kernelmark import ops
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.install import apply
 from kernelmark.tune.install.confirm import Proof, confirm

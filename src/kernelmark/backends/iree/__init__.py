@@ -27,7 +27,7 @@ from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo

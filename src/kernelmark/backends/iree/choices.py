@@ -27,7 +27,7 @@ from kernelmark.backends.iree.spec import EMPTY, Entry, missing
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, ConfigValue

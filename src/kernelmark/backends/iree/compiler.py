@@ -24,12 +24,12 @@ from typing import Any
 
 from kernelmark.backends.iree.configs import config_text, dump_flag, load_configs
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
-from kernelmark.core.children import run_child
-from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
+from kernelmark.host.cache import DiskCache, cache_root, digest
+from kernelmark.host.processes import run_child
 
 # Prefix of a bundle's folders with modules, and the file that records the compiler.
 PACK_PREFIX = "iree-"

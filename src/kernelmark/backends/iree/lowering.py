@@ -11,7 +11,7 @@ from kernelmark.backends.iree.cpu_tiles import CpuTiles
 from kernelmark.backends.iree.spec import Entry, Lowering, Rewrite, Root, function_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue

@@ -34,7 +34,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.gpu import pack
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.gpu.rtc import vendor_of
 
 

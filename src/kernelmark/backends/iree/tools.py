@@ -12,9 +12,9 @@ from typing import Any
 
 from kernelmark.backends.iree.compiler import signal_name
 from kernelmark.backends.iree.targets import Target
-from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError
 from kernelmark.core.reason import Reason
+from kernelmark.host.processes import run_child
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MODULE = "iree-benchmark-module"

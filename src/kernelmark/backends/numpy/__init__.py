@@ -15,7 +15,7 @@ from kernelmark.backends.numpy.matmuls import Plan, missing
 from kernelmark.backends.numpy.threads import set_threads
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream

@@ -26,7 +26,7 @@ from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.torch import build, gpu, kernels, rules
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config

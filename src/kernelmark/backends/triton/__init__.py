@@ -14,7 +14,7 @@ from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.triton.build import kernel_info
 from kernelmark.backends.triton.plan import Plan, check_config
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space

@@ -23,7 +23,7 @@ from kernelmark.backends.triton.plan import (
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue

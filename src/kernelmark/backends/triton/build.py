@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
-from kernelmark.core.private import private_folder, temporary_folder
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import objects
 from kernelmark.gpu.rtc import vendor_of
+from kernelmark.host.cache import cache_root
+from kernelmark.host.permissions import private_folder, temporary_folder
 
 Constant = int | float | bool | str | None
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import remembered
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.remembered import remembered
 from kernelmark.core.result import Measurement, Result, Status, is_wide
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus

@@ -49,11 +49,16 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Measurement, Result
 from kernelmark.core.units import detectable_text, span_text, time_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.clock import LEAST_BLOCKS, ClockLine, clock_line
-from kernelmark.stats.fdr import adjusted
+from kernelmark.stats.corrections import (
+    LEAST_BLOCKS,
+    ClockLine,
+    Common,
+    adjusted,
+    clock_line,
+    common,
+)
 from kernelmark.stats.interval import exp, replicates
 from kernelmark.stats.paired import detectable
-from kernelmark.stats.shrink import Common, common
 
 # Least relative spread: no clock resolves less, and blocks that agree exactly are not exact.
 _RESOLUTION = 1e-5

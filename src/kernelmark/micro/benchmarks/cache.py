@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.units import counted
 from kernelmark.micro import _windows
 from kernelmark.micro._window_sweep import Sweep, WindowSweep, rate_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.micro import _windows
 from kernelmark.micro._window_sweep import Sweep, WindowSweep, rate_columns
 from kernelmark.micro.base import (

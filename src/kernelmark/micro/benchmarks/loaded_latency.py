@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Metric
 from kernelmark.core.reason import Reason
 from kernelmark.devices.base import Buffer

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernelmark.core.errors import CaseError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (

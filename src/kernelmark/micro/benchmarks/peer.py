@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.gpu.driver import Driver
 from kernelmark.micro._copies import as_gpu

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernelmark.core.errors import CaseError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Metric
 from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timer

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Metric
 from kernelmark.core.reason import Reason
 from kernelmark.micro import _streams

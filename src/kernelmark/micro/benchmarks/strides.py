@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro._chains import most_lanes

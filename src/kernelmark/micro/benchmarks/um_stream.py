@@ -7,7 +7,7 @@ import ctypes
 from dataclasses import dataclass, field
 
 from kernelmark.core.errors import CaseError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuBuffer
 from kernelmark.micro import _streams

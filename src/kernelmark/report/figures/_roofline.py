@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
-from kernelmark.core.roof import Roof
 from kernelmark.report.figures._parts import (
     HEIGHT,
     WIDTH,

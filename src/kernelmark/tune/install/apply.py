@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelmark import backends, devices
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import write_whole
 from kernelmark.tune.install.emitters.base import Change, Emitter, Fields, Held, text_at

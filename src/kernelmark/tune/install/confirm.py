@@ -22,10 +22,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from kernelmark.core import codec
-from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
+from kernelmark.host.processes import last_line, run_child
 from kernelmark.tune.install.emitters._blas import blas_call
 from kernelmark.tune.install.emitters.base import Emitter, Override, Unfit
 from kernelmark.tune.install.recompare import device_of

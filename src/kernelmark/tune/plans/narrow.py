@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue
 from kernelmark.core.space import Space

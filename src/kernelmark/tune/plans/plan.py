@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelmark.core import codec
-from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
+from kernelmark.host.cache import digest
 
 ALPHA = 0.05  # significance level of the ratio in the final
 # Fields that affect neither the candidates nor the decision.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import parse_toml, read_whole
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue

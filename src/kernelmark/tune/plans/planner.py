@@ -11,7 +11,7 @@ from kernelmark import backends
 from kernelmark.backends.base import Backend
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Case, Config, Status

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.plausible import is_time
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
+from kernelmark.core.validation import is_time
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.outcome import Outcome
 

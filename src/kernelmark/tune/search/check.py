@@ -19,7 +19,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status
 from kernelmark.core.space import Space
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.architectures import absent
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.runners.jobs import CompileCase, Compiled, compiles
 from kernelmark.runners.local import compile_pool

@@ -14,18 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
-from kernelmark.core.roof import Roof
-from kernelmark.runners.ahead import FINAL, CompileAhead, kernel_key
 from kernelmark.runners.events import Note
 from kernelmark.runners.forecast import work
+from kernelmark.runners.impossible import flag_impossible
 from kernelmark.runners.jobs import CompileCase, MeasureCase, compiles
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.lock import describe_others
-from kernelmark.runners.pool import Finished, Phase, Returned, Slot
+from kernelmark.runners.locks import describe_others
+from kernelmark.runners.pool import FINAL, CompileAhead, Finished, Phase, Returned, Slot, kernel_key
 from kernelmark.runners.pool import Outcome as JobOutcome
-from kernelmark.runners.possible import flag_impossible
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.journal import Journal, Trial, out_of_minutes
 from kernelmark.tune.records.outcome import Outcome

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelmark import backends, ops
-from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
+from kernelmark.host.cache import digest
 from kernelmark.ops._own import OwnOp
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.records.journal import (

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelmark import backends
-from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
+from kernelmark.host.cache import digest
 from kernelmark.runners.capture import kernelmark_version
 from kernelmark.tune import strategies
 from kernelmark.tune.plans.narrow import space_of

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.plausible import is_time
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue
+from kernelmark.core.validation import is_time
 from kernelmark.tune.points import Points
 from kernelmark.tune.strategies import registry
 from kernelmark.tune.strategies.base import Search

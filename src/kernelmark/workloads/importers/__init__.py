@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import UNEXPECTED, KernelmarkError, UsageError
 from kernelmark.core.files import file_unreadable
-from kernelmark.core.plausible import check_results
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import Registry
+from kernelmark.core.validation import check_results
 from kernelmark.workloads import naming
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import read_whole
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.plausible import bad_size, is_moment
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Option, Problem, parse_value
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import (
@@ -40,6 +39,7 @@ from kernelmark.core.result import (
     StopReason,
 )
 from kernelmark.core.timing import MOST_S, Timing
+from kernelmark.core.validation import bad_size, is_moment
 from kernelmark.stats.interval import measured_interval
 
 # Words in a file's name that identify a run, not what was measured.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kernelmark import ops
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas_words as words

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import UNEXPECTED, UsageError
-from kernelmark.core.plausible import MOST_SIZE, bad_size
 from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.validation import MOST_SIZE, bad_size
 from kernelmark.workloads.logs.base import NOTHING, Given, LogReader, RowReader
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.workload import Call

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kernelmark import ops
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.records.outcome import Choice, Outcome
 

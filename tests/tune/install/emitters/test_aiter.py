@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.aiter_config import BOUNDS, FAMILIES, STANDARD, bucket_of, lint, lookup

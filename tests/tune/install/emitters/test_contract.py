@@ -8,7 +8,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry

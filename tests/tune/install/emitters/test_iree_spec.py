@@ -10,7 +10,7 @@ from kernelmark import ops
 from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.spec import PREPROCESSING_FLAG, parse_spec
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.install.emitters.iree_spec import emitter, file_flags

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import cublaslt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters.tensile import emitter
 from kernelmark_dev.raising import raises_code

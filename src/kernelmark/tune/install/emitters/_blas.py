@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install.emitters.base import Fields, Unfit
 from kernelmark.tune.records.outcome import Outcome

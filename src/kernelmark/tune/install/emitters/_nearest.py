@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.tune.install import aiter_config as configs

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters._blas import base_arch, blas_call

@@ -27,7 +27,7 @@ from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config

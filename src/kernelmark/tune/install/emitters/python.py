@@ -17,7 +17,7 @@ from typing import Any
 from kernelmark import backends
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config

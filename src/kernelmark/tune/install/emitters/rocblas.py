@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters._blas import blas_call

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import tensile

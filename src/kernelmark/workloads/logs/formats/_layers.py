@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kernelmark import ops
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads.logs.base import BadLine, Given

@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs import blas, dtypes
 from kernelmark.workloads.logs.base import BadLine, Given, LogReader, RowReader

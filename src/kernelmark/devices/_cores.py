@@ -32,23 +32,25 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 def memory_headroom(root: Path = ROOT) -> int | None:
     """Return the bytes left under the tightest memory limit, or None if there is no limit."""
     rooms = []
-    for folder in _folders("memory", root):
-        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+    for folder, limit in _memory_limits(root):
         used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
-        if limit is None or used is None or limit >= _NO_LIMIT:
-            continue
-        rooms.append(limit - used + _reclaimable(folder))
+        # The kernel drops a group's file cache before it refuses memory.
+        cache = _value(folder / "memory.stat", "inactive_file", "total_inactive_file") or 0
+        if used is not None:
+            rooms.append(limit - used + cache)
     return min(rooms, default=None)
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
     """Return the tightest memory limit in bytes, or None if there is no limit."""
-    limits = []
+    return min((limit for _, limit in _memory_limits(root)), default=None)
+
+
+def _memory_limits(root: Path) -> Iterator[tuple[Path, int]]:
     for folder in _folders("memory", root):
         limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
         if limit is not None and limit < _NO_LIMIT:
-            limits.append(limit)
-    return min(limits, default=None)
+            yield folder, limit
 
 
 def oom_kills(root: Path = ROOT) -> int:
@@ -93,11 +95,6 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
                 if folder == mount:
                     break
                 folder = folder.parent
-
-
-def _reclaimable(folder: Path) -> int:
-    """Return the group's file cache, which the kernel drops before it refuses memory."""
-    return _value(folder / "memory.stat", "inactive_file", "total_inactive_file") or 0
 
 
 def _value(path: Path, *names: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Several devices: whether a case is at fault or its device is found out by asking another."""
+"""Second votes of several devices, and the order of cases."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
+from kernelmark.runners.dispatch import order
 from kernelmark.runners.events import CaseFinished, CaseStarted, DeviceLost, Event, Note
+from kernelmark.runners.forecast import work
 from kernelmark.runners.local import LocalRunner
 
 # A kernel file takes no time on the fake clock: more seconds are tens of thousands of launches.
@@ -212,3 +215,30 @@ def test_a_worker_that_does_not_start_once_costs_no_process_that_is_done(run, tm
     assert statuses(events) == [Status.OK]
     assert starts(events, 1) == ["fake"]
     assert (tmp_path / "starts").read_text().count(".") == 4
+
+
+def gemm(size: int, **timing: int) -> Case:
+    problem = parse(f"gemm m={size} n={size} k={size} a=f32 b=f32 c=f32")
+    return Case(problem=problem, backend="numpy", timing=Timing(**timing))
+
+
+def test_longest_first_on_several_devices_and_as_given_on_one():
+    small, large, middle = gemm(64), gemm(1024), gemm(256)
+    assert order([small, large, middle], 2) == [large, middle, small]
+    assert order([small, large, middle], 1) == [small, large, middle]
+
+
+def test_cases_of_one_thread_count_stay_together():
+    cases = [gemm(64, threads=1), gemm(64, threads=2), gemm(32, threads=1)]
+    assert [case.timing.threads for case in order(cases, 1)] == [1, 1, 2]
+
+
+def test_replication_counts_as_length():
+    once, thrice = gemm(300), gemm(256, processes=3)
+    assert order([once, thrice], 2) == [thrice, once]
+
+
+def test_unknown_sizes_keep_the_order():
+    strange = Case(problem=Problem(op="strange", dims={"m": 1}, dtypes={}), backend="x")
+    assert work(strange) is None
+    assert order([gemm(64), strange, gemm(1024)], 4) == [gemm(64), strange, gemm(1024)]

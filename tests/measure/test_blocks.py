@@ -1,18 +1,24 @@
+"""When there are enough blocks, and those of several processes."""
+
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Block, StopReason
 from kernelmark.core.timing import Timing
+from kernelmark.devices.fake import Script
 from kernelmark.measure.advice import interval_warnings
-from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
-from kernelmark.stats.interval import Interval
+from kernelmark.measure.blocks import block_seconds, interval_of, merge, stop_reason
+from kernelmark.stats.interval import Interval, measured_interval
+from kernelmark_dev.raising import raises_code
 
 
 def blocks(*medians: float) -> list[Block]:
@@ -118,3 +124,75 @@ def test_blocks_that_agree_on_one_of_two_modes_are_not_precise() -> None:
     assert interval_of(made, timing).high_s > 1.05
     low = [replace(block, samples_s=block.samples_s[:52]) for block in made]
     assert stop_reason(low, timing=timing, timed_s=0.0, next_s=0.1) is StopReason.PRECISE
+
+
+def test_one_measurement_is_itself(bench: Any) -> None:
+    found = bench().measurement
+    assert merge([found], None) is found
+    with raises_code(UsageError, "nothing-to-merge"):
+        merge([], None)
+
+
+def test_processes_are_joined(bench: Any) -> None:
+    parts = [
+        bench(seconds=s, process=i, script=Script(jitter=0.002, seed=i)).measurement
+        for i, s in enumerate((50e-6, 52e-6, 49e-6))
+    ]
+    found = merge(parts, None)
+    assert [b.process for b in found.blocks] == [b.process for p in parts for b in p.blocks]
+    assert {b.process for b in found.blocks} == {0, 1, 2}
+    interval = measured_interval(found.blocks)
+    assert (found.low_s, found.high_s) == (interval.low_s, interval.high_s)
+    assert found.low_s < 50e-6 < found.high_s
+    assert found.high_s - found.low_s > max(p.high_s - p.low_s for p in parts)
+    assert found.timed_s == pytest.approx(sum(p.timed_s for p in parts))
+    assert found.stop is StopReason.PRECISE
+    assert found.method == "loop"
+    assert found.warnings == ()
+    (told,) = merge(parts, 0.01).warnings
+    assert told.startswith("interval: ±")
+    assert "above the target of ±1.0 %" in told
+
+
+def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
+    parts = [
+        bench(
+            allocations=1,
+            max_allocations=1,
+            warmup_s=0.1,
+            process=i,
+            script=Script(throttle=(("heat",),)),
+        ).measurement
+        for i in range(2)
+    ]
+    assert all("interval-one-block" in [w.code for w in p.warnings] for p in parts)
+    found = merge(parts, None)
+    assert found.stop is StopReason.FIXED
+    assert len(found.warnings) == 1
+    assert (found.warnings[0].code, found.warnings[0].fields["by"]) == ("throttled", ("heat",))
+
+
+def test_other_times_are_medians(bench: Any) -> None:
+    parts = [bench(timer="graph", process=i).measurement for i in range(3)]
+    found = merge(parts, None)
+    assert found.also["host_s"] == sorted(p.also["host_s"] for p in parts)[1]
+
+
+def test_processes_on_different_values_are_multimodal(bench: Any) -> None:
+    """Four processes of which one is 8 % slower."""
+    parts = [
+        bench(seconds=s, process=i, allocations=1, script=Script(jitter=0.002, seed=i)).measurement
+        for i, s in enumerate((50e-6, 50e-6, 54e-6, 50e-6))
+    ]
+    assert not any(part.modes for part in parts)
+    found = merge(parts, None)
+    assert [mode.value_s for mode in found.modes] == pytest.approx([50e-6, 54e-6], rel=0.01)
+    assert [mode.share for mode in found.modes] == pytest.approx([0.75, 0.25], abs=0.1)
+
+
+def test_processes_that_miss_blocks_have_enough_together_or_say_so(bench: Any) -> None:
+    parts = [bench(seconds=1.0, max_s=2.0, allocations=4, process=i).measurement for i in range(4)]
+    assert not any(part.reliable for part in parts)
+    assert merge(parts, None).reliable
+    few = [bench(seconds=9.0, max_s=2.0, allocations=4, process=i).measurement for i in range(2)]
+    assert [w.code for w in merge(few, None).warnings if w.code == "few-blocks"] == ["few-blocks"]

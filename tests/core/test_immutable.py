@@ -1,4 +1,4 @@
-"""Values that are computed once do not change what an object is."""
+"""Building blocks of immutable values."""
 
 from __future__ import annotations
 

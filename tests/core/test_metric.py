@@ -1,4 +1,4 @@
-"""Roofs in documents: fields that came later, and what older versions wrote into `how`."""
+"""Roofs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,34 @@
+"""Texts of files, libraries and users."""
+
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
-from kernelmark.core.text import csv_word, markdown_cell, printable
+from kernelmark.core.errors import UsageError
+from kernelmark.core.text import csv_word, found_in, markdown_cell, printable
 from kernelmark.report.render import html_table, markdown, text
 from kernelmark.report.tables import Column, Table
+
+
+def test_found_or_not():
+    assert found_in("m=8 ", ["gemm m=8 n=8", "gemm m=16 n=8"]) == [True, False]
+
+
+@pytest.mark.parametrize("bad", ["(", "a{99999999999}", "[", "(?P<a>x)(?P<a>y)", "a" * 5000])
+def test_what_is_none_is_a_sentence(bad):
+    with pytest.raises(UsageError):
+        found_in(bad, ["a"])
+
+
+def test_one_that_would_never_end_is_a_sentence(monkeypatch):
+    monkeypatch.setattr("kernelmark.core.text.LIMIT_S", 0.2)
+    before = signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(UsageError):
+        found_in("(a+)+$", ["a" * 200 + "b"])
+    assert signal.getsignal(signal.SIGVTALRM) is before
 
 
 @pytest.mark.parametrize("sign", ["\x1b[31m", "\x9b31m", "\r", "\x07", "\x08", "\u202e", "\x00"])

@@ -1,8 +1,13 @@
+"""Lock files: exclusive timing on a device, and whether the process of a run is alive."""
+
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
+import platform
 import pwd
+import signal
 import stat
 import subprocess
 import sys
@@ -10,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.result import Run, RunState
 from kernelmark.gpu import telemetry
+from kernelmark.runners import locks
 from kernelmark.runners.locks import describe_others, hold_lock, lock_path
 
 INFO = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
@@ -209,3 +216,71 @@ def test_programs_on_a_gpu_that_do_not_wait_are_named(monkeypatch):
 def test_without_nvml_no_process_is_seen(monkeypatch):
     monkeypatch.setattr(telemetry, "_nvml", lambda: None)
     assert telemetry.compute_processes("0" * 32) == ()
+
+
+HOLD_RUN = """
+import sys, time
+from kernelmark.runners.locks import hold_run_locks
+with hold_run_locks(["one"]):
+    print("held", flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def run():
+    return Run(id="one", started=1.0, environment=Environment(host=platform.node()))
+
+
+def test_a_run_goes_on_while_it_is_held(run):
+    with locks.hold_run_locks(["one", "two"]):
+        assert locks.current_state(run) is RunState.RUNNING
+        assert locks.current_state(dataclasses.replace(run, id="two")) is RunState.RUNNING
+    # whoever ended properly has told the store; the lock says nothing then
+    assert locks.current_state(run) is RunState.RUNNING
+
+
+def test_one_that_ended_by_an_error_does_not_go_on(run):
+    with pytest.raises(OSError, match="full"), locks.hold_run_locks(["one"]):
+        raise OSError("full")
+    assert locks.current_state(run) is RunState.INTERRUPTED
+
+
+def test_a_killed_one_is_interrupted_and_can_go_on(run):
+    child = subprocess.Popen([sys.executable, "-c", HOLD_RUN], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    assert locks.current_state(run) is RunState.RUNNING
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert locks.current_state(run) is RunState.INTERRUPTED
+    assert locks.current_state(run) is RunState.INTERRUPTED, "asking changes nothing"
+    with locks.hold_run_locks(["one"]):
+        assert locks.current_state(run) is RunState.RUNNING
+
+
+def test_other_hosts_and_other_states_are_as_stored(run):
+    child = subprocess.run(
+        [sys.executable, "-c", HOLD_RUN.replace("time.sleep(1000)", "import os; os._exit(1)")],
+        check=False,
+        capture_output=True,
+    )
+    assert child.returncode == 1
+    elsewhere = dataclasses.replace(run, environment=Environment(host="another"))
+    done = dataclasses.replace(run, state=RunState.DONE)
+    assert locks.current_state(run) is RunState.INTERRUPTED
+    assert locks.current_state(elsewhere) is RunState.RUNNING
+    assert locks.current_state(done) is RunState.DONE
+
+
+def test_without_a_folder_it_goes_on(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "file"))
+    with locks.hold_run_locks(["one"]):
+        assert locks.current_state(run) is RunState.RUNNING

@@ -139,11 +139,6 @@ def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_pat
     assert f"line {line}" in refused.value.message.fields["error"]
 
 
-def test_a_folder_is_no_text(tmp_path):
-    with pytest.raises(UsageError):
-        files.read_text(tmp_path)
-
-
 def test_a_toml_file_is_loaded(tmp_path):
     path = tmp_path / "one.toml"
     path.write_text("a = 1")

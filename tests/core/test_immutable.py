@@ -6,10 +6,9 @@ import copy
 import dataclasses
 import pickle
 
-from kernelmark import ops
 from kernelmark.core import codec
 from kernelmark.core.immutable import remembered
-from kernelmark.core.result import Block, Case
+from kernelmark.core.result import Block
 
 
 def test_it_is_computed_once():
@@ -43,9 +42,3 @@ def test_it_is_no_part_of_the_value():
         assert copied == block
         assert copied.median_s == 2.0
     assert dataclasses.replace(block, samples_s=(5.0,)).median_s == 5.0
-
-
-def test_another_case_has_another_id():
-    case = Case(problem=ops.parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
-    assert case.id == case.id
-    assert dataclasses.replace(case, backend="torch").id != case.id

@@ -120,13 +120,6 @@ def test_blas_obeys_the_worker_variables() -> None:
     assert done.stdout.strip() == "1"
 
 
-@pytest.mark.parametrize("timer", [Timer.GRAPH, Timer.GATE, Timer.PROFILER])
-def test_timers_of_a_gpu_are_unsupported(device: CpuDevice, timer: Timer) -> None:
-    with pytest.raises(Unsupported) as refused:
-        device.record(lambda stream, index: None, [0], timer)
-    assert refused.value.message.code == "timer-unsupported"
-
-
 def test_cpu_time_leaves_out_what_the_process_waits_for() -> None:
     device = kind.open(0, threads=1)
     try:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from kernelmark import devices, ops
-from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import GivenValues, ValuesOnDevice
@@ -167,30 +167,6 @@ def test_info_comes_from_the_vendors_numbers(device: GpuDevice, kind_name: str) 
         "hip": {"warp_size": "64", "clock_khz": "1500000", "shared_per_block": "65536"},
     }
     assert info.attributes.items() >= expected[kind_name].items()
-
-
-@both
-def test_an_index_that_is_not_there_names_those_that_are(model: Model, kind_name: str) -> None:
-    with raises_code(UsageError, "device-missing", device=f"{kind_name}:2") as caught:
-        devices.registry.get(kind_name).open(2)
-    assert caught.value.hint == f"this machine has {kind_name}:0 to {kind_name}:1"
-
-
-@both
-def test_peers_are_enabled_once_or_twice_alike(device: GpuDevice) -> None:
-    assert device.driver.peer_access(0, 1)
-    device.driver.enable_peer(0, 1)
-    device.driver.enable_peer(0, 1)
-    with pytest.raises(GpuError):
-        device.driver.enable_peer(0, 0)
-
-
-@both
-def test_managed_memory_stays_within_what_is_free(device: GpuDevice) -> None:
-    address = device.driver.allocate_managed(4096)
-    device.driver.free(address)
-    with raises_code(OutOfMemory, "out-of-memory", needed=16 * 2**30):
-        device.driver.allocate_managed(16 * 2**30)
 
 
 @both
@@ -533,13 +509,6 @@ def test_what_is_no_refusal_does_not_fall_back(
         device.record(raises, [0], Timer.AUTO)
     assert model.live()["graphs"] == before
     assert device.record(spinning(device, 5.0), [0], Timer.GRAPH).run().elapsed_s > 5e-6
-
-
-@both
-def test_timers_of_other_devices_are_refused(device: GpuDevice) -> None:
-    with pytest.raises(Unsupported) as refused:
-        device.record(spinning(device, 1.0), [0], Timer.LOOP)
-    assert refused.value.message.code == "timer-unsupported"
 
 
 @both

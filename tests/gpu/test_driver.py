@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -375,11 +374,6 @@ def test_pack_keeps_the_values_in_order() -> None:
     assert len(pack()) == 1
 
 
-def test_errors_travel_between_processes() -> None:
-    error = pickle.loads(pickle.dumps(GpuError("cuInit failed", hint="reboot", code=3)))
-    assert (error.message, error.hint, error.code) == ("cuInit failed", "reboot", 3)
-
-
 # -- finding the library
 
 
@@ -452,12 +446,3 @@ def test_a_library_that_cannot_start_says_why(
     assert reason is not None
     assert reason.fields["where"] == "/somewhere/libvendor.so.9"
     assert (reason.root.fields["call"], reason.root.fields["status"]) == (symbol, code)
-
-
-@pytest.mark.parametrize("table", [HIP])
-def test_a_hip_runtime_from_before_rocm_6_is_refused(table: Table, found: Library) -> None:
-    found.missing.add("hipGetDevicePropertiesR0600")
-    library = "/somewhere/libvendor.so.9"
-    assert library in (drivers.unavailable("hip") or "")
-    with raises_code(UsageError, "library-too-old", vendor="hip", library=library):
-        drivers.driver("hip")

@@ -188,11 +188,6 @@ def test_cache_root_follows_the_variables(monkeypatch: pytest.MonkeyPatch) -> No
     assert cache_root() == Path("/home/someone/mine")
 
 
-def test_a_cap_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_bytes"):
-        DiskCache(tmp_path, 0)
-
-
 def test_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", MIB)
     cache.put("a", b"payload")

@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Block, StopReason
 from kernelmark.core.timing import Timing
 from kernelmark.devices.fake import Script
 from kernelmark.measure.advice import interval_warnings
 from kernelmark.measure.blocks import block_seconds, interval_of, merge, stop_reason
 from kernelmark.stats.interval import Interval, measured_interval
-from kernelmark_dev.raising import raises_code
 
 
 def blocks(*medians: float) -> list[Block]:
@@ -124,13 +122,6 @@ def test_blocks_that_agree_on_one_of_two_modes_are_not_precise() -> None:
     assert interval_of(made, timing).high_s > 1.05
     low = [replace(block, samples_s=block.samples_s[:52]) for block in made]
     assert stop_reason(low, timing=timing, timed_s=0.0, next_s=0.1) is StopReason.PRECISE
-
-
-def test_one_measurement_is_itself(bench: Any) -> None:
-    found = bench().measurement
-    assert merge([found], None) is found
-    with raises_code(UsageError, "nothing-to-merge"):
-        merge([], None)
 
 
 def test_processes_are_joined(bench: Any) -> None:

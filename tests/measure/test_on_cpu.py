@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.reason import read_reason, reason_document
 from kernelmark.core.result import Fault, KernelInfo
 from kernelmark.core.timing import Timing
@@ -97,18 +96,6 @@ def test_the_number_is_the_number_of_a_plain_loop(twice: Any, device: CpuDevice)
         if min(ours) == pytest.approx(min(plain), rel=0.25):
             return
     pytest.fail(f"{min(ours):g} s a launch, {min(plain):g} s in a plain loop")
-
-
-def test_strain_is_for_gpus(twice: Any, device: CpuDevice) -> None:
-    with pytest.raises(Unsupported) as refused:
-        run(twice, device, 1000, strain="compute")
-    assert refused.value.message.code == "needs-gpu"
-
-
-def test_too_large_is_out_of_memory(twice: Any, device: CpuDevice) -> None:
-    with pytest.raises(OutOfMemory) as refused:
-        run(twice, device, 2**40)
-    assert refused.value.message.code == "out-of-memory"
 
 
 def test_measuring_needs_only_numpy() -> None:

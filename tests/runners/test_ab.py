@@ -11,7 +11,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
+from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import (
     ROUND,
@@ -26,6 +26,7 @@ from kernelmark.runners.ab import (
 )
 from kernelmark.runners.sides import Side, parse_sides
 from kernelmark.stats.paired import Looks
+from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises_code
 
 
@@ -36,19 +37,7 @@ def pair(m: int = 8, **head) -> Pair:
 
 
 def result(case: Case, seconds: float, process: int) -> Result:
-    measurement = Measurement(
-        blocks=(Block(process=process, allocation=0, samples_s=(seconds,)),),
-        low_s=seconds,
-        high_s=seconds,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
-    return Result(case=case, device="fake", status=Status.OK, measurement=measurement)
+    return dataclasses.replace(measured(case, (seconds,), process=process), device="fake")
 
 
 class World:

@@ -19,14 +19,14 @@ import pytest
 
 from kernelmark import backends, devices
 from kernelmark.backends.iree.tools import Round
-from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
+from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.ops import parse
 from kernelmark.runners import external_timers
 from kernelmark.runners.execute import execute, failure
-from kernelmark.runners.external_timers import check_case
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.pool import Limits
@@ -92,19 +92,6 @@ def test_a_cell_without_a_number_is_refused(cell: str):
         external_timers.parse(f"{MARK}1\n" + csv(("a", "1", cell)), launches=1)
 
 
-@pytest.mark.parametrize("name", ["Kernel Name", external_timers.TIME])
-def test_a_table_without_a_column_is_refused(name: str):
-    text = f"{MARK}1\n" + csv(("a", "1", "1")).replace(f'"{name}"', '"other"')
-    with raises_code(CaseError, "profiler-column", column=name):
-        external_timers.parse(text, launches=1)
-
-
-def test_a_row_that_is_too_short_is_refused():
-    text = f"{MARK}1\n" + csv(("a", "1", "1")).replace(',"1"\n', "\n")
-    with raises_code(CaseError, "profiler-row", cells=3, columns=4):
-        external_timers.parse(text, launches=1)
-
-
 def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.MonkeyPatch):
     with raises_code(Unsupported, "timer-unsupported", device="cpu", timer="profiler"):
         external_timers.profile(CASE, "cpu")
@@ -116,9 +103,6 @@ def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.Monke
 
 
 def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pytest.MonkeyPatch):
-    from kernelmark.core.timing import Timing
-    from kernelmark.devices import registry
-    from kernelmark.runners.execute import execute
 
     seen = []
 
@@ -142,9 +126,6 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
 
 
 def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch):
-    from kernelmark.core.timing import Timing
-    from kernelmark.devices.fake import FakeDevice, Script
-    from kernelmark.runners.execute import execute
 
     cycles = {external_timers.CYCLES: 14000.0}
     found = external_timers.Profile(
@@ -172,9 +153,6 @@ def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch
     ],
 )
 def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch, error, told):
-    from kernelmark.core.timing import Timing
-    from kernelmark.devices import registry
-    from kernelmark.runners.execute import execute
 
     def profile(case: Case, device: str, timeout_s: float) -> external_timers.Profile:
         raise error
@@ -202,9 +180,6 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_profiler_that_takes_too_long_leaves_the_measurement_and_no_process(ncu, tmp_path):
-    from kernelmark.core.timing import Timing
-    from kernelmark.devices.fake import FakeDevice
-    from kernelmark.runners.execute import execute
 
     ncu(f"sleep 100000 & echo $! > {tmp_path}/watched; wait")
     device = FakeDevice()
@@ -219,14 +194,6 @@ def test_a_profiler_that_takes_too_long_leaves_the_measurement_and_no_process(nc
     while watched.exists() and watched.read_text().split()[2] != "Z":
         assert time.monotonic() < end, "what ncu watched goes on"
         time.sleep(0.05)
-
-
-def test_a_profiler_that_does_not_start_is_told(ncu):
-    ncu("")
-    profiler_path = Path(external_timers.find("cuda:0"))
-    profiler_path.write_text("no program")
-    with raises_code(CaseError, "not-started", program="ncu"):
-        external_timers.profile(CASE, "cuda:0")
 
 
 def test_the_profiler_has_the_time_limit_of_a_case_and_an_account_of_its_own(monkeypatch):
@@ -250,19 +217,6 @@ def test_the_profiler_has_the_time_limit_of_a_case_and_an_account_of_its_own(mon
     server.open(touch=True)
     server.serve(sent[0])
     assert given == [7.0]
-
-
-def test_without_a_profiler_nothing_is_measured_for_it(monkeypatch):
-    from kernelmark.core.timing import Timing
-    from kernelmark.devices import registry
-    from kernelmark.runners.execute import execute
-
-    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
-    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
-    phases: list[str] = []
-    result = execute(case, registry.get("fake").open(0), 0, phases.append)
-    assert result.status == "unsupported"
-    assert phases == ["load"]
 
 
 HIP_CASE = Case(problem=parse("gemm m=8 n=8 k=8 a=f16 b=f16"), backend="hipblaslt")
@@ -355,12 +309,6 @@ def test_starts_that_are_no_whole_numbers_are_put_in_order(tmp_path: Path) -> No
     assert found.kernels == ("add",)
 
 
-def test_another_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "kmark_kernel_trace.csv").write_text('"Name","Calls"\n"a",3\n', encoding="utf-8")
-    with pytest.raises(UsageError):
-        external_timers.read_trace(tmp_path, cases=1, launches=1)
-
-
 @pytest.fixture
 def rocprof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A rocprofv3 that writes the next recorded trace where it is told to."""
@@ -412,7 +360,6 @@ IREE = backends.registry.get("iree")
 HOT = Timing(
     cache="hot", timer="iree-benchmark-module", max_s=0.3, warmup_s=0.01, allocations=2, threads=1
 )
-OPTIONS = ("--cache hot", "--strain none", "--duty sustained")
 GEMM = Case(problem=parse("gemm m=8 n=4 k=16 dtype=f32"), backend="iree", timing=HOT)
 needs_iree = pytest.mark.skipif(
     IREE.available() is not None, reason=IREE.available() or "available"
@@ -441,20 +388,6 @@ def test_a_case_that_the_program_cannot_time_is_unsupported(cpu, change, code, m
     assert result.status is Status.UNSUPPORTED
     reason = result.error
     assert (reason.fields["cause"] if reason.code == "hinted" else reason).code == code
-
-
-@pytest.mark.parametrize(
-    ("change", "options"),
-    [
-        ({"cache": "cold"}, ("--cache hot",)),
-        ({"duty": "burst"}, ("--duty sustained",)),
-        ({"cache": "cold", "strain": "compute"}, ("--cache hot", "--strain none")),
-    ],
-)
-def test_the_hint_has_only_the_options_that_have_to_change(change, options):
-    with pytest.raises(Unsupported) as caught:
-        check_case(dataclasses.replace(GEMM, timing=dataclasses.replace(HOT, **change)), IREE)
-    assert tuple(option for option in OPTIONS if option in caught.value.hint) == options
 
 
 @needs_iree
@@ -490,13 +423,3 @@ def test_the_program_times_the_module_that_was_checked(cpu):
     assert result.check.passed
     assert len(result.measurement.blocks) >= HOT.allocations
     assert all(len(block.samples_s) == HOT.min_samples for block in result.measurement.blocks)
-
-
-@needs_iree
-def test_a_program_that_fails_is_a_runtime_error(cpu, monkeypatch):
-    monkeypatch.setattr(
-        "kernelmark.backends.iree.command", lambda *given: ["/bin/sh", "-c", "exit 7", "--"]
-    )
-    result = execute(GEMM, cpu, 0, lambda phase: None)
-    assert result.status is Status.RUNTIME_ERROR
-    assert result.measurement is None

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
+from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
 from kernelmark.runners.forecast import Forecast, Means, estimate_run_s
+from kernelmark.testing.stores import measured
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x", cache_bytes=1 << 20)
 CAP_S = Timing().warmup_s + Timing().max_s
@@ -20,21 +21,7 @@ def gemm(size: int, backend: str = "numpy", **timing: float) -> Case:
 
 
 def result(case: Case, timed_s: float = 1.0) -> Result:
-    block = Block(process=0, allocation=0, samples_s=(1e-6,))
-    measurement = Measurement(
-        blocks=(block,),
-        low_s=1e-6,
-        high_s=1e-6,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.PRECISE,
-        warmup_s=0.0,
-        timed_s=1e-6,
-    )
-    cost = {"timed": timed_s, "warmup": 0.0}
-    return Result(case=case, device="cpu", status=Status.OK, measurement=measurement, cost=cost)
+    return dataclasses.replace(measured(case, (1e-6,)), cost={"timed": timed_s, "warmup": 0.0})
 
 
 def learned(*seconds: float, case: Case | None = None) -> Forecast:

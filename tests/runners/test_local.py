@@ -267,12 +267,6 @@ def test_a_bad_request_is_refused_before_anything_runs(arguments, code, fields):
         LocalRunner(**{"devices": ["fake"], **arguments})
 
 
-def test_more_threads_than_cores_are_refused():
-    many = case(1, timing=Timing(threads=100_000))
-    with raises_code(UsageError, "too-many-threads", threads=100_000):
-        LocalRunner(["cpu"]).run([many])
-
-
 def test_another_interpreter_that_cannot_work_is_told(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no module named numpy' >&2\nexit 1\n")

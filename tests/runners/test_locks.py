@@ -81,15 +81,6 @@ def test_the_second_waits_for_the_first_and_is_told_who_it_is(holder):
     assert who.startswith(f"process {process.pid} of {user} (-c ")
 
 
-def test_nobody_waits_for_the_dead(holder):
-    process = holder("alone")
-    process.kill()
-    process.wait()
-    told: list[str] = []
-    with hold_lock(INFO, told.append):
-        assert told == []
-
-
 def test_compilations_share_and_keep_timing_out(holder):
     process = holder("shared")
     told: list[str] = []
@@ -102,14 +93,6 @@ def test_compilations_share_and_keep_timing_out(holder):
 
     with hold_lock(INFO, let_go):
         assert len(told) == 1
-
-
-def test_devices_do_not_wait_for_each_other(holder):
-    holder("alone")
-    other = DeviceInfo(name="fake:4", kind="fake", model="", arch="fake", index=4)
-    told: list[str] = []
-    with hold_lock(other, told.append):
-        assert told == []
 
 
 def test_a_device_is_known_by_its_uuid_under_any_name():

@@ -42,11 +42,6 @@ def test_scaled_mad_estimates_the_standard_deviation() -> None:
     assert mad(values, scaled=True) == pytest.approx(2.0, rel=0.03)
 
 
-def test_no_samples_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no samples"):
-        median([])
-
-
 @pytest.mark.parametrize("dof", [1, 2, 3, 5, 9, 29, 100, 1000])
 @pytest.mark.parametrize("share", [0.001, 0.025, 0.2, 0.5, 0.9, 0.975, 0.995, 0.9999])
 def test_agrees_with_scipy(share: float, dof: int) -> None:
@@ -57,9 +52,3 @@ def test_agrees_with_scipy(share: float, dof: int) -> None:
 @given(st.floats(0.001, 0.999), st.integers(1, 400))
 def test_quantile_inverts_the_distribution(share: float, dof: int) -> None:
     assert t_distribution(t_quantile(share, dof), dof) == pytest.approx(share, abs=1e-10)
-
-
-@pytest.mark.parametrize(("share", "dof"), [(0.0, 3), (1.0, 3), (-1.0, 3), (0.5, 0)])
-def test_refuses_what_has_no_quantile(share: float, dof: int) -> None:
-    with pytest.raises(ValueError, match="no t quantile"):
-        t_quantile(share, dof)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import signal
@@ -313,14 +312,6 @@ def test_a_folder_that_may_not_be_written_to(public: Path) -> None:
     assert error.value.hint
     with as_nobody(), raises_code(StoreError, "file-without-folder"):
         open_store(public / "deep" / "results.sqlite")
-
-
-def test_a_store_that_may_not_be_read(public: Path) -> None:
-    path = filled(public)
-    path.chmod(0o000)
-    denied = os.strerror(errno.EACCES)
-    with as_nobody(), raises_code(StoreError, "store-not-opened", error=denied):
-        open_store(path, readonly=True)
 
 
 # Settings

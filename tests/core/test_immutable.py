@@ -7,7 +7,7 @@ import dataclasses
 import pickle
 
 from kernelmark.core import codec
-from kernelmark.core.immutable import remembered
+from kernelmark.core.immutable import computed_once
 from kernelmark.core.result import Block
 
 
@@ -21,7 +21,7 @@ def test_it_is_computed_once():
     class Number(Memory):
         value: int
 
-        @remembered
+        @computed_once
         def half(self) -> float:
             asked.append(self.value)
             return self.value / 2

@@ -125,8 +125,7 @@ def test_means_are_kept_beside_what_other_processes_learn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{", '{"a": "x", "b": -1, "c": NaN, "d": null}', '{"a": [], "b": [1, "x"]}'],
+    "text", ["", "[]", "{", '{"a": "x", "b": -1, "c": NaN, "d": null}', '{"a": [], "b": [1, "x"]}']
 )
 def test_a_damaged_file_is_no_experience(tmp_path, text):
     path = tmp_path / "seconds.json"

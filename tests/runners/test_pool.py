@@ -174,11 +174,7 @@ def test_a_worker_serves_job_after_job(made):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Echo(), Echo(fresh=True)),
-        (Echo(), Echo(threads=2)),
-    ],
+    ("first", "second"), [(Echo(), Echo(fresh=True)), (Echo(), Echo(threads=2))]
 )
 def test_a_job_that_needs_another_process_gets_one(made, first, second):
     pool, workers = made(fake0=[OK, OK])

@@ -165,11 +165,7 @@ def test_a_config_that_every_case_refuses_is_a_mistake_and_leaves_no_run(store):
 def test_a_config_that_some_case_takes_gives_rows_in_order(store, known):
     cases = [case(n) for n in (1, 2, 3)]
     got = run_cases(
-        run=new_run(),
-        cases=cases,
-        runner=Refusing(case(known)),
-        store=store,
-        refuse_config=True,
+        run=new_run(), cases=cases, runner=Refusing(case(known)), store=store, refuse_config=True
     )
     assert [result.case for result in got.results] == cases
     assert [result.status for result in got.results].count(Status.UNSUPPORTED) == 2

@@ -88,10 +88,7 @@ def test_nothing_to_find(data):
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.floats(-1, 1), min_size=6, max_size=40),
-    st.floats(0.01, 0.5),
-)
+@given(st.lists(st.floats(-1, 1), min_size=6, max_size=40), st.floats(0.01, 0.5))
 def test_steps_are_in_order_and_large_enough(data, floor):
     found = change_points(data, min_effect=floor)
     assert [s.index for s in found] == sorted({s.index for s in found})

@@ -64,7 +64,7 @@ T = TypeVar("T")
 _MISSING = object()
 
 
-class remembered(Generic[T]):
+class computed_once(Generic[T]):
     """A `functools.cached_property` for classes with slots. A base class has the slot `_NAME`,
     which is not a field, so that equality, copies, pickles and files ignore it.
 
@@ -76,12 +76,12 @@ class remembered(Generic[T]):
         self.__doc__ = compute.__doc__
 
     @overload
-    def __get__(self, instance: None, owner: type) -> remembered[T]: ...
+    def __get__(self, instance: None, owner: type) -> computed_once[T]: ...
 
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
 
-    def __get__(self, instance: object | None, owner: type) -> remembered[T] | T:
+    def __get__(self, instance: object | None, owner: type) -> computed_once[T] | T:
         if instance is None:
             return self
         # Catching AttributeError would take longer than computing a median.

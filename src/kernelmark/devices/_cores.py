@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -56,13 +57,14 @@ def _memory_limits(root: Path) -> Iterator[tuple[Path, int]]:
 def oom_kills(root: Path = ROOT) -> int:
     """Return the number of OOM kills in this control group so far. If the group does not count
     them, return the count of the whole machine, or 0."""
+    return next((n for path in _oom_files(root) if (n := _value(path, "oom_kill")) is not None), 0)
+
+
+@functools.cache  # asked twice a request: walking the groups takes longer than reading the file
+def _oom_files(root: Path) -> tuple[Path, ...]:
     groups = _folders("memory", root)
     files = [folder / name for folder in groups for name in ("memory.events", "memory.oom_control")]
-    for path in (*files, root / "proc/vmstat"):
-        value = _value(path, "oom_kill")
-        if value is not None:
-            return value
-    return 0
+    return *files, root / "proc/vmstat"
 
 
 def read_text(path: Path) -> str:
@@ -193,6 +195,7 @@ class Cpu:
 def describe(root: Path = ROOT, usable: Iterable[int] | None = None) -> Cpu:
     """Return a description of the CPU, limited to the cores that this process may use."""
     allowed = sorted(usable if usable is not None else usable_cpus())
+    # A quota throttles all threads together once it is spent: more threads than it only stall.
     cores = physical_cores(allowed, root)
     quota = cpu_quota(root)
     if quota is not None:

@@ -52,11 +52,13 @@ def _pair_index(start: int) -> int:
 def guards(tensor: Tensor) -> list[tuple[int, int]]:
     """Return the address and size of the two guards around an output."""
     start, end = tensor.address, tensor.address + tensor.spec.nbytes
+    # Tensors at an end of their buffer have a shorter guard there.
     first = max(tensor.buffer.address, start - GUARD_BYTES)
     last = min(tensor.buffer.address + tensor.buffer.nbytes, end + GUARD_BYTES)
     return [(first, start - first), (end, last - end)]
 
 
+# Smallest slot: most checks read a few values, and one size lets them share slots.
 _MIN_BYTES = 1 << 16
 
 

@@ -23,6 +23,8 @@ from kernelmark.gpu.table import (
 )
 
 _P = ctypes.c_void_p
+# From cuda.h; the same numbers in HIP: CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_NON_BLOCKING,
+# CU_MEMHOSTALLOC_DEVICEMAP.
 _CAPTURE_RELAXED = 2
 _NON_BLOCKING = 1
 _HOST_MAPPED = 2
@@ -74,8 +76,7 @@ class Driver:
             function = self.library[symbol]
         except AttributeError:
             raise GpuError(
-                Reason("library-lacks", library=self.where, name=symbol),
-                hint=self.table.install,
+                Reason("library-lacks", library=self.where, name=symbol), hint=self.table.install
             ) from None
         function.restype = ctypes.c_int
         self._functions[word] = function
@@ -124,6 +125,7 @@ class Driver:
     def count(self) -> int:
         """Return the number of devices; raise if the library cannot start."""
         number = ctypes.c_int()
+        # A driver without a GPU fails in one or the other, depending on vendor and version.
         for word, argument in (("init", ctypes.c_uint(0)), ("device_count", ctypes.byref(number))):
             code = self.code(word, argument)
             if code == self.table.no_device:
@@ -193,6 +195,7 @@ class Driver:
 
     def enable_peer(self, index: int, peer: int) -> None:
         """Enable access from device `index` to the memory of device `peer`."""
+        # CUDA names the peer by its context, HIP by its number.
         if self.table.vendor == "cuda":
             self.use(peer)
             target: object = _P(self._contexts[peer])
@@ -217,6 +220,7 @@ class Driver:
     def allocate_managed(self, nbytes: int) -> int:
         """Allocate managed memory, which host and device share page by page; at most the free
         bytes."""
+        # The driver would succeed and move pages to the host and back at every launch.
         free, _ = self.memory_info()
         if nbytes > free:
             raise OutOfMemory(

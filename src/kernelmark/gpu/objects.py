@@ -90,6 +90,7 @@ def _find_note(notes: bytes) -> bytes | None:
 
 
 def _cuda(code: bytes) -> dict[str, dict[str, int]]:
+    # e_shoff, then e_shentsize, e_shnum and e_shstrndx of the ELF64 header.
     (start,) = struct.unpack_from("<Q", code, 40)
     size, count, names_index = struct.unpack_from("<HHH", code, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", code, start + i * size) for i in range(count)]
@@ -98,7 +99,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
         at = section[4] + offset
         return code[at : code.index(b"\0", at)].decode()
 
-    symbols = next((s for s in sections if s[1] == 2), None)
+    symbols = next((s for s in sections if s[1] == 2), None)  # SHT_SYMTAB
     if symbols is None:
         raise ValueError("no symbol table")
     strings = sections[symbols[6]]
@@ -108,6 +109,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
             continue
         at, end = section[4], section[4] + section[5]
         while at < end:
+            # The section is not documented: attributes that are not known are stepped over.
             form, attribute, value = struct.unpack_from("<BBH", code, at)
             at += 4
             if form != 4:  # the value is in the header itself

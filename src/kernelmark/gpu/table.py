@@ -22,6 +22,7 @@ class Table:
     install: str  # what to do if the library is not found
     newest: str = ""  # the most recently added of the required functions
     update: str = ""  # what to do if the library lacks it
+    # HIP took over CUDA's numbers for these errors.
     out_of_memory: int = 2
     no_device: int = 100
     peer_already_enabled: int = 704
@@ -32,6 +33,8 @@ CUDA = Table(
     libraries=("libcuda.so.1", "libcuda.so"),
     prefix="cu",
     install="install the NVIDIA driver (libcuda.so.1)",
+    # cuda.h maps the plain names to these: a symbol without its version has an older signature,
+    # such as 32-bit sizes of memory before CUDA 3.2.
     symbols={
         "init": "cuInit",
         "device_count": "cuDeviceGetCount",
@@ -85,6 +88,7 @@ CUDA = Table(
         "context_set": "cuCtxSetCurrent",
         "peer_enable": "cuCtxEnablePeerAccess",
     },
+    # CUdevice_attribute in cuda.h.
     attributes={
         "warp_size": 10,
         "clock_khz": 13,
@@ -107,6 +111,7 @@ CUDA = Table(
 
 HIP = Table(
     vendor="hip",
+    # A machine that only runs programs has no unversioned link: that is of the development package.
     libraries=("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"),
     prefix="hip",
     install="install ROCm, or set ROCM_PATH to where it is",
@@ -159,9 +164,11 @@ HIP = Table(
         "error_name": "hipGetErrorName",
         "error_text": "hipGetErrorString",
         "device_set": "hipSetDevice",
+        # ROCm 6 changed the struct and the symbol's name with it; the plain name is the old struct.
         "properties": "hipGetDevicePropertiesR0600",
         "peer_enable": "hipDeviceEnablePeerAccess",
     },
+    # hipDeviceAttribute_t in hip_runtime_api.h; from 10000 on attributes that CUDA does not have.
     attributes={
         "ecc": 0,
         "clock_khz": 5,

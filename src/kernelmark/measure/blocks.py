@@ -60,11 +60,7 @@ def _level(blocks: Sequence[Block], timing: Timing) -> float:
 
 
 def stop_reason(
-    blocks: Sequence[Block],
-    *,
-    timing: Timing,
-    timed_s: float,
-    next_s: float,
+    blocks: Sequence[Block], *, timing: Timing, timed_s: float, next_s: float
 ) -> StopReason | None:
     """Return why to stop after these blocks, or None. `next_s` is the next block's length."""
     count = len(blocks)

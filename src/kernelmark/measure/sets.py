@@ -287,10 +287,7 @@ class Binder:
             )
             stack.pop_all()
         return BoundBlock(
-            arena=arena,
-            kernel=kernel,
-            sampler=sampler,
-            setup_s=setup_s if wait else 0.0,
+            arena=arena, kernel=kernel, sampler=sampler, setup_s=setup_s if wait else 0.0
         )
 
     def _arena(self, number: int, rng: np.random.Generator, *, wait: bool) -> Arena:

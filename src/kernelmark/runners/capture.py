@@ -63,11 +63,7 @@ _DISTRIBUTION_NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE)
 
 
 def environment(
-    devices: Sequence[str],
-    backends: Sequence[str],
-    *,
-    load: bool = False,
-    repository: str = "",
+    devices: Sequence[str], backends: Sequence[str], *, load: bool = False, repository: str = ""
 ) -> Environment:
     """Return host, devices, versions, commit and variables of this process.
 

@@ -59,7 +59,7 @@ _CONFIRMED = 3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Doubt:
+class PendingVote:
     """A failure that another device votes on."""
 
     slot: Slot
@@ -85,7 +85,7 @@ class SecondVotes:
         self._streaks: Counter[Slot] = Counter()  # consecutive failures, whatever the cause
         self._confirmed: Counter[str] = Counter()  # failures on two devices, by backend
 
-    def doubt(self, slot: Slot, case: Case, result: Result) -> Doubt | None:
+    def doubt(self, slot: Slot, case: Case, result: Result) -> PendingVote | None:
         """Return the failure to put to a vote, or None if the result counts without one."""
         if harmless(result):
             self._streaks[slot] = 0
@@ -98,18 +98,18 @@ class SecondVotes:
         if known or not self.has_others(slot):
             return None
         self._doubted.add(slot)
-        return Doubt(slot=slot, result=result)
+        return PendingVote(slot=slot, result=result)
 
     def has_others(self, slot: Slot) -> bool:
         """Return whether any other device is left."""
         return any(not other.lost and other is not slot for other in self._slots)
 
-    def may_take(self, slot: Slot, doubt: Doubt | None) -> bool:
+    def may_take(self, slot: Slot, doubt: PendingVote | None) -> bool:
         """Return whether the slot may run a case: a slot with a doubtful failure only votes on the
         failures of others, and no slot votes on its own."""
         return slot not in self._doubted if doubt is None else doubt.slot is not slot
 
-    def settle(self, doubt: Doubt, second: Result | None) -> Decision:
+    def settle(self, doubt: PendingVote, second: Result | None) -> Decision:
         """Decide which result counts, given another device's result or None."""
         slot, first = doubt.slot, doubt.result
         self._doubted.discard(slot)
@@ -144,7 +144,7 @@ class Task:
     begun: float = 0.0  # on the monotonic clock; 0 while queued
     parts: list[Result] = field(default_factory=list)  # one per process
     phases: set[str] = field(default_factory=set)  # already reported
-    doubt: Doubt | None = None  # the failure that another device votes on
+    doubt: PendingVote | None = None  # the failure that another device votes on
 
 
 class Dispatch:

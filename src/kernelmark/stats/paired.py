@@ -110,11 +110,7 @@ class Looks:
 
 
 def paired_verdict(
-    base: Sequence[float],
-    head: Sequence[float],
-    *,
-    delta: float = DELTA,
-    alpha: float = ALPHA,
+    base: Sequence[float], head: Sequence[float], *, delta: float = DELTA, alpha: float = ALPHA
 ) -> Paired:
     """Return the verdict: slower or faster where the interval of the ratio excludes 1 and its
     centre is further than `delta` from 1; same where the interval lies within `delta`; unsure

@@ -20,7 +20,7 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
 from kernelmark.core.reason import Reason
-from kernelmark.stores.location import Place, check_file, may_write
+from kernelmark.stores.location import Location, check_file, may_write
 
 BUSY_S = 60.0  # how long a writer waits for the lock
 _ATTEMPTS = 8
@@ -33,7 +33,7 @@ _SETTINGS = (
 )
 
 
-def connect(place: Place, *, readonly: bool) -> Engine:
+def connect(place: Location, *, readonly: bool) -> Engine:
     """Return an engine for the store, without changing anything in it."""
     if place.path is not None:
         check_file(place, place.path, readonly=readonly)
@@ -91,7 +91,7 @@ class Watch:
                 self._connection = None
 
 
-def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
+def _connect_sqlite(place: Location, path: Path, *, readonly: bool) -> Engine:
     if not readonly:
         _create(path)
         return _sqlite_engine(path, "mode=rwc")
@@ -167,7 +167,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
+def _connect_postgres(place: Location, *, readonly: bool) -> Engine:
     assert place.url is not None
     if importlib.util.find_spec("psycopg") is None:
         raise StoreError(
@@ -209,16 +209,8 @@ _CHECK_URL = "check the host, user, password and database in the store's URL"
 
 # (prefix of SQLite's error name, code of the Reason, hint)
 SQLITE = (
-    (
-        "SQLITE_FULL",
-        "store-disk-full",
-        Reason("free-space"),
-    ),
-    (
-        "SQLITE_BUSY",
-        "store-locked",
-        "wait for it, or write to another store with --store",
-    ),
+    ("SQLITE_FULL", "store-disk-full", Reason("free-space")),
+    ("SQLITE_BUSY", "store-locked", "wait for it, or write to another store with --store"),
     (
         "SQLITE_READONLY",
         "store-unwritable",

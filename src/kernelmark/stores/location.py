@@ -22,7 +22,7 @@ _SCHEMES = "a store is a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Location:
     """The file, or the PostgreSQL database and schema, of a store. `shown` hides the password."""
 
     shown: str
@@ -32,23 +32,23 @@ class Place:
     given: bool = True
 
 
-def locate(where: str | os.PathLike[str] | None) -> Place:
+def locate(where: str | os.PathLike[str] | None) -> Location:
     """Return the location of a path or URL; None is $KERNELMARK_STORE or the default path."""
     if where is None:
         where = os.environ.get("KERNELMARK_STORE") or None
     if where is None:
         path = default_path()
-        return Place(shown=str(path), path=path, given=False)
+        return Location(shown=str(path), path=path, given=False)
     text = os.fspath(where)
     if "://" in text:
         return _locate_url(text)
     if not text or text == ":memory:" or "\0" in text:
         raise StoreError(Reason("store-not-a-path", given=text), hint=_SCHEMES)
     path = Path(text).expanduser()
-    return Place(shown=str(path), path=path)
+    return Location(shown=str(path), path=path)
 
 
-def _locate_url(text: str) -> Place:
+def _locate_url(text: str) -> Location:
     scheme = text.partition("://")[0].lower()
     try:
         url = make_url(scheme + text[len(scheme) :])
@@ -65,10 +65,10 @@ def _locate_url(text: str) -> Place:
     secret = [name for name in url.query if "password" in name.lower()]
     plain = url.set(drivername="postgresql").difference_update_query(secret)
     shown = plain.render_as_string(hide_password=True)
-    return Place(shown=shown, url=url, schema=schema)
+    return Location(shown=shown, url=url, schema=schema)
 
 
-def check_file(place: Place, path: Path, *, readonly: bool) -> None:
+def check_file(place: Location, path: Path, *, readonly: bool) -> None:
     """Raise StoreError for a path at which no SQLite store can be opened; for writing, create the
     folder of the user's own store.
 
@@ -99,7 +99,7 @@ def may_write(path: Path) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
+def _check_new(place: Location, path: Path, *, readonly: bool) -> None:
     if readonly:
         missing = StoreError if place.given else NothingToDo
         raise missing(
@@ -120,7 +120,7 @@ def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
         raise StoreError(Reason("store-folder-unwritable", store=place.shown), hint=_ELSEWHERE)
 
 
-def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
+def _check_existing(place: Location, path: Path, *, readonly: bool) -> None:
     try:
         with path.open("rb") as file:
             head = file.read(len(_SQLITE_HEADER))
@@ -142,7 +142,7 @@ def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
         )
 
 
-def _unusable(place: Place, error: OSError) -> StoreError:
+def _unusable(place: Location, error: OSError) -> StoreError:
     cause = error.strerror or type(error).__name__
     reason = Reason("store-not-opened", store=place.shown, error=cause)
     return StoreError(reason, hint=_ELSEWHERE)

@@ -21,7 +21,7 @@ from kernelmark.core.micro import micro_case, old_run, upgraded
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.stores import roofs, writing
-from kernelmark.stores.location import Place
+from kernelmark.stores.location import Location
 from kernelmark.stores.schema import APPLICATION_ID, VERSION_KEY, meta
 
 _FIRST = """
@@ -167,7 +167,7 @@ def statements(number: int, dialect: str) -> list[str]:
     return [*parts, _OF_ONE_DIALECT[dialect]] if number == 1 else parts
 
 
-def version(connection: Connection, place: Place) -> int:
+def version(connection: Connection, place: Location) -> int:
     """Return the schema version of a store, 0 if it is empty; raise StoreError for a database of
     another program."""
     tables = set(inspect(connection).get_table_names(schema=place.schema or None))
@@ -181,13 +181,12 @@ def version(connection: Connection, place: Place) -> int:
     value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()
     if value is None or not value.isdigit():
         raise StoreError(
-            Reason("store-without-schema", store=place.shown),
-            hint="restore a copy of it",
+            Reason("store-without-schema", store=place.shown), hint="restore a copy of it"
         )
     return int(value)
 
 
-def is_current(schema: int, place: Place) -> bool:
+def is_current(schema: int, place: Location) -> bool:
     """Return whether `schema` is the newest; raise StoreError if it is newer."""
     newest = max(_MIGRATIONS)
     if schema > newest:
@@ -198,7 +197,7 @@ def is_current(schema: int, place: Place) -> bool:
     return schema == newest
 
 
-def migrate(connection: Connection, place: Place) -> None:
+def migrate(connection: Connection, place: Location) -> None:
     """Migrate the store to the newest schema, in the caller's write transaction."""
     dialect = connection.dialect.name
     if dialect == "postgresql":

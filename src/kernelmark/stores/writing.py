@@ -95,10 +95,7 @@ def batches(stream: Iterable[Result]) -> Iterator[list[Result]]:
 
 
 def result_rows(
-    batch: Sequence[Result],
-    numbers: Sequence[tuple[int, int]],
-    run_no: int,
-    process: int,
+    batch: Sequence[Result], numbers: Sequence[tuple[int, int]], run_no: int, process: int
 ) -> list[Row]:
     """Return the rows for `insert_results`."""
     return [
@@ -310,9 +307,7 @@ def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
     found = lookup(connection, cases, "id", ids)
     missing = sorted(ids.keys() - found.keys())
     add_missing(
-        connection,
-        cases,
-        [_case_row(id, new[ids[id]], known[keys[ids[id]]]) for id in missing],
+        connection, cases, [_case_row(id, new[ids[id]], known[keys[ids[id]]]) for id in missing]
     )
     found.update(lookup(connection, cases, "id", missing))
     return {ids[id]: no for id, no in found.items()}

@@ -10,7 +10,7 @@ import pytest
 from kernelmark.core import validation
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError
-from kernelmark.core.metric import PointColumn, Roof
+from kernelmark.core.metric import PointColumn
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import (
     Block,
@@ -117,14 +117,6 @@ def test_a_run_may_be_resumed_a_year_later():
     good = results()
     paused = dataclasses.replace(good, run=dataclasses.replace(good.run, paused_s=3.2e7))
     assert check_results(paused) is paused
-
-
-@pytest.mark.parametrize("changes", [{"value": 0.0}, {"value": -1.0}, {"measured": 1e40}])
-def test_a_roof_that_nothing_can_be_a_part_of_is_refused(changes):
-    fields = {"device": "cpu", "arch": "x86_64", "kind": "bytes", "name": "dram", "how": "x"}
-    roof = Roof(**({"value": 1e9, "measured": 1.0} | fields | changes))
-    with pytest.raises(CodecError):
-        check_results(dataclasses.replace(results(), roofs=(roof,)))
 
 
 def test_bounds_are_those_of_the_documentation():

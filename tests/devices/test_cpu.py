@@ -102,11 +102,6 @@ def test_more_threads_than_cores_is_refused() -> None:
         kind.open(1)
 
 
-def test_worker_variables_set_the_count() -> None:
-    assert kind.worker_variables(0, 3)["OPENBLAS_NUM_THREADS"] == "3"
-    assert kind.worker_variables(0, 0)["OMP_NUM_THREADS"] == str(kind.infos()[0].units)
-
-
 def test_blas_obeys_the_worker_variables() -> None:
     """The variables act before the library is loaded: only a fresh process can show it."""
     script = (
@@ -270,12 +265,6 @@ def test_load_needs_more_than_a_few_ticks(tmp_path: Path, now: dict[str, float])
     assert health.read().load is None
     now["wall"] += 0.06
     assert health.read().load == 0.0
-
-
-def test_missing_core_in_stat_says_nothing(tmp_path: Path, now: dict[str, float]) -> None:
-    health = Health([0, 5], tree(tmp_path, {"proc/stat": stat((1.0,))}))
-    now["wall"] += 1.0
-    assert health.read().load is None
 
 
 def test_a_reading_reads_few_files_and_looks_for_none(

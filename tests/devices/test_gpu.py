@@ -625,17 +625,6 @@ def test_beside_a_given_stream_the_own_one_is_only_captured(
     assert (launched, captured) == ({given}, {own})
 
 
-@both
-def test_a_given_stream_is_not_destroyed(model: Model, kind_name: str) -> None:
-    device = devices.registry.get(kind_name).open(0)
-    given = device.driver.stream()  # type: ignore[attr-defined]
-    before = model.live()["streams"]
-    device.launch_on(given, contextlib.nullcontext)
-    device.close()
-    assert model.live()["streams"] == before - 1
-    device.driver.destroy("stream", given)  # type: ignore[attr-defined]
-
-
 @pytest.fixture
 def capped(device: GpuDevice, monkeypatch: pytest.MonkeyPatch) -> GpuDevice:
     """A device that never reaches its highest clock."""

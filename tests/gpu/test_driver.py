@@ -180,39 +180,6 @@ def test_a_symbol_that_is_not_there_says_what_to_install(
 
 
 @both
-def test_what_functions_write_comes_back(driver: Driver, library: Library) -> None:
-    symbols = driver.table.symbols
-    library.writes = {
-        symbols["device_name"]: (b"A GPU",),
-        symbols["device_total_memory"]: (2**37,),
-        symbols["device_uuid"]: (bytes(range(16)),),
-        symbols["device_bus_id"]: (b"0000:C1:00.0",),
-        symbols["memory_info"]: (3, 4),
-        symbols["allocate"]: (2**47 + 256,),
-        symbols["can_access_peer"]: (1,),
-        symbols["event_elapsed"]: (1.5,),
-        symbols["occupancy"]: (6,),
-        symbols["capture_end"]: (99,),
-    }
-    assert driver.name(0) == "A GPU"
-    assert driver.total_bytes(0) == 2**37
-    assert driver.uuid(0) == "000102030405060708090a0b0c0d0e0f"
-    assert driver.bus_id(0) == "0000:C1:00.0"
-    assert driver.memory_info() == (3, 4)
-    assert driver.allocate(1) == 2**47 + 256
-    assert driver.peer_access(0, 1) is True
-    assert driver.occupancy(3, 64) == 6
-    assert driver.end_capture(1) == 99
-    library.calls.clear()
-    assert driver.elapsed_s(7, 8) == pytest.approx(1.5e-3)
-    # The second event is waited for before it is read.
-    assert [call[0] for call in library.calls] == [
-        symbols["event_synchronize"],
-        symbols["event_elapsed"],
-    ]
-
-
-@both
 def test_device_attributes_go_by_the_vendors_number(driver: Driver, library: Library) -> None:
     symbol = driver.table.symbols["device_attribute"]
     library.writes[symbol] = (132,)

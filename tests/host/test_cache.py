@@ -36,19 +36,6 @@ def test_gives_back_what_was_put(tmp_path: Path, key: str, payload: bytes) -> No
     assert cache.warning is None
 
 
-def test_unknown_key_is_a_miss(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "not" / "there", MIB)
-    assert cache.get("a") is None
-    assert cache.total_bytes() == 0
-
-
-def test_later_put_replaces(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path, MIB)
-    cache.put("a", b"old")
-    cache.put("a", b"new")
-    assert cache.get("a") == b"new"
-
-
 @settings(suppress_health_check=list(HealthCheck), max_examples=40)
 @given(where=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_a_changed_byte_anywhere_is_a_miss(tmp_path: Path, where: int, flip: int) -> None:
@@ -112,13 +99,6 @@ def test_stale_temporary_files_go_and_fresh_ones_stay(tmp_path: Path) -> None:
     assert cache.total_bytes() < 100
     assert fresh.exists()
     assert not stale.exists()
-
-
-def test_clear(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path, MIB)
-    cache.put("a", b"x")
-    cache.clear()
-    assert cache.get("a") is None
 
 
 def test_unwritable_folder_works_without_cache_and_says_so(tmp_path: Path) -> None:

@@ -109,12 +109,6 @@ def test_a_place_where_nothing_can_be_written() -> None:
     assert refusal("/dev/null").message == Reason("file-not-regular", file="/dev/null")
 
 
-def test_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    reason = refusal(tmp_path / "file" / "results.sqlite").message
-    assert (reason.code, reason.fields["error"]) == ("store-not-opened", "Not a directory")
-
-
 def test_reading_makes_nothing(tmp_path: Path) -> None:
     missing = refusal(tmp_path / "a" / "results.sqlite", readonly=True)
     assert missing.message.code == "store-missing"

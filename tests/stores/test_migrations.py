@@ -39,10 +39,6 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_numbers_have_no_gap() -> None:
-    assert migrations.numbers() == list(range(1, NEWEST + 1))
-
-
 def test_the_migrations_make_the_schema_that_queries_use(path: Path) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
     inspector = sqlalchemy.inspect(engine)

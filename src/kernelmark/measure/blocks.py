@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -94,7 +95,6 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
         raise UsageError(Reason("nothing-to-merge"))
     if len(measurements) == 1:
         return measurements[0]
-    first = measurements[0]
     blocks = tuple(block for m in measurements for block in m.blocks)
     interval = measured_interval(blocks)
     originals = [w for m in measurements for w in m.warnings]
@@ -102,14 +102,12 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
     wanted = max((w.fields["wanted"] for w in originals if w.code == "few-blocks"), default=0)
     warnings += reliability_warnings(blocks, interval, wanted)
     names = sorted({name for m in measurements for name in m.also})
-    return Measurement(
+    return dataclasses.replace(
+        measurements[0],
         blocks=blocks,
         low_s=interval.low_s,
         high_s=interval.high_s,
         method="+".join(_distinct(m.method for m in measurements)),
-        launches=first.launches,
-        sets=first.sets,
-        footprint_bytes=first.footprint_bytes,
         stop=_stop([m.stop for m in measurements]),
         warmup_s=sum(m.warmup_s for m in measurements),
         timed_s=sum(m.timed_s for m in measurements),

@@ -20,9 +20,8 @@ import pytest
 from kernelmark import backends, devices
 from kernelmark.backends.iree.tools import Round
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.result import Case, Status
+from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
-from kernelmark.devices import registry
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.ops import parse
 from kernelmark.runners import external_timers
@@ -102,68 +101,51 @@ def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.Monke
         external_timers.profile(CASE, "hip:0")
 
 
-def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pytest.MonkeyPatch):
-
-    seen = []
-
-    def profile(case: Case, device: str, timeout_s: float) -> external_timers.Profile:
-        seen.append(str(case.timing.timer))
-        cycles = {external_timers.CYCLES: 14000.0}
-        return external_timers.Profile(
-            seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",)
-        )
-
-    monkeypatch.setattr(external_timers, "find", lambda device: "ncu")
-    monkeypatch.setattr(external_timers, "profile", profile)
-    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
-    problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
-    case = Case(problem=problem, backend="fake", timing=timing)
-    result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
-    assert result.measurement is not None, result.error
-    assert result.measurement.also["profiler_s"] == 7e-6
-    assert "profiler_at_clock_s" not in result.measurement.also, "the fake device has no clock"
-    assert (result.case.timing.timer, seen) == ("profiler", ["auto"])
-
-
-def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch):
-
+def profile(**changes: object) -> external_timers.Profile:
     cycles = {external_timers.CYCLES: 14000.0}
     found = external_timers.Profile(
         seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",)
     )
-    monkeypatch.setattr(external_timers, "find", lambda device: "ncu")
-    monkeypatch.setattr(external_timers, "profile", lambda case, device, timeout_s: found)
+    return dataclasses.replace(found, **changes)  # type: ignore[arg-type]
+
+
+def cross_checked(device: FakeDevice, **options: float) -> Result:
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
-    problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
-    case = Case(problem=problem, backend="fake", timing=timing)
-    device = FakeDevice(script=Script(clock_mhz=(1400.0,)))
-    result = execute(case, device, 0, lambda phase: None)
+    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
+    result = execute(case, device, 0, lambda phase: None, **options)
     assert result.measurement is not None, result.error
-    assert result.measurement.also["profiler_at_clock_s"] == pytest.approx(10e-6)
+    assert result.case.timing.timer == "profiler"
+    return result
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("found", "clocks", "also", "warning"),
     [
-        (
-            CaseError("ncu saw no kernel", hint="does the profiler have permission?"),
-            "not cross-checked: ncu saw no kernel (does the profiler have permission?)",
-        ),
-        (ValueError("odd"), "not cross-checked: ValueError: odd"),
+        (profile(), (), {"profiler_s": 7e-6}, ""),  # the fake device has no clock
+        (profile(), (1400.0,), {"profiler_s": 7e-6, "profiler_at_clock_s": 10e-6}, ""),
+        (profile(spread=0.08), (), {"profiler_s": 7e-6}, "profiler-unstable"),
+        (CaseError("ncu saw no kernel", hint="has it permission?"), (), {}, "not-cross-checked"),
+        (ValueError("odd"), (), {}, "not-cross-checked"),
     ],
 )
-def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch, error, told):
+def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(
+    monkeypatch, found, clocks, also, warning
+):
+    timers = []
 
-    def profile(case: Case, device: str, timeout_s: float) -> external_timers.Profile:
-        raise error
+    def answer(case: Case, device: str, timeout_s: float) -> external_timers.Profile:
+        timers.append(str(case.timing.timer))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     monkeypatch.setattr(external_timers, "find", lambda device: "ncu")
-    monkeypatch.setattr(external_timers, "profile", profile)
-    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
-    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
-    result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
-    assert result.measurement is not None, result.error
-    assert any(warning.startswith(told) for warning in result.measurement.warnings)
+    monkeypatch.setattr(external_timers, "profile", answer)
+    measured = cross_checked(FakeDevice(script=Script(clock_mhz=clocks))).measurement
+    names = ("profiler_s", "profiler_at_clock_s")
+    assert {n: v for n, v in measured.also.items() if n in names} == pytest.approx(also)
+    assert warning in ["", *(one.code for one in measured.warnings)]
+    assert timers == ["auto"]
 
 
 @pytest.fixture
@@ -184,10 +166,7 @@ def test_a_profiler_that_takes_too_long_leaves_the_measurement_and_no_process(nc
     ncu(f"sleep 100000 & echo $! > {tmp_path}/watched; wait")
     device = FakeDevice()
     device.info = dataclasses.replace(device.info, name="cuda:0")
-    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
-    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
-    result = execute(case, device, 0, lambda phase: None, profile_s=5.0)
-    assert result.measurement is not None, result.error
+    result = cross_checked(device, profile_s=5.0)
     assert "not-cross-checked" in [one.code for one in result.measurement.warnings]
     watched = Path(f"/proc/{(tmp_path / 'watched').read_text().strip()}/stat")
     end = time.monotonic() + 600
@@ -340,20 +319,6 @@ def test_three_runs_are_averaged(rocprof: Path, kind: str, last_us: float, stabl
     assert plain.seconds == pytest.approx((sum(times) / 3 + 0.5) * 1e-6)
     assert (plain.spread <= external_timers.STABLE) is stable
     assert not list(rocprof.iterdir())
-
-
-def test_an_unstable_profile_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = external_timers.Profile(
-        seconds=7e-6, between_s=(6e-6, 8e-6), metrics={}, kernels=("a",), spread=0.08
-    )
-    monkeypatch.setattr(external_timers, "find", lambda device: "rocprofv3")
-    monkeypatch.setattr(external_timers, "profile", lambda case, device, timeout_s: found)
-    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
-    case = Case(problem=parse("gemm m=16 n=16 k=16 dtype=f32"), backend="fake", timing=timing)
-    result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
-    assert result.measurement is not None, result.error
-    assert result.measurement.also["profiler_s"] == 7e-6
-    assert "profiler-unstable" in [one.code for one in result.measurement.warnings]
 
 
 IREE = backends.registry.get("iree")

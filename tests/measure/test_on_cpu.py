@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -41,6 +42,8 @@ class Doubling:
 @pytest.fixture
 def device() -> Iterator[CpuDevice]:
     device = CpuDevice(1)
+    # Rotating over and evicting the real cache would take most of the time of these tests.
+    device.info = dataclasses.replace(device.info, cache_bytes=2**21)
     yield device
     device.close()
 
@@ -148,7 +151,7 @@ def test_what_was_projected_is_named(
         problem=problem,
         op=op,
         device=device,
-        timing=Timing.preset("quick", max_s=0.05, warmup_s=0.01, threads=1),
+        timing=Timing.preset("quick", cache="hot", max_s=0.05, warmup_s=0.01, threads=1),
         prepare=lambda sets: Wrong(value, sets, op.output(problem).name),
     )
     assert Fault.PROJECTION in outcome.check.faults

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import StatisticsError
 from typing import Any
 
-from sqlalchemy import Table, select, update
+from sqlalchemy import TableClause, select, update
 from sqlalchemy.engine import Connection
 
 from kernelmark.core import codec
@@ -183,7 +183,7 @@ def compact(value: Timing | Environment) -> str:
     return json.dumps(codec.plain(value), separators=(",", ":"), allow_nan=False)
 
 
-def add_missing(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+def add_missing(connection: Connection, table: TableClause, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows that do not exist yet, even if another process inserts them concurrently."""
     if not rows:
         return
@@ -196,7 +196,7 @@ def add_missing(connection: Connection, table: Table, rows: Sequence[dict[str, A
     )
 
 
-def lookup(connection: Connection, table: Table, column: str, values: Iterable[str]) -> Numbers:
+def lookup(connection: Connection, table: TableClause, column: str, values: Iterable[str]) -> Numbers:
     """Return the numbers of the rows whose `column` is one of `values`."""
     wanted = list(values)
     numbers: Numbers = {}

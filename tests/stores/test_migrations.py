@@ -10,7 +10,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError
 from kernelmark.core.result import Run
 from kernelmark.stores import migrations, open_store
-from kernelmark.stores.schema import APPLICATION_ID, TABLES
+from kernelmark.stores.engine import APPLICATION_ID, TABLES
 from kernelmark_dev.raising import raises_code
 
 NEWEST = max(migrations.numbers())

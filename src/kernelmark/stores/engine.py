@@ -1,4 +1,10 @@
-"""Connections: SQLite with safe and fast settings, PostgreSQL by psycopg 3."""
+"""The tables for queries, and connections: SQLite with safe settings, PostgreSQL by psycopg 3.
+
+The tables have names only: types, keys and indexes are in the migrations, and a test checks that
+both agree. A series is a case on an architecture: (`cases`, `results.arch`). Columns of `results`
+are what queries select and sort by; `detail` holds everything else, exactly (see packing). Where
+SQL cannot hold a value (nan, NUL), the column is NULL or cleaned, and `detail` has the exact value.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import TableClause, column, create_engine, event, table
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
@@ -21,6 +27,33 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from kernelmark.core.errors import StoreError
 from kernelmark.core.reason import Reason
 from kernelmark.stores.location import Location, check_file, may_write
+
+VERSION_KEY = "schema"
+APPLICATION_ID = 0x6B6D726B  # "kmrk", in the header of SQLite stores
+
+
+def _table(name: str, columns: str) -> TableClause:
+    return table(name, *map(column, columns.split()))
+
+
+meta = _table("meta", "key value")
+environments = _table("environments", "no fingerprint document")
+runs = _table("runs", "no id started finished label suite state cases environment_no document")
+problems = _table("problems", "no key op")
+timings = _table("timings", "no document")
+cases = _table("cases", "no id problem_no backend config timing")
+# `modes` is [[seconds, share], …] as JSON, if there are several; `metrics` is
+# [[name, value, unit, better], …] of headlines, if any; `doubt` is the reason why the median is
+# unreliable, if it is.
+results = _table(
+    "results",
+    "no run_no case_no device process arch timing_no status median_s low_s high_s flops bytes"
+    " started error detail modes metrics doubt",
+)
+pins = _table("pins", "name run_no pinned")
+tokens = _table("tokens", "name digest scope created")
+TABLES = (meta, environments, runs, problems, timings, cases, results, pins, tokens)
+
 
 BUSY_S = 60.0  # how long a writer waits for the lock
 _ATTEMPTS = 8

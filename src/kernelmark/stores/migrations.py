@@ -21,8 +21,8 @@ from kernelmark.core.micro import micro_case, old_run, upgraded
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.stores import roofs, writing
+from kernelmark.stores.engine import APPLICATION_ID, VERSION_KEY, meta
 from kernelmark.stores.location import Location
-from kernelmark.stores.schema import APPLICATION_ID, VERSION_KEY, meta
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
-from kernelmark.stores.schema import pins, runs
+from kernelmark.stores.engine import pins, runs
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 _SHOWN = 5

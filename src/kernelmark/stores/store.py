@@ -23,11 +23,10 @@ from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.stores import engine as engines
 from kernelmark.stores import migrations, reading, refs, writing
 from kernelmark.stores import tokens as token_rows
-from kernelmark.stores.engine import explained
+from kernelmark.stores.engine import cases, explained, pins, results, runs
 from kernelmark.stores.location import Location, locate
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.roofs import newest, recorded
-from kernelmark.stores.schema import cases, pins, results, runs
 from kernelmark.stores.values import Imported, Place, SeriesPoint, check_name
 from kernelmark.stores.writing import clean
 

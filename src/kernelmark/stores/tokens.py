@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
-from kernelmark.stores.schema import tokens
+from kernelmark.stores.engine import tokens
 from kernelmark.stores.values import check_name
 
 _PREFIX = "kmark_"  # so that scanners for leaked secrets can find one

@@ -18,9 +18,9 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import TEXT, Reason, reason_document
 from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
+from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
 from kernelmark.stores.packing import pack
 from kernelmark.stores.reading import Decoder, results_query
-from kernelmark.stores.schema import cases, environments, problems, results, runs, timings
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
 _LOOKUP = 400  # values in one IN (…)
@@ -196,7 +196,9 @@ def add_missing(connection: Connection, table: TableClause, rows: Sequence[dict[
     )
 
 
-def lookup(connection: Connection, table: TableClause, column: str, values: Iterable[str]) -> Numbers:
+def lookup(
+    connection: Connection, table: TableClause, column: str, values: Iterable[str]
+) -> Numbers:
     """Return the numbers of the rows whose `column` is one of `values`."""
     wanted = list(values)
     numbers: Numbers = {}

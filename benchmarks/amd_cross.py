@@ -19,13 +19,13 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "gpu"))
 
 from coverage import SHAPES, legal  # noqa: E402
-from kernelmark.gpu.architectures import absent  # noqa: E402
 
 from kernelmark.backends.triton import _plan, backend  # noqa: E402
 from kernelmark.core.dtype import DTYPES  # noqa: E402
 from kernelmark.core.environment import DeviceInfo  # noqa: E402
 from kernelmark.core.errors import KernelmarkError  # noqa: E402
 from kernelmark.core.problem import Problem  # noqa: E402
+from kernelmark.gpu.architectures import absent  # noqa: E402
 from kernelmark_dev import evidence  # noqa: E402
 
 RESULT = HERE / "results" / "amd_cross.json"

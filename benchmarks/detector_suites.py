@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
-from kernelmark.stats.corrections import Common, adjusted, common
 from numpy.typing import NDArray
 from scipy import stats
 
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.corrections import Common, adjusted, common
 from kernelmark.stats.paired import Looks, suite_verdicts
 from simulated import NOISES, Machine, Noise, Trial, Values
 

@@ -31,14 +31,13 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core.validation import MOST_SIZE, check_results, is_time
-
 import drill_own
 import drill_seeds
 from drilling import Facts, must
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet
+from kernelmark.core.validation import MOST_SIZE, check_results, is_time
 from kernelmark.devices import registry
 from kernelmark.tune.install import aiter_config, nearest_config
 from kernelmark.tune.install import tensile_logic as tensile

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kernelmark.core.validation import check_results
-
 from kernelmark.api.load import read_file
 from kernelmark.compare.rulefile import load as load_rules
 from kernelmark.core import codec
@@ -15,6 +13,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.core.timing import Timing
+from kernelmark.core.validation import check_results
 from kernelmark.testing.micro import micro_result
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.records.journal import Header, Journal, Trial

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drilling import Facts, must
-from kernelmark.core import noqa, F401, the, victim, cannot, import, any, more
-from kernelmark.host import processes
+from kernelmark.gpu import pack
+from kernelmark.host import processes  # noqa: F401  the victim cannot import any more
 from kernelmark.host.cache import DiskCache, cache_root
 from kernelmark.host.permissions import temporary_folder
-from kernelmark.gpu import pack
 from kernelmark.micro import _kernels
 
 ATTACKER, VICTIM = 33, 65534

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from kernelmark.runners.sides import Side
 
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, compare_sides, outcome
@@ -53,6 +52,7 @@ from kernelmark.core.result import (
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change
 from kernelmark.runners.ab import ROUND, Opener, Pair, Rule
+from kernelmark.runners.sides import Side
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark_dev import evidence

@@ -29,15 +29,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmark.gpu.architectures import absent
-from kernelmark.host.cache import digest
-
 from kernelmark.backends.iree import backend, choices
 from kernelmark.backends.iree.compiler import compiler_version
 from kernelmark.backends.iree.targets import target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.problem import Problem
+from kernelmark.gpu.architectures import absent
+from kernelmark.host.cache import digest
 from kernelmark.workloads import suites
 from kernelmark_dev import evidence
 

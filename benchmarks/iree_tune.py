@@ -225,7 +225,6 @@ def _cpu() -> Target:
 
 def _plan(number: int, problem: Problem, evaluations: int, default: dict[str, bool]) -> TunePlan:
     from kernelmark.core.immutable import FrozenDict
-
     from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 
     attention = problem.op == "attention"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.optional import OPTIONAL
+
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet

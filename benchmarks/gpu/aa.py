@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 from _gpu import gpu_info
-from kernelmark.runners.sides import Side
 
 from kernelmark import backends, ops
 from kernelmark.core.result import Case
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import compile_ahead
+from kernelmark.runners.sides import Side
 from kernelmark.stats.paired import Looks, paired_verdict, suite_verdicts
 from kernelmark_dev import evidence
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from _gpu import gpu_info
-from kernelmark.runners.sides import Side
 
 from kernelmark import backends, ops
 from kernelmark.api.ab import AbPlan, captured, compare_sides
@@ -27,6 +26,7 @@ from kernelmark.core.result import Case
 from kernelmark.core.timing import Duty
 from kernelmark.report.ab import AbReport, audit, clocks, restless, summary, to_json
 from kernelmark.runners.ab import ROUND, Pair, Rule
+from kernelmark.runners.sides import Side
 from kernelmark.stats.paired import Looks
 from kernelmark_dev import evidence
 

@@ -22,10 +22,9 @@ import numpy as np
 import torch
 import triton
 from _gpu import gpu_info
-from kernelmark.core.immutable import FrozenDict
-from kernelmark.runners.external_timers import CYCLES, TIME, Profile, profile_all
 
 from kernelmark import backends, ops
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
@@ -34,6 +33,7 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices._replay import capture
 from kernelmark.measure.sets import make_arena
 from kernelmark.runners.execute import execute
+from kernelmark.runners.external_timers import CYCLES, TIME, Profile, profile_all
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_against_ncu.json"

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from _gpu import gpu_info
-from kernelmark.stats.corrections import clock_line
 from replication import Process, make_cases, run_process
 
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Measurement
 from kernelmark.core.timing import Timing
+from kernelmark.stats.corrections import clock_line
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_clocks.json"

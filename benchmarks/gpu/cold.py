@@ -12,11 +12,11 @@ import argparse
 from pathlib import Path
 
 from _gpu import gpu_info
-from kernelmark.runners.external_timers import DRAM_READ, TIME, profile_all
 
 from kernelmark import ops
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Timing
+from kernelmark.runners.external_timers import DRAM_READ, TIME, profile_all
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_cold.json"

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 from _gpu import gpu_info
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import backends, ops
 from kernelmark.backends.torch.calls import expert_by_expert, run_experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Config, Status
 from kernelmark.core.timing import Timing

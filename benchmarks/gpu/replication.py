@@ -39,7 +39,6 @@ from typing import Any
 from unittest import mock
 
 from _gpu import gpu_info
-from kernelmark.runners.sides import Side
 
 from kernelmark import ops
 from kernelmark.api.compare import compare
@@ -56,6 +55,7 @@ from kernelmark.runners import execute
 from kernelmark.runners.ab import compile_ahead
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.sides import Side
 from kernelmark.runners.targets import find
 from kernelmark_dev import evidence
 

@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from kernelmark.host.cache import digest
-from kernelmark.host.permissions import private_folder, temporary_folder
-
 from kernelmark.core.errors import CompileError
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.rtc import Binary
 from kernelmark.gpu.table import CUDA
+from kernelmark.host.cache import digest
+from kernelmark.host.permissions import private_folder, temporary_folder
 from kernelmark.kernels import rtc
 from kernelmark.micro import _kernels
 from kernelmark_dev.emulated_driver import SOURCES, EmulatedLibrary

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kernelmark.runners.sides import Side, parse_sides
 
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, Rounds, compare_sides, failing, outcome
@@ -18,6 +17,7 @@ from kernelmark.ops import parse
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import ROUND, Budget, Measured, Pair, Row, Rule
 from kernelmark.runners.forecast import Forecast, Means
+from kernelmark.runners.sides import Side, parse_sides
 from kernelmark.runners.targets import find
 from kernelmark.stats.paired import paired_verdict
 from kernelmark.stores import open_store

@@ -6,7 +6,6 @@ import math
 import random
 
 import pytest
-from kernelmark.runners.sides import Side
 
 from kernelmark import ops
 from kernelmark.api.bisect import Question, bisect, comment, document, forget
@@ -15,6 +14,7 @@ from kernelmark.api.checkouts import BuildFailed
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.runners.ab import ROUND, Rule
+from kernelmark.runners.sides import Side
 from kernelmark_dev.raising import raises_code
 
 

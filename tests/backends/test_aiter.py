@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelmark.gpu.architectures import absent
 
 from kernelmark import ops
 from kernelmark.backends import aiter
@@ -19,6 +18,7 @@ from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import Stream, Tensor
 from kernelmark.devices.cpu import array
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
 
 torch = pytest.importorskip("torch", reason="needs torch, which make test installs")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernelmark.gpu.architectures import absent
 from numpy.typing import NDArray
 
 from kernelmark import ops
@@ -17,6 +16,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, KernelmarkError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.gpu.architectures import absent
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code

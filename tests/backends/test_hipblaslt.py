@@ -6,13 +6,13 @@ import ctypes
 from typing import Any
 
 import pytest
-from kernelmark.gpu.architectures import absent
 
 from kernelmark import ops
 from kernelmark.backends import hipblaslt
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from kernelmark.host.processes import run_child
 
 from kernelmark import backends, devices, ops
 from kernelmark.backends.iree import compiler
@@ -22,6 +21,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import Device
+from kernelmark.host.processes import run_child
 from kernelmark.kernels import mlir
 from kernelmark.kernels.mlir.base import Form
 from kernelmark.testing.backends import bench

@@ -4,10 +4,10 @@ layout, scale or epilogue than its library has, nothing else is computed in sile
 from __future__ import annotations
 
 import pytest
-from kernelmark.gpu.architectures import absent, is_known
 
 from kernelmark import backends, ops
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.gpu.architectures import absent, is_known
 from kernelmark.testing.backends import assert_sentence
 
 GEMM = "gemm m=64 n=64 k=64"

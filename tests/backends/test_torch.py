@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kernelmark.gpu.architectures import absent
 
 from kernelmark import ops
 from kernelmark.backends.torch import backend, calls, cpu, gpu
@@ -24,6 +23,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
+from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises_code
 

@@ -8,10 +8,10 @@ import runpy
 
 import pytest
 import yaml
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.folder import TuningFolder

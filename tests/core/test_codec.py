@@ -16,7 +16,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.metric import Roof
-from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.problem import parse_key
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
@@ -143,12 +143,6 @@ def document():
     return json.loads(codec.dumps(result()))
 
 
-def test_the_envelope_names_kind_and_version():
-    assert document()["kernelmark"] == "result"
-    assert document()["version"] == codec.VERSION
-    assert "kernelmark" not in document()["case"]
-
-
 def test_text_is_proper_json():
     def refuse(name):
         raise AssertionError(name)
@@ -228,11 +222,6 @@ def test_unknown_versions_are_refused(version):
 def test_what_is_no_document_is_refused(whole):
     with raises_code(CodecError, "not-a-document", wanted="result"):
         codec.from_document(whole, Result)
-
-
-def test_another_kind_is_refused():
-    with raises_code(CodecError, "document-of-other-kind", found="result", wanted="run"):
-        codec.loads(codec.dumps(result()), Run)
 
 
 @settings(max_examples=80)
@@ -322,11 +311,6 @@ def test_integers_are_read_as_floats_where_floats_are_meant():
         changed(("measurement", "low_s"), lambda node, name: node.__setitem__(name, 1)), Result
     )
     assert type(again.measurement.low_s) is float
-
-
-def test_only_document_kinds_can_be_written():
-    with pytest.raises(TypeError, match="Problem"):
-        codec.dumps(Problem(op="gemm", dims={}, dtypes={}))
 
 
 def test_modes_are_written_only_where_there_are_several():

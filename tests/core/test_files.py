@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelmark.core.text import printable
 
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
+from kernelmark.core.text import printable
 from kernelmark_dev.raising import raises_code
 
 CELLS = st.one_of(
@@ -137,11 +137,6 @@ def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_pat
     with raises_code(UsageError, "file-not-toml") as refused:
         files.load_toml(path, missing="")
     assert f"line {line}" in refused.value.message.fields["error"]
-
-
-def test_a_folder_is_no_text(tmp_path):
-    with pytest.raises(UsageError):
-        files.read_text(tmp_path)
 
 
 def test_a_toml_file_is_loaded(tmp_path):

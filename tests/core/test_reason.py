@@ -193,10 +193,7 @@ def test_what_this_version_cannot_format_keeps_its_sentence(document):
 def test_reports_carry_codes_beside_sentences():
     (row,) = codec.parse(json_text([{"reason": WIDE, "all": (WIDE, "so"), "other": "x"}]))
     assert row["reason"] == row["all"][0] == str(WIDE)
-    assert row["reasons"] == {
-        "reason": reason_document(WIDE),
-        "all": [reason_document(WIDE), None],
-    }
+    assert row["reasons"] == {"reason": reason_document(WIDE), "all": [reason_document(WIDE), None]}
 
 
 def test_errors_carry_reasons():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.core.errors import OutOfMemory, Unsupported, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.timing import Timer
 from kernelmark.devices.fake import FakeDevice, Script, kind
 from kernelmark_dev.raising import raises_code
@@ -46,15 +46,6 @@ def test_jitter_is_seeded() -> None:
     assert readings(1) != readings(2)
 
 
-def test_memory_is_what_the_script_says() -> None:
-    device = FakeDevice(script=Script(memory_bytes=10_000))
-    buffer = device.allocate(8000)
-    with pytest.raises(OutOfMemory):
-        device.allocate(8000)
-    device.free(buffer)
-    assert device.free_bytes() == 10_000
-
-
 def test_environment_gives_count_and_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
     monkeypatch.setenv("KERNELMARK_FAKE_SCRIPT", '{"clock_mhz": [900], "throttle": [["heat"]]}')
@@ -87,8 +78,3 @@ def test_no_devices_when_the_count_is_zero(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "two")
     with raises_code(UsageError, "variable-not-number", value="two"):
         kind.available()
-
-
-def test_there_is_no_profiler() -> None:
-    with pytest.raises(Unsupported):
-        FakeDevice().record(lambda stream, index: None, [0], Timer.PROFILER)

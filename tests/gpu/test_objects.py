@@ -254,10 +254,6 @@ def test_msgpack_long_forms(value: Any) -> None:
     assert unpack(packed(value), 0)[0] == value
 
 
-def test_msgpack_single_precision() -> None:
-    assert unpack(b"\xca" + struct.pack(">f", 0.5), 0) == (0.5, 5)
-
-
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa5abc", b"\x92\x01", b"\xcd\x01", b"\xc4\x01x"])
 def test_msgpack_refuses_what_is_cut_or_unknown(data: bytes) -> None:
     with pytest.raises((ValueError, IndexError, struct.error)):

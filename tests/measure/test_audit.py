@@ -23,12 +23,7 @@ class TimedAudit(Audit):
         arena: Any = SimpleNamespace(sets=[{}] * (2 * N + 2))
         nothing: Any = None
         super().__init__(
-            device=device,
-            checker=nothing,
-            kernel=nothing,
-            arena=arena,
-            timer=nothing,
-            evict=True,
+            device=device, checker=nothing, kernel=nothing, arena=arena, timer=nothing, evict=True
         )
         self.rounds = rounds
         self.count = 0

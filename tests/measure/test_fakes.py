@@ -58,7 +58,7 @@ def device() -> Iterator[CpuDevice]:
     device.info = dataclasses.replace(device.info, cache_bytes=CACHE_BYTES)
     set_threads(1)  # two BLAS threads on one core wait for each other
     with pytest.MonkeyPatch.context() as patch:
-        clock = SimpleNamespace(perf_counter_ns=time.thread_time_ns)
+        clock = SimpleNamespace(**{**vars(time), "perf_counter_ns": time.thread_time_ns})
         patch.setattr("kernelmark.devices.cpu.time", clock)
         yield device
     set_threads(cores)

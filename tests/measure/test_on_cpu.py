@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.reason import read_reason, reason_document
 from kernelmark.core.result import Fault, KernelInfo
 from kernelmark.core.timing import Timing
@@ -42,6 +42,8 @@ class Doubling:
 @pytest.fixture
 def device() -> Iterator[CpuDevice]:
     device = CpuDevice(1)
+    # Rotating over and evicting the real cache would take most of the time of these tests.
+    device.info = dataclasses.replace(device.info, cache_bytes=2**21)
     yield device
     device.close()
 
@@ -99,18 +101,6 @@ def test_the_number_is_the_number_of_a_plain_loop(twice: Any, device: CpuDevice)
     pytest.fail(f"{min(ours):g} s a launch, {min(plain):g} s in a plain loop")
 
 
-def test_strain_is_for_gpus(twice: Any, device: CpuDevice) -> None:
-    with pytest.raises(Unsupported) as refused:
-        run(twice, device, 1000, strain="compute")
-    assert refused.value.message.code == "needs-gpu"
-
-
-def test_too_large_is_out_of_memory(twice: Any, device: CpuDevice) -> None:
-    with pytest.raises(OutOfMemory) as refused:
-        run(twice, device, 2**40)
-    assert refused.value.message.code == "out-of-memory"
-
-
 def test_measuring_needs_only_numpy() -> None:
     script = (
         "import sys, kernelmark.measure.protocol, kernelmark.measure.blocks,"
@@ -161,7 +151,7 @@ def test_what_was_projected_is_named(
         problem=problem,
         op=op,
         device=device,
-        timing=Timing.preset("quick", max_s=0.05, warmup_s=0.01, threads=1),
+        timing=Timing.preset("quick", cache="hot", max_s=0.05, warmup_s=0.01, threads=1),
         prepare=lambda sets: Wrong(value, sets, op.output(problem).name),
     )
     assert Fault.PROJECTION in outcome.check.faults

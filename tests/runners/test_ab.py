@@ -8,11 +8,10 @@ import random
 from collections import Counter
 
 import pytest
-from kernelmark.runners.sides import Side, parse_sides
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
+from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import (
     ROUND,
@@ -22,10 +21,11 @@ from kernelmark.runners.ab import (
     Pair,
     Row,
     Rule,
-    compile_ahead,
     local_opener,
 )
+from kernelmark.runners.sides import parse_sides
 from kernelmark.stats.paired import Looks
+from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises_code
 
 
@@ -36,19 +36,7 @@ def pair(m: int = 8, **head) -> Pair:
 
 
 def result(case: Case, seconds: float, process: int) -> Result:
-    measurement = Measurement(
-        blocks=(Block(process=process, allocation=0, samples_s=(seconds,)),),
-        low_s=seconds,
-        high_s=seconds,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
-    return Result(case=case, device="fake", status=Status.OK, measurement=measurement)
+    return dataclasses.replace(measured(case, (seconds,), process=process), device="fake")
 
 
 class World:
@@ -236,14 +224,6 @@ def test_one_of_many_is_found_when_there_are_rounds_enough():
     assert changed[8].paired.q_value <= 0.01
 
 
-@pytest.mark.parametrize(("on", "status"), [(1, VerdictStatus.SLOWER), (0, VerdictStatus.FASTER)])
-def test_swapping_sides_mirrors_the_suite(on, status):
-    rows = rows_of(OneSlow(on=on), [pair(8 * m) for m in range(1, 13)])
-    found = {row.pair.base.problem.dims["m"]: row.status for row in rows}
-    assert found.pop(8) is status
-    assert not set(found.values()) & {VerdictStatus.SLOWER, VerdictStatus.FASTER}
-
-
 def test_illegal_rules_are_refused():
     with raises_code(UsageError, "rounds-odd", rounds=9):
         Rule(looks=Looks(rounds=(9, 16)))
@@ -312,14 +292,6 @@ def test_a_worker_killed_in_a_round_costs_its_pair_alone():
     finally:
         place.close()
     assert found == [Status.OK, Status.CRASHED, Status.OK]
-
-
-def test_compiling_ahead_ends_where_no_worker_starts(tmp_path):
-    broken = tmp_path / "python"
-    broken.write_text("no program")
-    broken.chmod(0o755)
-    cases = [pair(8).base, pair(16).base]
-    compile_ahead(Side(name="base", python=str(broken)), cases, "fake", jobs=2)
 
 
 def test_a_result_that_its_judge_refuses_breaks_its_side():

@@ -12,7 +12,7 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.devices.fake import kind
 from kernelmark.ops import parse
-from kernelmark.runners.execute import compile_ahead, execute, explain, failure, join
+from kernelmark.runners.execute import execute, explain, failure, join
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
@@ -48,31 +48,12 @@ def test_the_last_frame_is_named():
     assert text.startswith("ValueError: two lines (test_execute.py:")
 
 
-def test_phases_come_in_order():
-    phases: list[str] = []
-    case = Case(problem=PROBLEM, backend="fake", timing=QUICK)
-    result = execute(case, kind.open(0), 0, phases.append)
-    assert result.status is Status.OK
-    assert result.error == ""
-    assert result.flops == 2 * 8**3
-    assert phases[0] == "load"
-    assert phases.index("inputs") < phases.index("timing") < phases.index("check")
-
-
 def test_an_unknown_op_is_a_result_too():
     strange = Case(problem=Problem(op="strange", dims={"m": 1}, dtypes={}), backend="fake")
     result = execute(strange, kind.open(0), 0, lambda phase: None)
     assert result.status is not Status.OK
     assert "strange" in result.error
     assert result.flops == 0
-
-
-def test_compiling_ahead_gives_a_status():
-    info = kind.infos()[0]
-    assert compile_ahead(Case(problem=PROBLEM, backend="fake"), info)[:2] == (Status.OK, "")
-    bad = Case(problem=PROBLEM, backend="fake", config={"behaviour": "compile_error"})
-    assert compile_ahead(bad, info)[0] is Status.COMPILE_ERROR
-    assert compile_ahead(Case(problem=PROBLEM, backend="numpy"), info)[0] is Status.UNSUPPORTED
 
 
 def test_processes_are_joined():

@@ -89,11 +89,6 @@ def test_progress_the_environment_and_repeated_cases_are_told():
     assert seen[0].environment.variables["OMP_PLACES"] == "cores"
 
 
-def test_the_environment_of_a_single_case_is_told_too():
-    (seen,) = of(EnvironmentRead, list(LocalRunner(["fake"], jobs=0).run([case(1)])))
-    assert "numpy" in seen.environment.libraries
-
-
 def test_a_worker_that_dies_before_it_tells_its_environment_holds_nothing_up():
     events = []
     for event in LocalRunner(["fake"], jobs=0).run([case(1)]):
@@ -120,10 +115,6 @@ def test_the_environment_is_read_again_if_the_first_worker_dies():
             killed = True
     assert len(results(events)) == 2
     assert len(of(EnvironmentRead, events)) == 1
-
-
-def test_a_run_without_cases_starts_no_worker_to_read_the_environment():
-    assert list(LocalRunner(["fake"], jobs=0).run([])) == []
 
 
 def test_compiling_ahead_settles_what_it_can():
@@ -267,12 +258,6 @@ def test_a_bad_request_is_refused_before_anything_runs(arguments, code, fields):
         LocalRunner(**{"devices": ["fake"], **arguments})
 
 
-def test_more_threads_than_cores_are_refused():
-    many = case(1, timing=Timing(threads=100_000))
-    with raises_code(UsageError, "too-many-threads", threads=100_000):
-        LocalRunner(["cpu"]).run([many])
-
-
 def test_another_interpreter_that_cannot_work_is_told(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no module named numpy' >&2\nexit 1\n")
@@ -290,16 +275,6 @@ def test_cases_are_compiled_where_they_are_timed_when_no_compile_worker_starts()
         (note,) = of(Note, events)
         assert "a compile worker cannot be started: " in note.text
         assert "too many processes" in note.text
-
-
-def test_an_interpreter_that_the_system_refuses_ends_the_run(tmp_path):
-    broken = tmp_path / "python"
-    broken.write_text("no program")
-    broken.chmod(0o755)
-    found = results(list(LocalRunner(["fake"], jobs=2, python=str(broken)).run([case(1), case(2)])))
-    assert [r.status for r in found.values()] == [Status.CRASHED] * 2
-    assert found[1].error.code == "no-device-left"
-    assert str(broken) in found[1].error.fields["cause"]
 
 
 def child_pids() -> list[int]:

@@ -174,11 +174,7 @@ def test_a_worker_serves_job_after_job(made):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Echo(), Echo(fresh=True)),
-        (Echo(), Echo(threads=2)),
-    ],
+    ("first", "second"), [(Echo(), Echo(fresh=True)), (Echo(), Echo(threads=2))]
 )
 def test_a_job_that_needs_another_process_gets_one(made, first, second):
     pool, workers = made(fake0=[OK, OK])
@@ -205,19 +201,6 @@ def test_phases_are_reported_and_other_requests_replies_are_not(made):
     assert (waiting.name, waiting.holder, waiting.job) == ("waiting", "p 7", job)
     assert isinstance(finished, Finished)
     assert finished.value == "done"
-
-
-def test_a_caller_is_told_which_process_it_waits_for(made):
-    pool, _ = made(fake0=[([READY], [phase("waiting", holder="p 7"), reply()])])
-    holders = []
-    assert pool.call(Echo(), holders.append) == "done"
-    assert holders == ["p 7"]
-
-
-def test_without_a_job_there_is_nothing_to_wait_for(made):
-    pool, _ = made(fake0=[OK])
-    assert pool.poll() is None
-    assert not pool.measuring
 
 
 def test_a_slot_is_free_only_when_its_outcome_was_polled(made):
@@ -299,14 +282,6 @@ def test_only_failed_starts_in_a_row_count(made):
     assert pool.call(Echo(fresh=True)) == "done"
 
 
-def test_a_call_fails_when_the_device_is_given_up(made):
-    pool, _ = made(fake0=[DEAD] * 3)
-    for _ in range(2):
-        failure = pool.call(Echo())
-        assert (failure.status, failure.started) == (Status.CRASHED, False)
-        assert failure.error == format_reason(KILLED, BRIEF)
-
-
 def test_the_job_of_a_lost_device_goes_to_another(made):
     pool, _ = made(fake0=[DEAD] * 3, fake1=[OK])
     jobs = [Echo() for _ in range(4)]
@@ -363,16 +338,6 @@ def test_each_phase_has_its_limit(made, clock, phases, last, ends):
     assert (failure.status, failure.phase, failure.started) == (Status.TIMEOUT, last, True)
     assert clock.now == ends
     assert workers.started[0].ended == ["stacks", "close"]
-
-
-def test_waiting_for_a_device_is_free(made, clock):
-    pool, workers = made(fake0=[([READY], [phase("waiting", 101.0)])])
-    pool.submit(pool.devices[0], Echo())
-    assert isinstance(pool.poll(), Phase)
-    assert pool.devices[0].deadline is None
-    clock.now = 1e6
-    workers.started[0].queue.append({**reply(), "id": pool.devices[0]._id})
-    assert [outcome.value for outcome in drain(pool)] == ["done"]
 
 
 def test_a_worker_that_is_not_ready_in_time_is_a_failed_start(made, clock):

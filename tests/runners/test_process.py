@@ -12,7 +12,7 @@ import pytest
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.runners import process as process_module
-from kernelmark.runners.process import TAIL_BYTES, LocalWorkers, Loss, WorkerProcess, WorkerSpec
+from kernelmark.runners.process import LocalWorkers, Loss, WorkerProcess, WorkerSpec
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT
 
 wait = LocalWorkers().wait
@@ -104,14 +104,6 @@ def test_exit_code_and_standard_error_are_told(start):
     assert loss.status is Status.CRASHED
     assert (loss.error.code, loss.error.fields["exit_code"]) == ("worker-exited", 7)
     assert loss.error.fields["output"] == "what went wrong"
-
-
-@pytest.mark.parametrize("last", ["", "\\n"])
-def test_standard_error_is_cut_to_its_end(start, last):
-    worker = start(READY + f"sys.stderr.write('x' * 100000 + 'the end{last}'); sys.exit(1)")
-    error = heard(worker)[-1].error
-    assert error.endswith("the end")
-    assert len(error) < TAIL_BYTES + 100
 
 
 def test_the_last_words_begin_with_a_whole_line(start):
@@ -210,13 +202,6 @@ def test_a_closed_standard_error_does_not_make_the_parent_spin(start):
         wait([worker], 0.2)
         rounds.append(time.monotonic() - begin)
     assert min(rounds[1:]) >= 0.19, "it waits for a message"
-
-
-def test_sending_to_a_dead_worker_is_quiet(start):
-    worker = start("sys.exit(0)")
-    wait_until(lambda: not running(worker.pid))
-    worker.send({"kind": "measure"})
-    assert not worker.alive
 
 
 def test_stop_lets_it_end_by_itself(start, tmp_path):

@@ -125,11 +125,6 @@ def test_each_result_is_stored_before_its_event_is_told(store):
     assert counts == [1, 2, 3]
 
 
-def test_a_store_is_not_needed():
-    got = run_cases(run=new_run(), cases=[case(1)], runner=Scripted())
-    assert [r.case for r in got.results] == [case(1)]
-
-
 class Refusing(Scripted):
     """A runner whose backend knows no name of a config, but for the cases given as `known`."""
 
@@ -170,11 +165,7 @@ def test_a_config_that_every_case_refuses_is_a_mistake_and_leaves_no_run(store):
 def test_a_config_that_some_case_takes_gives_rows_in_order(store, known):
     cases = [case(n) for n in (1, 2, 3)]
     got = run_cases(
-        run=new_run(),
-        cases=cases,
-        runner=Refusing(case(known)),
-        store=store,
-        refuse_config=True,
+        run=new_run(), cases=cases, runner=Refusing(case(known)), store=store, refuse_config=True
     )
     assert [result.case for result in got.results] == cases
     assert [result.status for result in got.results].count(Status.UNSUPPORTED) == 2
@@ -192,11 +183,6 @@ def test_canaries_have_no_config_and_do_not_hide_a_mistake(store):
             refuse_config=True,
         )
     assert store.runs() == []
-
-
-def test_a_refused_config_is_a_result_where_it_was_not_typed(store):
-    got = run_cases(run=new_run(), cases=[case(1)], runner=Refusing(), store=store)
-    assert [result.status for result in got.results] == [Status.UNSUPPORTED]
 
 
 def test_resume_measures_only_what_has_no_result(store):

@@ -78,17 +78,3 @@ def test_an_unknown_kind_suggests_what_was_meant(given, meant):
     )
     assert refused.value.hint.fields["meant"] == meant
     assert refused.value.hint.fields["kinds"] == tuple(devices.registry.names())
-
-
-@pytest.mark.parametrize("given", ["fake:0-3", "fake:1"])
-def test_how_to_get_more_fakes_is_told(monkeypatch, given):
-    monkeypatch.delenv("KERNELMARK_FAKE_DEVICES")
-    with raises_code(UsageError, "device-missing", device="fake:1") as refused:
-        expand([given])
-    assert "there are: fake; set $KERNELMARK_FAKE_DEVICES" in (refused.value.hint or "")
-
-
-def test_other_kinds_are_not_made_up():
-    with pytest.raises(UsageError) as refused:
-        find("cpu:7")
-    assert refused.value.hint == "there are: cpu"

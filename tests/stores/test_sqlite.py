@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import signal
@@ -306,31 +305,7 @@ def test_a_store_in_use_by_another_user_can_be_read(public: Path) -> None:
         public.chmod(0o755)
 
 
-def test_a_folder_that_may_not_be_written_to(public: Path) -> None:
-    public.chmod(0o555)
-    with as_nobody(), raises_code(StoreError, "store-folder-unwritable") as error:
-        open_store(public / "results.sqlite")
-    assert error.value.hint
-    with as_nobody(), raises_code(StoreError, "file-without-folder"):
-        open_store(public / "deep" / "results.sqlite")
-
-
-def test_a_store_that_may_not_be_read(public: Path) -> None:
-    path = filled(public)
-    path.chmod(0o000)
-    denied = os.strerror(errno.EACCES)
-    with as_nobody(), raises_code(StoreError, "store-not-opened", error=denied):
-        open_store(path, readonly=True)
-
-
 # Settings
-
-
-def test_settings(store: Store) -> None:
-    with engine.reading(store._engine) as connection:
-        wanted = {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1}
-        for name, value in wanted.items():
-            assert connection.exec_driver_sql(f"PRAGMA {name}").scalar() == value
 
 
 @pytest.mark.parametrize(

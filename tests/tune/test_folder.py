@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
 
 

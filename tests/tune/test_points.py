@@ -7,8 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
-from kernelmark.core.immutable import FrozenDict
 
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.space import Space
 from kernelmark.tune.points import Points
 

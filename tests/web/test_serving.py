@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from kernelmark.core.errors import StoreError
-from kernelmark.stores import engine, open_store
+from kernelmark.stores import engine, location, open_store
 from kernelmark.web.serving import _bind, open_served
 
 
@@ -35,7 +35,7 @@ def test_a_store_that_this_user_can_only_read_is_served(tmp_path, monkeypatch, w
     path = tmp_path / "results.sqlite"
     open_store(path).close()
     locked = path if what == "file" else tmp_path
-    for module in (place, engine):  # root may write to a file of any mode
+    for module in (location, engine):  # root may write to a file of any mode
         monkeypatch.setattr(module, "may_write", lambda asked: asked != locked)
     with pytest.raises(StoreError):
         open_store(path)

@@ -7,10 +7,10 @@ import csv
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.workloads.workload import BLAS_FIELDS, Call, Workload, read, write
 from kernelmark_dev.raising import raises_code
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ from kernelmark.runners.ab import (
     local_opener,
 )
 from kernelmark.runners.events import Waiting
-from kernelmark.runners.forecast import Forecast, compile_ahead_s
+from kernelmark.runners.forecast import Forecast
 from kernelmark.runners.impossible import flag_impossible
 from kernelmark.runners.jobs import threads_of
 from kernelmark.runners.locks import hold_run_locks
@@ -314,13 +315,14 @@ class Rounds:
         cases = [case for pair in plan.pairs for case in pair.cases]
         sides = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
         self._load_s = max(map(machine.load_s, sides))
-        model = Forecast(info, self._means.best_rates())
+        model = Forecast(info)
         self._pair_s = sum(map(model.seconds, cases)) / max(1, self.pairs)
         backends = "+".join(sorted(set.union(*sides)))
         self._start = f"start/ab/{backends}"
         self._around = f"{info.model or info.kind}/{backends}/round"
         self._factor = f"{info.model or info.kind}/{backends}/pair"
-        self._compiled_s = compile_ahead_s(machine, cases, plan.jobs) if plan.jobs else 0.0
+        kernels = Counter(case.backend for case in cases)
+        self._compiled_s = machine.compile_ahead_s(kernels, plan.jobs) if plan.jobs else 0.0
         self._begun = self._paired = clock()
         self._first_s = 0.0  # seconds of the current round up to the end of its first pair
 

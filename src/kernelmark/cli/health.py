@@ -260,9 +260,9 @@ def _store(place: str | None) -> tuple[list[tuple[str, ...]], tuple[Roof, ...]]:
     try:
         require_sql()
         from kernelmark.stores.location import locate
-        from kernelmark.stores.migrations import known
+        from kernelmark.stores.migrations import numbers
 
-        rows.append(("schema", f"{max(known())}, the newest known here"))
+        rows.append(("schema", f"{max(numbers())}, the newest known here"))
         rows.insert(0, ("path", locate(place).shown))
         with open_store(place, readonly=True) as store:
             runs = store.runs(limit=1)

@@ -341,7 +341,7 @@ def _expected_s(
                 store = stack.enter_context(open_store(options.store, readonly=True))
         if outputs.shows_percent or not options.no_store:
             roofs_s = expected_roofs_s(plan, store, options.roofs)
-    ahead = list(kernels.values()) if len(kernels) > 1 and jobs else []
+    ahead = Counter(case.backend for case in kernels.values() if len(kernels) > 1 and jobs)
     low_s, high_s = estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)
     return roofs_s + low_s, roofs_s + high_s
 

@@ -1,4 +1,4 @@
-"""Metric: a named number of a result, with its unit and physical limits."""
+"""Metric: a named number of a result, with its unit and physical limits; Roof: a measured limit."""
 
 from __future__ import annotations
 
@@ -117,3 +117,49 @@ def _impossible_metric(metric: Metric) -> Reason | None:
 
 def _fields(of: Metric | PointColumn, value: float, limit: float) -> dict[str, Any]:
     return {"name": of.name, "value": value, "unit": of.unit, "limit": limit, "why": of.why}
+
+
+Kind = Literal["flops", "bytes", "launches"]
+# Suffixes of `how` in documents of versions without the fields `steady` and `limit`.
+_WAS_UNSTEADY = ", not steady: other work ran"
+_WAS_STAND_IN = " (no C compiler: the limit may be higher)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """A roofline ceiling: `flops` of a dtype on a unit (vector, matrix), `bytes` of a memory level,
+    or `launches` of small kernels.
+
+    `value` is per second; `how` describes how it was measured; `threads` are CPU threads. `steady`
+    is false if repetitions did not agree, because other work ran. `limit` is false if a program
+    that may be slower than the hardware was timed instead of the microbenchmark. `model` is the
+    device's model; old documents do not have it.
+    """
+
+    device: str
+    arch: str
+    kind: Kind
+    name: str  # f32, bf16, … or dram, l2, … or plain, graph
+    value: float
+    how: str
+    measured: float  # seconds since the epoch, UTC
+    unit: str = ""
+    threads: int = 0
+    model: str = field(default="", metadata={OPTIONAL: True})
+    steady: bool = field(default=True, metadata={OPTIONAL: True})
+    limit: bool = field(default=True, metadata={OPTIONAL: True})
+
+    def __post_init__(self) -> None:
+        for ending, name in ((_WAS_UNSTEADY, "steady"), (_WAS_STAND_IN, "limit")):
+            if self.how.endswith(ending):
+                object.__setattr__(self, "how", self.how.removesuffix(ending))
+                object.__setattr__(self, name, False)
+
+    @property
+    def how_text(self) -> str:
+        """`how`, followed by what makes the value doubtful."""
+        doubts = [
+            *([] if self.steady else ["not steady: other work ran"]),
+            *([] if self.limit else ["the limit may be higher: there is no C++ compiler"]),
+        ]
+        return ", ".join([self.how, *doubts])

@@ -14,7 +14,7 @@ from typing import Any
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import OPTIONAL as OPTIONAL
-from kernelmark.core.immutable import FrozenDict, remembered
+from kernelmark.core.immutable import FrozenDict, computed_once
 from kernelmark.core.metric import Metric, PointColumn, Roof, Value, impossible
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
@@ -80,13 +80,13 @@ class Case(_CaseMemory):
                 cause = Reason("not-finite", name=name, value=value)
                 raise UsageError(Reason("at", where="config", cause=cause))
 
-    @remembered
+    @computed_once
     def series(self) -> str:
         """The identity in history, without the architecture of the device."""
         name = self.name or self.backend
         return " | ".join((self.problem.key, name, config_key(self.config), self.timing.identity))
 
-    @remembered
+    @computed_once
     def id(self) -> str:
         """A short, stable hash of `series` that identifies a case within a run."""
         return hashlib.sha256(self.series.encode()).hexdigest()[:16]
@@ -156,7 +156,7 @@ class Block(_MedianMemory):
             wrong = next((t for t in self.samples_s if not 0 < t < math.inf), math.inf)
             raise UsageError(Reason("block-no-time", value=wrong), hint=_IMPOSSIBLE)
 
-    @remembered
+    @computed_once
     def median_s(self) -> float:
         return statistics.median(self.samples_s)
 
@@ -209,7 +209,7 @@ class Measurement(_MedianMemory):
         if not self.blocks:
             raise UsageError(Reason("measurement-empty"), hint=_IMPOSSIBLE)
 
-    @remembered
+    @computed_once
     def median_s(self) -> float:
         """The headline: the median over blocks of each block's median."""
         return statistics.median([block.median_s for block in self.blocks])

@@ -1,4 +1,4 @@
-"""Verdict: the outcome of a comparison for one row, with ratio, interval and reason."""
+"""Verdict: the outcome of a comparison for one row; exit codes of `kmark`."""
 
 from __future__ import annotations
 
@@ -36,3 +36,9 @@ class Verdict:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", Reason.of(self.reason))
+
+
+REGRESSION = 1
+SOME_FAILED = 3
+NOTHING = 4
+INTERRUPTED = 130

@@ -2,14 +2,123 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.devices._cores import ROOT, cpu_quota, memory_headroom, memory_limit, read_text
+ROOT = Path("/")
+# cgroup v1 writes a number above this for "unlimited".
+_NO_LIMIT = 2**60
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Return the CPU quota in cores, or None if there is no quota."""
+    quotas = []
+    for folder in _folders("cpu", root):
+        words = read_text(folder / "cpu.max").split()
+        if not words:
+            words = [
+                read_text(folder / "cpu.cfs_quota_us").strip(),
+                read_text(folder / "cpu.cfs_period_us").strip(),
+            ]
+        if len(words) == 2 and all(_is_count(word) for word in words) and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def memory_headroom(root: Path = ROOT) -> int | None:
+    """Return the bytes left under the tightest memory limit, or None if there is no limit."""
+    rooms = []
+    for folder, limit in _memory_limits(root):
+        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        # The kernel drops a group's file cache before it refuses memory.
+        cache = _value(folder / "memory.stat", "inactive_file", "total_inactive_file") or 0
+        if used is not None:
+            rooms.append(limit - used + cache)
+    return min(rooms, default=None)
+
+
+def memory_limit(root: Path = ROOT) -> int | None:
+    """Return the tightest memory limit in bytes, or None if there is no limit."""
+    return min((limit for _, limit in _memory_limits(root)), default=None)
+
+
+def _memory_limits(root: Path) -> Iterator[tuple[Path, int]]:
+    for folder in _folders("memory", root):
+        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        if limit is not None and limit < _NO_LIMIT:
+            yield folder, limit
+
+
+def oom_kills(root: Path = ROOT) -> int:
+    """Return the number of OOM kills in this control group so far. If the group does not count
+    them, return the count of the whole machine, or 0."""
+    return next((n for path in _oom_files(root) if (n := _value(path, "oom_kill")) is not None), 0)
+
+
+@functools.cache  # asked twice a request: walking the groups takes longer than reading the file
+def _oom_files(root: Path) -> tuple[Path, ...]:
+    groups = _folders("memory", root)
+    files = [folder / name for folder in groups for name in ("memory.events", "memory.oom_control")]
+    return *files, root / "proc/vmstat"
+
+
+def read_text(path: Path) -> str:
+    """Return the file's text, or "" if it cannot be read: kernels differ in the files they
+    expose."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _folders(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the process's control group and its ancestors for one controller. Inside a container
+    the path may be the host's and not exist, so the root of the mount is included."""
+    base = root / "sys/fs/cgroup"
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if names == "":
+            mounts = [base, base / "unified"]
+        elif controller in names.split(","):
+            mounts = list(dict.fromkeys([base / names, base / controller]))
+        else:
+            continue
+        for mount in mounts:
+            folder = mount / path.strip("/")
+            while folder.is_relative_to(mount):
+                if folder.is_dir():
+                    yield folder
+                if folder == mount:
+                    break
+                folder = folder.parent
+
+
+def _value(path: Path, *names: str) -> int | None:
+    """Return the value of the first `NAME VALUE` line whose name is one of `names`."""
+    for line in read_text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if name in names and _is_count(value):
+            return int(value)
+    return None
+
+
+def _number(*paths: Path) -> int | None:
+    for path in paths:
+        text = read_text(path).strip()
+        if _is_count(text):
+            return int(text)
+    return None
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
 
 # Used if the kernel exposes no caches: large enough for most last-level caches.
 ASSUMED_CACHE_BYTES = 64 * 2**20
@@ -86,6 +195,7 @@ class Cpu:
 def describe(root: Path = ROOT, usable: Iterable[int] | None = None) -> Cpu:
     """Return a description of the CPU, limited to the cores that this process may use."""
     allowed = sorted(usable if usable is not None else usable_cpus())
+    # A quota throttles all threads together once it is spent: more threads than it only stall.
     cores = physical_cores(allowed, root)
     quota = cpu_quota(root)
     if quota is not None:

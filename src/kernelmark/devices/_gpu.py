@@ -61,7 +61,8 @@ from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import period, source_bits
 from kernelmark.numerics.project import Projection
 
-_BLOCK = 256  # threads per block of the helper kernels
+# Threads per block of the helper kernels: eight such blocks fill an SM of 2048 threads.
+_BLOCK = 256
 _TABLE = 64  # tensors per launch of the generator; must match device.cu
 _STRAIN_ROUNDS = 20_000  # of four FMAs per thread, in the compute load
 _DISTURB_CYCLES = 500  # maximum cycles of a thread block in disturb_scheduler
@@ -125,6 +126,7 @@ class GpuDevice(Device):
     def _blocks(self, count: int) -> int:
         """Return the grid size of a grid-stride loop: one thread per item, at most 32 blocks per
         SM/CU."""
+        # Four waves of resident blocks even out SMs/CUs that are slower to start.
         return max(1, min(-(-count // _BLOCK), self.info.units * 32))
 
     # -- memory
@@ -357,6 +359,7 @@ class GpuDevice(Device):
 
     def _gather(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
         kind = storage(tensor.spec.dtype)
+        # Uploaded before the launch, so that the returned function only has to gather.
         flat = np.ascontiguousarray(where.ravel(), np.uint64)
         places = self.scratch("places", flat.nbytes)
         picked = self.scratch("picked", flat.size * kind.itemsize)
@@ -482,6 +485,8 @@ class GpuDevice(Device):
 
     def _beyond_cache(self) -> GpuBuffer:
         """Return a buffer larger than the last-level cache."""
+        # Twice: a cache without LRU replacement keeps part of what it held. At least 32 MiB,
+        # for caches that the driver does not report.
         return self.scratch("beyond cache", 2 * max(self.info.cache_bytes, 32 * 2**20))
 
     def evict_cache(self) -> None:

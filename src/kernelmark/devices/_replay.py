@@ -188,13 +188,7 @@ class GraphReplay(_TimedReplay):
     method = Timer.GRAPH
 
     def __init__(
-        self,
-        driver: Driver,
-        stream: int,
-        graph: int,
-        launches: int,
-        stamps: Stamps,
-        gate: Gate,
+        self, driver: Driver, stream: int, graph: int, launches: int, stamps: Stamps, gate: Gate
     ) -> None:
         try:
             self._executable = driver.instantiate(graph)
@@ -297,11 +291,7 @@ class Series:
 
 
 def capture(
-    driver: Driver,
-    stream: int,
-    launch: Launch,
-    order: Sequence[int],
-    stamps: Stamps | None = None,
+    driver: Driver, stream: int, launch: Launch, order: Sequence[int], stamps: Stamps | None = None
 ) -> int:
     """Capture a graph of launches, between clock stamps if `stamps` is given."""
     # A garbage collection during capture may unload a module and so invalidate the graph.

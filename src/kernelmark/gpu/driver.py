@@ -23,6 +23,8 @@ from kernelmark.gpu.table import (
 )
 
 _P = ctypes.c_void_p
+# From cuda.h; the same numbers in HIP: CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_NON_BLOCKING,
+# CU_MEMHOSTALLOC_DEVICEMAP.
 _CAPTURE_RELAXED = 2
 _NON_BLOCKING = 1
 _HOST_MAPPED = 2
@@ -74,12 +76,23 @@ class Driver:
             function = self.library[symbol]
         except AttributeError:
             raise GpuError(
-                Reason("library-lacks", library=self.where, name=symbol),
-                hint=self.table.install,
+                Reason("library-lacks", library=self.where, name=symbol), hint=self.table.install
             ) from None
         function.restype = ctypes.c_int
         self._functions[word] = function
         return function
+
+    def _new(self, word: str, *arguments: object) -> int:
+        """Call a function that returns a handle or an address through its first argument."""
+        handle = _P()
+        self.call(word, ctypes.byref(handle), *arguments)
+        return handle.value or 0
+
+    def _number(self, word: str, *arguments: object) -> int:
+        """Call a function that returns an int through its first argument."""
+        number = ctypes.c_int()
+        self.call(word, ctypes.byref(number), *arguments)
+        return number.value
 
     def has(self, word: str) -> bool:
         """Return whether the library has the function named `word`."""
@@ -112,6 +125,7 @@ class Driver:
     def count(self) -> int:
         """Return the number of devices; raise if the library cannot start."""
         number = ctypes.c_int()
+        # A driver without a GPU fails in one or the other, depending on vendor and version.
         for word, argument in (("init", ctypes.c_uint(0)), ("device_count", ctypes.byref(number))):
             code = self.code(word, argument)
             if code == self.table.no_device:
@@ -126,10 +140,9 @@ class Driver:
             self.call("device_set", index)
             return
         if index not in self._contexts:
-            device, context = ctypes.c_int(), _P()
-            self.call("device_get", ctypes.byref(device), index)
-            self.call("context_retain", ctypes.byref(context), device)
-            self._contexts[index] = context.value or 0
+            # The primary context, which the runtime API of torch and of libraries shares.
+            device = ctypes.c_int(self._number("device_get", index))
+            self._contexts[index] = self._new("context_retain", device)
         self.call("context_set", _P(self._contexts[index]))
 
     def name(self, index: int) -> str:
@@ -138,9 +151,7 @@ class Driver:
         return text.value.decode()
 
     def attribute(self, index: int, word: str) -> int:
-        value = ctypes.c_int()
-        self.call("device_attribute", ctypes.byref(value), self.table.attributes[word], index)
-        return value.value
+        return self._number("device_attribute", self.table.attributes[word], index)
 
     def arch(self, index: int) -> str:
         """Return the compilation target: sm_90, gfx942."""
@@ -173,20 +184,18 @@ class Driver:
         return text.value.decode()
 
     def driver_version(self) -> str:
-        version = ctypes.c_int()
-        self.call("driver_version", ctypes.byref(version))
-        if self.table.vendor == "cuda":
-            return f"{version.value // 1000}.{version.value % 1000 // 10}"
-        return f"{version.value // 10_000_000}.{version.value // 100_000 % 100}"
+        version = self._number("driver_version")
+        if self.table.vendor == "cuda":  # 12040 is 12.4
+            return f"{version // 1000}.{version % 1000 // 10}"
+        return f"{version // 10_000_000}.{version // 100_000 % 100}"  # 60342134 is 6.3
 
     def peer_access(self, index: int, peer: int) -> bool:
         """Return whether device `index` can access the memory of device `peer`."""
-        value = ctypes.c_int()
-        self.call("can_access_peer", ctypes.byref(value), index, peer)
-        return bool(value.value)
+        return bool(self._number("can_access_peer", index, peer))
 
     def enable_peer(self, index: int, peer: int) -> None:
         """Enable access from device `index` to the memory of device `peer`."""
+        # CUDA names the peer by its context, HIP by its number.
         if self.table.vendor == "cuda":
             self.use(peer)
             target: object = _P(self._contexts[peer])
@@ -206,45 +215,33 @@ class Driver:
         return free.value, total.value
 
     def allocate(self, nbytes: int) -> int:
-        address = _P()
-        self.call("allocate", ctypes.byref(address), ctypes.c_size_t(nbytes))
-        return address.value or 0
+        return self._new("allocate", ctypes.c_size_t(nbytes))
 
     def allocate_managed(self, nbytes: int) -> int:
         """Allocate managed memory, which host and device share page by page; at most the free
         bytes."""
+        # The driver would succeed and move pages to the host and back at every launch.
         free, _ = self.memory_info()
         if nbytes > free:
             raise OutOfMemory(
                 Reason("out-of-memory", needed=nbytes, free=free, what="managed memory")
             )
-        address = _P()
         attach_global = ctypes.c_uint(1)
-        self.call("allocate_managed", ctypes.byref(address), ctypes.c_size_t(nbytes), attach_global)
-        return address.value or 0
+        return self._new("allocate_managed", ctypes.c_size_t(nbytes), attach_global)
 
     def free(self, address: int) -> None:
         self.call("free", _P(address))
 
     def host_allocate(self, nbytes: int) -> int:
         """Allocate pinned host memory that the device can access."""
-        address = _P()
-        self.call(
-            "host_allocate",
-            ctypes.byref(address),
-            ctypes.c_size_t(nbytes),
-            ctypes.c_uint(_HOST_MAPPED),
-        )
-        return address.value or 0
+        return self._new("host_allocate", ctypes.c_size_t(nbytes), ctypes.c_uint(_HOST_MAPPED))
 
     def host_free(self, address: int) -> None:
         self.call("host_free", _P(address))
 
     def host_device_pointer(self, address: int) -> int:
         """Return the device address of pinned host memory."""
-        mapped = _P()
-        self.call("host_device_pointer", ctypes.byref(mapped), _P(address), ctypes.c_uint(0))
-        return mapped.value or 0
+        return self._new("host_device_pointer", _P(address), ctypes.c_uint(0))
 
     def copy_to_device(self, target: int, source: int, nbytes: int) -> None:
         self.call("copy_to_device", _P(target), _P(source), ctypes.c_size_t(nbytes))
@@ -269,14 +266,11 @@ class Driver:
     # -- streams, events, graphs
 
     def stream(self) -> int:
-        handle = _P()
-        self.call("stream_create", ctypes.byref(handle), ctypes.c_uint(_NON_BLOCKING))
-        return handle.value or 0
+        # Not ordered with the default stream, on which a library may launch work of its own.
+        return self._new("stream_create", ctypes.c_uint(_NON_BLOCKING))
 
     def event(self) -> int:
-        handle = _P()
-        self.call("event_create", ctypes.byref(handle), ctypes.c_uint(0))
-        return handle.value or 0
+        return self._new("event_create", ctypes.c_uint(0))
 
     def record(self, event: int, stream: int) -> None:
         self.call("event_record", _P(event), _P(stream))
@@ -306,9 +300,7 @@ class Driver:
         return graph.value or 0
 
     def instantiate(self, graph: int) -> int:
-        executable = _P()
-        self.call("graph_instantiate", ctypes.byref(executable), _P(graph), ctypes.c_ulonglong(0))
-        return executable.value or 0
+        return self._new("graph_instantiate", _P(graph), ctypes.c_ulonglong(0))
 
     def launch_graph(self, executable: int, stream: int) -> None:
         self.call("graph_launch", _P(executable), _P(stream))
@@ -322,14 +314,10 @@ class Driver:
 
     def load(self, binary: bytes) -> int:
         """Load a module from a cubin or a code object."""
-        module = _P()
-        self.call("module_load", ctypes.byref(module), ctypes.c_char_p(binary))
-        return module.value or 0
+        return self._new("module_load", ctypes.c_char_p(binary))
 
     def function(self, module: int, name: str) -> int:
-        handle = _P()
-        self.call("module_function", ctypes.byref(handle), _P(module), name.encode())
-        return handle.value or 0
+        return self._new("module_function", _P(module), name.encode())
 
     def allow_shared(self, function: int, nbytes: int) -> None:
         """Raise the dynamic shared memory limit of a kernel above the default; HIP has no such
@@ -339,10 +327,7 @@ class Driver:
 
     def occupancy(self, function: int, block: int, shared_bytes: int = 0) -> int:
         """Return the maximum resident blocks of `block` threads per SM/CU."""
-        value = ctypes.c_int()
-        shared = ctypes.c_size_t(shared_bytes)
-        self.call("occupancy", ctypes.byref(value), _P(function), block, shared)
-        return value.value
+        return self._number("occupancy", _P(function), block, ctypes.c_size_t(shared_bytes))
 
     def launch(
         self,

@@ -5,11 +5,13 @@ No GPU is needed: AMD code objects carry a msgpack note, NVIDIA cubins an attrib
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
+from kernelmark.gpu.driver import Driver
 
 _EM_AMDGPU, _EM_CUDA = 224, 190
 _NT_AMDGPU_METADATA = 32
@@ -88,6 +90,7 @@ def _find_note(notes: bytes) -> bytes | None:
 
 
 def _cuda(code: bytes) -> dict[str, dict[str, int]]:
+    # e_shoff, then e_shentsize, e_shnum and e_shstrndx of the ELF64 header.
     (start,) = struct.unpack_from("<Q", code, 40)
     size, count, names_index = struct.unpack_from("<HHH", code, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", code, start + i * size) for i in range(count)]
@@ -96,7 +99,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
         at = section[4] + offset
         return code[at : code.index(b"\0", at)].decode()
 
-    symbols = next((s for s in sections if s[1] == 2), None)
+    symbols = next((s for s in sections if s[1] == 2), None)  # SHT_SYMTAB
     if symbols is None:
         raise ValueError("no symbol table")
     strings = sections[symbols[6]]
@@ -106,6 +109,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
             continue
         at, end = section[4], section[4] + section[5]
         while at < end:
+            # The section is not documented: attributes that are not known are stepped over.
             form, attribute, value = struct.unpack_from("<BBH", code, at)
             at += 4
             if form != 4:  # the value is in the header itself
@@ -171,3 +175,60 @@ def _unpack_map(data: bytes, at: int, length: int) -> tuple[Any, int]:
         key, at = unpack(data, at)
         items[key], at = unpack(data, at)
     return items, at
+
+
+_P = ctypes.c_void_p
+_KERNEL_NODE = 0
+
+
+class _CudaKernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("func", _P),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("params", _P),
+        ("extra", _P),
+        ("kern", _P),
+        ("ctx", _P),
+    )
+
+
+def kernel_names(driver: Driver, graph: int) -> tuple[str, ...]:
+    """Return the kernel names in the order of the graph's nodes; () if the driver has no such
+    query."""
+    if driver.table.vendor != "cuda":
+        return ()  # HIP's node has a host pointer, which identifies no module kernel
+    try:
+        names = [_cuda_name(driver.library, node) for node in _nodes(driver.library, graph)]
+    except AttributeError:
+        return ()  # a driver older than these functions
+    return tuple(name for name in names if name)
+
+
+def _nodes(library: ctypes.CDLL, graph: int) -> list[int]:
+    count = ctypes.c_size_t()
+    if library.cuGraphGetNodes(_P(graph), None, ctypes.byref(count)) or not count.value:
+        return []
+    nodes = (_P * count.value)()
+    if library.cuGraphGetNodes(_P(graph), nodes, ctypes.byref(count)):
+        return []
+    return [node or 0 for node in nodes]
+
+
+def _cuda_name(library: ctypes.CDLL, node: int) -> str:
+    kind = ctypes.c_int()
+    if library.cuGraphNodeGetType(_P(node), ctypes.byref(kind)) or kind.value != _KERNEL_NODE:
+        return ""
+    found = _CudaKernelNode()
+    if library.cuGraphKernelNodeGetParams_v2(_P(node), ctypes.byref(found)):
+        return ""
+    text = ctypes.c_char_p()
+    # CUDA 12.3 added the name queries; an older driver lacks the functions.
+    for symbol, handle in (("cuKernelGetName", found.kern), ("cuFuncGetName", found.func)):
+        function = getattr(library, symbol, None)
+        if handle and function is not None and not function(ctypes.byref(text), _P(handle)):
+            return text.value.decode() if text.value else ""
+    return ""

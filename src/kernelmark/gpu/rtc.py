@@ -94,6 +94,7 @@ def compile_source(
 def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
     """Return the name and version of the compiler to use, and its function."""
     library = _library(vendor)
+    # The version is part of the cache key: a newer compiler may produce faster code.
     if library is not None:
         label = f"{vendor}rtc-{_Compiler(vendor).version()}"
         if vendor == "cuda":
@@ -156,6 +157,7 @@ def _candidates(vendor: str) -> list[str]:
         given = os.environ.get("ROCM_PATH")
         in_root = [str(Path(given or "/opt/rocm") / "lib" / name) for name in names]
         return in_root + names if given else names + in_root
+    # The newest first: an older compiler does not know newer GPUs.
     names = [f"libnvrtc.so.{major}" for major in (13, 12, 11)]
     return _wheel_libraries() + names + ["libnvrtc.so"]
 
@@ -226,6 +228,7 @@ class _Compiler:
         )
         try:
             array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            # Not `check`: the log says more than the code of a failed compilation.
             failed = self.call("CompileProgram", program, len(options), array)
             log = self.text("ProgramLog", program).rstrip(b"\0").decode(errors="replace").strip()
             if failed:
@@ -259,10 +262,7 @@ def _compile_in_child(
     except (ValueError, KeyError, TypeError):
         raise CompileError(
             Reason(
-                "hiprtc-ended",
-                exit_code=done.returncode,
-                arch=arch,
-                error=last_line(done.stderr),
+                "hiprtc-ended", exit_code=done.returncode, arch=arch, error=last_line(done.stderr)
             ),
             hint=f"this hipRTC may not know {arch}",
         ) from None

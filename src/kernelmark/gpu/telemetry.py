@@ -19,6 +19,8 @@ from kernelmark.core.result import Telemetry
 Reader = Callable[[], Telemetry]
 
 _MOST_PROCESSES = 64
+# Bits of nvmlClocksEventReasons. Left out are 0x1 (idle) and 0x2 (clocks set by the user), which do
+# not disturb a measurement.
 _NVML_REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -27,7 +29,7 @@ _NVML_REASONS = {
     0x40: "thermal (hardware)",
     0x80: "power brake",
 }
-_SM, _MEMORY = 1, 2
+_SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 # Accumulated time since start-up that an AMD GPU was throttled, by reason.
 _AMD_REASONS = {
     "prochot_residency_acc": "processor hot",
@@ -102,6 +104,7 @@ def _nvml_reader(uuid: str) -> Reader | None:
 
 
 def _nvml_device(library: ctypes.CDLL, uuid: str) -> ctypes.c_void_p | None:
+    # NVML takes the driver's 16 bytes in groups of 8, 4, 4, 4 and 12 digits.
     parts = (uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])
     handle = ctypes.c_void_p()
     name = ("GPU-" + "-".join(parts)).encode()
@@ -149,9 +152,10 @@ def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
     power = number("nvmlDeviceGetPowerUsage", ctypes.c_uint)
     energy = number("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
     reasons = number("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong)
-    if reasons is None:
+    if reasons is None:  # the name in older drivers
         reasons = number("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
     mask = int(reasons or 0)
+    # NVML counts milliwatts and millijoules.
     return Telemetry(
         clock_mhz=number("nvmlDeviceGetClockInfo", ctypes.c_uint, _SM),
         memory_clock_mhz=number("nvmlDeviceGetClockInfo", ctypes.c_uint, _MEMORY),

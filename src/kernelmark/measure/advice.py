@@ -108,9 +108,7 @@ def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
         clocks = [b.telemetry.clock_mhz for b in blocks if b.telemetry.clock_mhz is not None]
     if not clocks or max(clocks) - min(clocks) <= CLOCK_SHARE * max(clocks):
         return []
-    return [
-        Reason("clock-moved", low_mhz=min(clocks), high_mhz=max(clocks), sustained=sustained),
-    ]
+    return [Reason("clock-moved", low_mhz=min(clocks), high_mhz=max(clocks), sustained=sustained)]
 
 
 def _throttle(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:

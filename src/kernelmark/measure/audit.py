@@ -16,15 +16,8 @@ from functools import partial
 from kernelmark.core.result import Check
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Device
-from kernelmark.measure.check import (
-    Checker,
-    EarlyRead,
-    Launchable,
-    PendingCheck,
-    check_audit_time,
-    combine,
-)
-from kernelmark.measure.sets import Arena
+from kernelmark.measure.check import Checker, EarlyRead, PendingCheck, check_audit_time, combine
+from kernelmark.measure.sets import Arena, Launchable
 
 # Launches of the shorter of an audit's two replays; the longer one has twice as many. Enough that
 # the slack below is an eighth of their time, but few on a CPU, where rewriting a large set takes

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +23,11 @@ from kernelmark.core.dtype import DType
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Check, Fault, KernelInfo
+from kernelmark.core.result import Check, Fault
 from kernelmark.core.tensor import Contraction, Tolerance
-from kernelmark.devices.base import Deferred, Device, Stream, Tensor
+from kernelmark.devices.base import Deferred, Device, Tensor
 from kernelmark.measure.project import check_projection
-from kernelmark.measure.sets import Arena, fill_inputs
+from kernelmark.measure.sets import Arena, Launchable, fill_inputs
 from kernelmark.numerics.floats import decode, storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.project import Projection
@@ -75,19 +74,6 @@ class _InTransit:
         self.receive()
         assert self._pending is not None
         return self._pending()
-
-
-class Launchable(Protocol):
-    """A prepared kernel, bound to its argument sets."""
-
-    @property
-    def info(self) -> KernelInfo: ...
-
-    def launch(self, stream: Stream, set_index: int) -> None: ...
-
-    def collect(self, set_index: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

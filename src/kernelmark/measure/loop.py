@@ -216,9 +216,7 @@ class Sampler:
         replays = [self._recorded(order) for pair in pairs for order in pair]
         start = time.perf_counter()
         readings = self._device.run_all(
-            replays,
-            before=lambda at: self._precede(pace, second=at % 2 == 1),
-            meanwhile=meanwhile,
+            replays, before=lambda at: self._precede(pace, second=at % 2 == 1), meanwhile=meanwhile
         )
         wall_s = (time.perf_counter() - start) / count
         return [

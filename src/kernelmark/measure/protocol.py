@@ -32,7 +32,7 @@ from kernelmark.measure.advice import (
 from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
 from kernelmark.measure.audit import Audit
 from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
-from kernelmark.measure.check import CHECKED_SETS, Checker, Launchable, PendingCheck, combine
+from kernelmark.measure.check import CHECKED_SETS, Checker, PendingCheck, combine
 from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace, samples_in
 from kernelmark.measure.secondary import SecondaryTimes
 from kernelmark.measure.sets import (
@@ -40,6 +40,7 @@ from kernelmark.measure.sets import (
     MAX_SETS,
     Binder,
     BoundBlock,
+    Launchable,
     Prepare,
     plan_sets,
 )
@@ -181,10 +182,7 @@ class _BlockLoop:
         self._cost["total"] = time.perf_counter() - begun
         self._cost["device"] = self._device_s + self._warmup_s + self._timed_s
         return Outcome(
-            measurement=measurement,
-            check=check,
-            kernel=self._kernel,
-            cost=FrozenDict(self._cost),
+            measurement=measurement, check=check, kernel=self._kernel, cost=FrozenDict(self._cost)
         )
 
     def _measurement(self, stop: StopReason) -> Measurement:
@@ -242,10 +240,7 @@ class _BlockLoop:
             self._fallbacks += block.sampler.fallbacks
             self._cost["record"] += block.sampler.record_s
             stop = stop_reason(
-                self._blocks,
-                timing=self._timing,
-                timed_s=self._timed_s,
-                next_s=self._block_s,
+                self._blocks, timing=self._timing, timed_s=self._timed_s, next_s=self._block_s
             )
             if number == self._next_audit or (stop and number < self._next_audit):
                 self._audit(number, block)
@@ -285,11 +280,7 @@ class _BlockLoop:
             chosen += self._checker.draw(candidates.difference(chosen), CHECKED_SETS - len(chosen))
             self._checks.append(
                 self._checker.verify(
-                    kernel,
-                    arena,
-                    chosen,
-                    projected=1 if number else 2,
-                    sampled=0 if number else 1,
+                    kernel, arena, chosen, projected=1 if number else 2, sampled=0 if number else 1
                 )
             )
         self._setup_s = time.perf_counter() - start

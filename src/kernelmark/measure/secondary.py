@@ -9,8 +9,8 @@ import time
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.timing import Cache, Strain, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
-from kernelmark.measure.check import Launchable
 from kernelmark.measure.loop import SHORTEST_S, Pace, Sampler, choose_pace
+from kernelmark.measure.sets import Launchable
 
 _ROUNDS = 3
 _LAUNCHES = 50

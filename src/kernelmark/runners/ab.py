@@ -67,8 +67,7 @@ class Rule:
         odd = [rounds for rounds in self.looks.rounds if rounds % 2]
         if odd:
             raise UsageError(
-                Reason("rounds-odd", rounds=odd[0]),
-                hint="rounds come in twos: use even numbers",
+                Reason("rounds-odd", rounds=odd[0]), hint="rounds come in twos: use even numbers"
             )
 
 

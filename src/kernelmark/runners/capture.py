@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -19,33 +20,10 @@ from kernelmark.runners.targets import find
 
 # Prefixes of variables that change which code a library runs, or its speed.
 _PREFIXES = (
-    "AITER_",
-    "AMD_",
-    "AMDGCN_",  # Triton's code for AMD GPUs
-    "CUBLAS_",
-    "CUDA_",
-    "CUDNN_",
-    "GOMP_",
-    "GOTO_",
-    "HIP_",
-    "HIPBLASLT_",
-    "HSA_",
-    "IREE_",
-    "KERNELMARK_",
-    "KMP_",
-    "MIOPEN_",
-    "MKL_",
-    "NVIDIA_",
-    "OMP_",
-    "OPENBLAS_",
-    "PYTORCH_",
-    "ROCBLAS_",
-    "ROCM_",
-    "ROCR_",
-    "TENSILE_",
-    "TORCH_",
-    "TORCHINDUCTOR_",
-    "TRITON_",
+    *("AITER_", "AMD_", "AMDGCN_", "CUBLAS_", "CUDA_", "CUDNN_", "GOMP_", "GOTO_", "HIP_"),
+    *("HIPBLASLT_", "HSA_", "IREE_", "KERNELMARK_", "KMP_", "MIOPEN_", "MKL_", "NVIDIA_"),
+    *("OMP_", "OPENBLAS_", "PYTORCH_", "ROCBLAS_", "ROCM_", "ROCR_", "TENSILE_", "TORCH_"),
+    *("TORCHINDUCTOR_", "TRITON_"),
 )
 _NAMES = (
     "GPU_DEVICE_ORDINAL",
@@ -63,11 +41,7 @@ _DISTRIBUTION_NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE)
 
 
 def environment(
-    devices: Sequence[str],
-    backends: Sequence[str],
-    *,
-    load: bool = False,
-    repository: str = "",
+    devices: Sequence[str], backends: Sequence[str], *, load: bool = False, repository: str = ""
 ) -> Environment:
     """Return host, devices, versions, commit and variables of this process.
 
@@ -92,17 +66,12 @@ def environment(
 
 def merge_worker_environment(run: Environment, worker: Environment) -> Environment:
     """Return the parent's environment with the interpreter, libraries and variables of a worker."""
-    return Environment(
-        host=run.host,
-        os=run.os,
+    return dataclasses.replace(
+        run,
         python=worker.python,
-        kernelmark_version=run.kernelmark_version,
         devices=run.devices or worker.devices,
         libraries=worker.libraries or run.libraries,
         variables=worker.variables,
-        commit=run.commit,
-        dirty=run.dirty,
-        container=run.container,
     )
 
 

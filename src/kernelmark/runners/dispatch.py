@@ -1,16 +1,20 @@
-"""Dispatch: one run of a list of cases over the devices of a pool."""
+"""Dispatch: one run of a list of cases over the devices of a pool.
+
+A case that fails on one device is tried once on another before it counts as failed; meanwhile the
+first device gets no new case. A device that fails twice in a row where others succeed is given up:
+a broken device fails quickly, and would get more cases than the healthy ones.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
 from kernelmark.core.result import Case, Result, Status
-from kernelmark.runners.dispatch import Doubt, SecondVotes
 from kernelmark.runners.events import (
     CaseCompiled,
     CaseFinished,
@@ -24,13 +28,14 @@ from kernelmark.runners.events import (
     Waiting,
 )
 from kernelmark.runners.execute import failure, join
-from kernelmark.runners.forecast import Forecast, compile_ahead_s
+from kernelmark.runners.forecast import Forecast, work
 from kernelmark.runners.jobs import (
     CompileCase,
     Failure,
     MeasureCase,
     ReadEnvironment,
     compiles,
+    harmless,
     threads_of,
 )
 from kernelmark.runners.pool import (
@@ -46,9 +51,87 @@ from kernelmark.runners.pool import (
     kernel_key,
 )
 
-# From this many tasks on, a forecast takes a millisecond or more. It also runs after each
-# compilation, and delays a device whose case ends meanwhile.
-_LONG_QUEUE = 20
+# A device is given up after failing this many cases in a row that another device could run.
+MOST_STRIKES = 2
+# After this many confirmed failures of a backend, its further failures are not put to a vote,
+# unless a device fails as many cases in a row.
+_CONFIRMED = 3
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingVote:
+    """A failure that another device votes on."""
+
+    slot: Slot
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The result that counts, and a note about the first device or the reason to give it up."""
+
+    result: Result
+    note: str = ""
+    lost: Reason = NO_REASON
+
+
+class SecondVotes:
+    """The devices whose failures are put to a vote, and the outcomes of earlier votes."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._doubted: set[Slot] = set()
+        self._strikes: Counter[Slot] = Counter()
+        self._streaks: Counter[Slot] = Counter()  # consecutive failures, whatever the cause
+        self._confirmed: Counter[str] = Counter()  # failures on two devices, by backend
+
+    def doubt(self, slot: Slot, case: Case, result: Result) -> PendingVote | None:
+        """Return the failure to put to a vote, or None if the result counts without one."""
+        if harmless(result):
+            self._streaks[slot] = 0
+            if result.status is Status.OK:
+                self._strikes[slot] = 0
+            return None
+        self._streaks[slot] += 1
+        confirmed = self._confirmed[case.backend] >= _CONFIRMED
+        known = confirmed and self._streaks[slot] < _CONFIRMED
+        if known or not self.has_others(slot):
+            return None
+        self._doubted.add(slot)
+        return PendingVote(slot=slot, result=result)
+
+    def has_others(self, slot: Slot) -> bool:
+        """Return whether any other device is left."""
+        return any(not other.lost and other is not slot for other in self._slots)
+
+    def may_take(self, slot: Slot, doubt: PendingVote | None) -> bool:
+        """Return whether the slot may run a case: a slot with a doubtful failure only votes on the
+        failures of others, and no slot votes on its own."""
+        return slot not in self._doubted if doubt is None else doubt.slot is not slot
+
+    def settle(self, doubt: PendingVote, second: Result | None) -> Decision:
+        """Decide which result counts, given another device's result or None."""
+        slot, first = doubt.slot, doubt.result
+        self._doubted.discard(slot)
+        if second is None:
+            return Decision(result=first)
+        if not harmless(second):
+            self._confirmed[first.case.backend] += 1
+            self._strikes[slot] = 0
+            return Decision(result=first)
+        self._strikes[slot] += 1
+        error = first.error or Reason("failed", status=first.status.value)
+        if self._strikes[slot] < MOST_STRIKES or slot.lost:
+            why = format_reason(error, BRIEF)
+            note = f"failed on {slot.info.name} ({why}) and not on {second.device}"
+            return Decision(result=second, note=f"{first.case.problem.key}: {note}")
+        lost = Reason("fails-alone", count=MOST_STRIKES, device=second.device, cause=error)
+        return Decision(result=second, lost=lost)
+
+
+# Weight of the forecast against finished cases, in expected seconds of cases: at least one and
+# about three of them end before their pace counts as much as that of earlier commands.
+_FORECAST_CASES = 3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -57,10 +140,11 @@ class Task:
 
     case: Case
     kernel: Key
+    expected_s: float
     begun: float = 0.0  # on the monotonic clock; 0 while queued
     parts: list[Result] = field(default_factory=list)  # one per process
     phases: set[str] = field(default_factory=set)  # already reported
-    doubt: Doubt | None = None  # the failure that another device votes on
+    doubt: PendingVote | None = None  # the failure that another device votes on
 
 
 class Dispatch:
@@ -73,16 +157,24 @@ class Dispatch:
         self._ahead = CompileAhead(pool)
         self._forecast = Forecast.of_machine(pool.devices[0].info)
         self._backends = sorted({case.backend for case in cases})
-        self._queue = deque(Task(case=case, kernel=kernel_key(case)) for case in cases)
+        self._queue = deque(
+            Task(case=case, kernel=kernel_key(case), expected_s=self._forecast.seconds(case))
+            for case in cases
+        )
+        self._in_doubt: list[Task] = []
         self._events: deque[Event] = deque()
         self._active: dict[Slot, Task] = {}
         self._votes = SecondVotes(pool.devices)
         self._environment_read = self._environment_asked = self._environment_last = False
         self._first = cases[0] if cases else None
-        self._queued_s = self._queued_s_at = 0.0  # expected seconds of the queue, and when computed
-        kernels = {task.kernel: task.case for task in self._queue if compiles(task.case.backend)}
+        # Updated at each event: summing a queue of thousands would take longer than a case.
+        self._open_s = sum(task.expected_s for task in self._queue)
+        self._finished_s = self._elapsed_s = 0.0  # expected and elapsed seconds of finished cases
+        self._prior_s = _FORECAST_CASES * self._open_s / max(1, self.total)
+        can_compile = {name: compiles(name) for name in self._backends}
+        kernels = {t.kernel: t.case for t in self._queue if can_compile[t.case.backend]}
         self._to_compile = iter(list(kernels.values()))
-        self._uncompiled = kernels if pool.compilers else {}
+        self._uncompiled = Counter(case.backend for case in kernels.values())
         self._compile_total = len(kernels)
         self._compiled = 0
 
@@ -120,8 +212,8 @@ class Dispatch:
         for slot in self._pool.devices:
             if slot.idle and (task := self._next_task(slot)) is not None:
                 self._begin(slot, task)
-        for task in list(self._queue):
-            if task.doubt and not self._votes.has_others(task.doubt.slot):
+        for task in list(self._in_doubt):
+            if task in self._queue and task.doubt and not self._votes.has_others(task.doubt.slot):
                 self._queue.remove(task)
                 self._settle(task, None)
         if all(slot.lost for slot in self._pool.devices):
@@ -143,8 +235,6 @@ class Dispatch:
         job = MeasureCase(case=task.case, process=process, fresh=process > 0)
         self._pool.submit(slot, job)
         if process == 0:
-            # After submitting: summing a long queue takes as long as a short case.
-            self._update_queued_s()
             device = slot.info.name
             self._emit(CaseStarted(case=task.case, device=device, progress=self._progress()))
 
@@ -210,9 +300,9 @@ class Dispatch:
         compiled = self._ahead.result(key)
         assert compiled is not None
         self._compiled += 1
-        self._uncompiled.pop(key, None)
-        self._forecast.learn_compiled(case, compiled.status, compiled.seconds)
-        self._update_queued_s()
+        self._uncompiled[case.backend] -= 1
+        if compiled.status is Status.OK:
+            self._forecast.learn_compiled(case, compiled.seconds)
         self._emit(
             CaseCompiled(
                 case=case,
@@ -238,6 +328,7 @@ class Dispatch:
             self._settle(task, join(task.parts))
         elif (doubt := self._votes.doubt(slot, task.case, result)) is not None:
             task.doubt = doubt
+            self._in_doubt.append(task)
             self._put_back(task)
         else:
             self._finish(task, join(task.parts))
@@ -263,6 +354,7 @@ class Dispatch:
     def _settle(self, task: Task, second: Result | None) -> None:
         """Finish a case that failed on one device, after the second vote."""
         assert task.doubt is not None
+        self._in_doubt.remove(task)
         slot, decision = task.doubt.slot, self._votes.settle(task.doubt, second)
         if decision.lost:
             # The slot may be busy voting on another device's failure.
@@ -279,29 +371,47 @@ class Dispatch:
             cost = {**result.cost, "compile_ahead": compile_s}
             result = dataclasses.replace(result, cost=cost)
         self.done += 1
+        self._open_s -= task.expected_s
         if task.begun:
-            self._forecast.learn(result, time.monotonic() - task.begun)
+            elapsed_s = time.monotonic() - task.begun
+            self._finished_s += task.expected_s
+            self._elapsed_s += elapsed_s
+            # Only the first case of a backend loads it.
+            loaded = self._forecast.unloaded([task.case.backend])
+            self._elapsed_s -= min(elapsed_s, self._forecast.load_s(loaded))
+            self._forecast.learn(result, elapsed_s)
         self._emit(CaseFinished(result=result, progress=self._progress()))
 
     def _progress(self) -> Progress:
-        now = time.monotonic()
-        left_s = self._queued_s + self._forecast.load_s(self._forecast.unloaded(self._backends))
+        if self.done == self.total:
+            return Progress(done=self.done, total=self.total, remaining_s=0.0)
+        now, slots = time.monotonic(), sum(not slot.lost for slot in self._pool.devices)
+        # Elapsed / expected seconds. Refused cases take none, and a busy machine slows all.
+        pace = (self._prior_s + self._elapsed_s) / max(1e-9, self._prior_s + self._finished_s)
+        left_s = pace * self._open_s
         for task in self._active.values():
-            left_s += max(0.0, self._forecast.seconds(task.case) - (now - task.begun))
-        left_s /= max(1, sum(not slot.lost for slot in self._pool.devices))
-        if self._uncompiled:
-            cores = len(self._pool.compilers)
-            compile_s = compile_ahead_s(self._forecast, self._uncompiled.values(), cores)
+            left_s -= min(pace * task.expected_s, now - task.begun)
+        left_s = max(0.0, left_s) + self._forecast.load_s(self._forecast.unloaded(self._backends))
+        left_s /= max(1, slots)
+        if compilers := len(self._pool.compilers):
+            compile_s = self._forecast.compile_ahead_s(self._uncompiled, compilers)
             compiles_first = self._pool.devices[0].info.kind == "cpu"
             left_s = left_s + compile_s if compiles_first else max(left_s, compile_s)
         return Progress(done=self.done, total=self.total, remaining_s=left_s)
 
-    def _update_queued_s(self) -> None:
-        """Sum the expected seconds of the queue; of a long queue at most once a second."""
-        now = time.monotonic()
-        if now - self._queued_s_at > 1.0 or len(self._queue) < _LONG_QUEUE:
-            self._queued_s = sum(self._forecast.seconds(task.case) for task in self._queue)
-            self._queued_s_at = now
-
     def _emit(self, event: Event) -> None:
         self._events.append(event)
+
+
+def order(cases: Sequence[Case], devices: int) -> list[Case]:
+    """Order cases longest first if several devices share them, so that the devices finish at about
+    the same time. Cases of equal thread count stay adjacent: another count needs another worker."""
+    groups: dict[int, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.timing.threads, []).append(case)
+    if devices > 1:
+        for group in groups.values():
+            sizes = {id(case): work(case) for case in group}
+            if all(size is not None for size in sizes.values()):
+                group.sort(key=lambda c: -(sizes[id(c)] or 0.0) * c.timing.processes)
+    return [case for group in groups.values() for case in group]

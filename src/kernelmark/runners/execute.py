@@ -238,15 +238,10 @@ def join(parts: Sequence[Result]) -> Result:
     for part in parts:
         for name, seconds in part.cost.items():
             cost[name] = cost.get(name, 0.0) + seconds
-    timing = chosen.case.timing
-    return Result(
-        case=chosen.case,
-        device=chosen.device,
-        status=chosen.status,
-        arch=chosen.arch,
-        flops=chosen.flops,
-        bytes=chosen.bytes,
-        measurement=merge(measured, timing.target_rel_ci) if measured else None,
+    target = chosen.case.timing.target_rel_ci
+    return dataclasses.replace(
+        chosen,
+        measurement=merge(measured, target) if measured else None,
         check=_worst([part.check for part in parts if part.check is not None]),
         kernel=next((p.kernel for p in parts if p.kernel != KernelInfo()), chosen.kernel),
         error=NO_REASON if bad is None else _of_process(bad, chosen),

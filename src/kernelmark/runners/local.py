@@ -14,11 +14,10 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
-from kernelmark.runners.dispatch import Dispatch
+from kernelmark.runners.dispatch import Dispatch, order
 from kernelmark.runners.events import Event, Note
 from kernelmark.runners.jobs import compiles
 from kernelmark.runners.locks import describe_others
-from kernelmark.runners.plan import order
 from kernelmark.runners.pool import Limits, Pool, Slot, Workers
 from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.targets import check_threads, expand

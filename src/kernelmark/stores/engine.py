@@ -1,4 +1,10 @@
-"""Connections: SQLite with safe and fast settings, PostgreSQL by psycopg 3."""
+"""The tables for queries, and connections: SQLite with safe settings, PostgreSQL by psycopg 3.
+
+The tables have names only: types, keys and indexes are in the migrations, and a test checks that
+both agree. A series is a case on an architecture: (`cases`, `results.arch`). Columns of `results`
+are what queries select and sort by; `detail` holds everything else, exactly (see packing). Where
+SQL cannot hold a value (nan, NUL), the column is NULL or cleaned, and `detail` has the exact value.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +19,41 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import TableClause, column, create_engine, event, table
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
 from kernelmark.core.reason import Reason
-from kernelmark.stores import engine
-from kernelmark.stores.location import Place, check_file, may_write
+from kernelmark.stores.location import Location, check_file, may_write
+
+VERSION_KEY = "schema"
+APPLICATION_ID = 0x6B6D726B  # "kmrk", in the header of SQLite stores
+
+
+def _table(name: str, columns: str) -> TableClause:
+    return table(name, *map(column, columns.split()))
+
+
+meta = _table("meta", "key value")
+environments = _table("environments", "no fingerprint document")
+runs = _table("runs", "no id started finished label suite state cases environment_no document")
+problems = _table("problems", "no key op")
+timings = _table("timings", "no document")
+cases = _table("cases", "no id problem_no backend config timing")
+# `modes` is [[seconds, share], …] as JSON, if there are several; `metrics` is
+# [[name, value, unit, better], …] of headlines, if any; `doubt` is the reason why the median is
+# unreliable, if it is.
+results = _table(
+    "results",
+    "no run_no case_no device process arch timing_no status median_s low_s high_s flops bytes"
+    " started error detail modes metrics doubt",
+)
+pins = _table("pins", "name run_no pinned")
+tokens = _table("tokens", "name digest scope created")
+TABLES = (meta, environments, runs, problems, timings, cases, results, pins, tokens)
+
 
 BUSY_S = 60.0  # how long a writer waits for the lock
 _ATTEMPTS = 8
@@ -34,7 +66,7 @@ _SETTINGS = (
 )
 
 
-def connect(place: Place, *, readonly: bool) -> Engine:
+def connect(place: Location, *, readonly: bool) -> Engine:
     """Return an engine for the store, without changing anything in it."""
     if place.path is not None:
         check_file(place, place.path, readonly=readonly)
@@ -92,7 +124,7 @@ class Watch:
                 self._connection = None
 
 
-def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
+def _connect_sqlite(place: Location, path: Path, *, readonly: bool) -> Engine:
     if not readonly:
         _create(path)
         return _sqlite_engine(path, "mode=rwc")
@@ -101,7 +133,7 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
         return _sqlite_engine(path, "mode=rw", "query_only=ON")
     engine = _sqlite_engine(path, "mode=ro")
     try:
-        with engine.explained(place.shown), engine.connect() as connection:
+        with explained(place.shown), engine.connect() as connection:
             connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
     except StoreError:
         engine.dispose()
@@ -154,7 +186,7 @@ def share(engine: Engine) -> None:
                 raw.cursor().execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if not engine.code(error).startswith("SQLITE_BUSY") or time.monotonic() > give_up:
+            if not code(error).startswith("SQLITE_BUSY") or time.monotonic() > give_up:
                 raise
             time.sleep(0.02)
         finally:
@@ -168,7 +200,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
+def _connect_postgres(place: Location, *, readonly: bool) -> Engine:
     assert place.url is not None
     if importlib.util.find_spec("psycopg") is None:
         raise StoreError(
@@ -192,7 +224,7 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
                 cursor.execute("SET default_transaction_read_only = on")
         connection.commit()
 
-    with engine.explained(place.shown), engine.connect() as connection:
+    with explained(place.shown), engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
     return engine
 
@@ -200,7 +232,86 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
 def retried(error: DBAPIError, attempt: int) -> bool:
     """Return whether to repeat a transaction, after a pause: PostgreSQL resolves a deadlock by
     aborting one side."""
-    if engine.code(error) not in engine.RETRIED or attempt >= _ATTEMPTS:
+    if code(error) not in RETRIED or attempt >= _ATTEMPTS:
         return False
     time.sleep(0.01 * 2**attempt)
     return True
+
+
+_CHECK_URL = "check the host, user, password and database in the store's URL"
+
+# (prefix of SQLite's error name, code of the Reason, hint)
+SQLITE = (
+    ("SQLITE_FULL", "store-disk-full", Reason("free-space")),
+    ("SQLITE_BUSY", "store-locked", "wait for it, or write to another store with --store"),
+    (
+        "SQLITE_READONLY",
+        "store-unwritable",
+        "check the permissions of the file and its folder, or choose another path with --store",
+    ),
+    (
+        "SQLITE_CANTOPEN",
+        "store-not-opened",
+        "check the permissions of the file and its folder, or choose another path with --store",
+    ),
+    ("SQLITE_NOTADB", "store-not-sqlite", "choose another path with --store"),
+    (
+        "SQLITE_CORRUPT",
+        "store-damaged",
+        "restore a copy, or save what can be read with `sqlite3 FILE .recover`",
+    ),
+    (
+        "SQLITE_IOERR",
+        "store-disk-fails",
+        "check the disk, its free space and the file's size limit",
+    ),
+)
+
+# (prefix of PostgreSQL's SQLSTATE, code of the Reason, hint)
+POSTGRES = (
+    ("53100", "store-disk-full", Reason("free-space")),
+    ("53300", "store-connections", "close some, or raise max_connections"),
+    ("42501", "store-refuses-user", "grant the user rights on the schema"),
+    ("25006", "store-replica", "write to the primary server, or choose another --store"),
+    ("3D000", "store-no-database", "create the database first: createdb NAME"),
+    ("28", "store-refuses-login", _CHECK_URL),
+    ("08", "store-disconnected", _CHECK_URL),
+    ("57P", "store-server-down", "try again in a moment"),
+)
+RETRIED = ("40001", "40P01")  # a serialisation failure or a deadlock: a retry succeeds
+
+
+@contextmanager
+def explained(shown: str) -> Iterator[None]:
+    """Raise errors of the database as a StoreError about the store `shown`."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        raise explain(error, shown) from error
+
+
+def explain(error: Exception, shown: str) -> StoreError:
+    """Return the StoreError for an error of the database."""
+    name, original = code(error), _original(error)
+    for start, reason, hint in (*SQLITE, *POSTGRES):
+        if name.startswith(start):
+            return StoreError(Reason(reason, store=shown), hint=hint)
+    lines = [line.strip() for line in str(original).splitlines() if line.strip()]
+    cause = lines[0] if lines else type(original).__name__
+    if type(original).__module__.startswith("psycopg"):
+        return StoreError(Reason("store-no-answer", store=shown, error=cause), hint=_CHECK_URL)
+    return StoreError(Reason("store-failed", store=shown, error=cause))
+
+
+def code(error: Exception) -> str:
+    """Return SQLite's error name or PostgreSQL's SQLSTATE; "" if there is none."""
+    for attribute in ("sqlite_errorname", "sqlstate"):
+        value = getattr(_original(error), attribute, None)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _original(error: Exception) -> BaseException:
+    """Return the driver's error that SQLAlchemy wraps."""
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

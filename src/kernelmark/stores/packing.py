@@ -120,12 +120,7 @@ def _pack_map(values: Mapping[str, float], floats: list[float]) -> str:
 
 
 def _pack_measurement(measurement: Measurement, floats: list[float]) -> str:
-    floats += (
-        measurement.low_s,
-        measurement.high_s,
-        measurement.warmup_s,
-        measurement.timed_s,
-    )
+    floats += (measurement.low_s, measurement.high_s, measurement.warmup_s, measurement.timed_s)
     also = _pack_map(measurement.also, floats)
     blocks = ",".join([_pack_block(block, floats) for block in measurement.blocks])
     more = ""
@@ -212,10 +207,7 @@ def unpack(
     """Return the result that `pack` packed."""
     version, length = _HEAD.unpack_from(detail)
     if version != FORMAT:
-        raise StoreError(
-            Reason("stored-format", version=version),
-            hint="upgrade kernelmark",
-        )
+        raise StoreError(Reason("stored-format", version=version), hint="upgrade kernelmark")
     start = _HEAD.size + length
     text = detail[_HEAD.size : start]
     skeleton = _shared_skeleton(text) if length <= _SHORT else json.loads(text)

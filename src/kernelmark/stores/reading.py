@@ -18,14 +18,7 @@ from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import Reason, read_reason
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.timing import Timing
-from kernelmark.stores.engine import (
-    cases,
-    environments,
-    problems,
-    results,
-    runs,
-    timings,
-)
+from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
 from kernelmark.stores.packing import unpack
 from kernelmark.stores.values import Place, SeriesPoint
 

@@ -46,8 +46,7 @@ def resolve(connection: Connection, ref: str) -> int:
         return int(begun[0].no)
     if begun:
         raise UsageError(
-            Reason("run-ambiguous", ref=ref, count=len(begun)),
-            hint=f"candidates: {_listed(begun)}",
+            Reason("run-ambiguous", ref=ref, count=len(begun)), hint=f"candidates: {_listed(begun)}"
         )
     close = difflib.get_close_matches(ref[:80].partition("~")[0], ["latest"], cutoff=0.7)
     raise UsageError(

@@ -24,8 +24,7 @@ from kernelmark.stores import engine as engines
 from kernelmark.stores import migrations, reading, refs, writing
 from kernelmark.stores import tokens as token_rows
 from kernelmark.stores.engine import cases, explained, pins, results, runs
-from kernelmark.stores.location import Place as StorePlace
-from kernelmark.stores.location import locate
+from kernelmark.stores.location import Location, locate
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.roofs import newest, recorded
 from kernelmark.stores.values import Imported, Place, SeriesPoint, check_name
@@ -46,7 +45,7 @@ class Store:
     results or roofs write in batches instead: if one raises, repeat the call.
     """
 
-    def __init__(self, place: StorePlace, engine: Engine, *, readonly: bool) -> None:
+    def __init__(self, place: Location, engine: Engine, *, readonly: bool) -> None:
         self.where = place.shown
         self.readonly = readonly
         self._engine = engine
@@ -424,8 +423,7 @@ class Store:
     def _write(self, work: Callable[[Connection], T]) -> T:
         if self.readonly:
             raise StoreError(
-                Reason("store-opened-to-read", store=self.where),
-                hint="open it without readonly",
+                Reason("store-opened-to-read", store=self.where), hint="open it without readonly"
             )
         attempt = 0
         with explained(self.where):
@@ -443,24 +441,22 @@ class Store:
                     attempt += 1
 
 
-def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
+def _prepare(engine: Engine, place: Location, *, readonly: bool) -> None:
     """Check that the database is a store, and migrate it to the newest schema."""
-    known = migrations.known()
     with engines.reading(engine) as connection:
         found = migrations.version(connection, place)
-    current = migrations.is_current(found, place, known)
+    current = migrations.is_current(found, place)
     if not readonly:
         engines.share(engine)
         if not current:
             with engines.writing(engine) as connection:
-                migrations.migrate(connection, place, known)
+                migrations.migrate(connection, place)
         return
     if current:
         return
     if not found:
         raise NothingToDo(
-            Reason("store-empty", store=place.shown),
-            hint=Reason("fill-store", command="kmark run"),
+            Reason("store-empty", store=place.shown), hint=Reason("fill-store", command="kmark run")
         )
     # A reader upgrades the store if it is also allowed to write to it.
     upgraded = engines.connect(place, readonly=False)

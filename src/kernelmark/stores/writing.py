@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import StatisticsError
 from typing import Any
 
-from sqlalchemy import Table, select
+from sqlalchemy import TableClause, select, update
 from sqlalchemy.engine import Connection
 
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import TEXT, Reason, reason_document
-from kernelmark.core.result import Case, Measurement, Result, ResultSet, Run, config_key
+from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
 from kernelmark.stores.packing import pack
+from kernelmark.stores.reading import Decoder, results_query
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
 _LOOKUP = 400  # values in one IN (…)
@@ -94,10 +95,7 @@ def batches(stream: Iterable[Result]) -> Iterator[list[Result]]:
 
 
 def result_rows(
-    batch: Sequence[Result],
-    numbers: Sequence[tuple[int, int]],
-    run_no: int,
-    process: int,
+    batch: Sequence[Result], numbers: Sequence[tuple[int, int]], run_no: int, process: int
 ) -> list[Row]:
     """Return the rows for `insert_results`."""
     return [
@@ -185,7 +183,7 @@ def compact(value: Timing | Environment) -> str:
     return json.dumps(codec.plain(value), separators=(",", ":"), allow_nan=False)
 
 
-def add_missing(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+def add_missing(connection: Connection, table: TableClause, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows that do not exist yet, even if another process inserts them concurrently."""
     if not rows:
         return
@@ -198,7 +196,9 @@ def add_missing(connection: Connection, table: Table, rows: Sequence[dict[str, A
     )
 
 
-def lookup(connection: Connection, table: Table, column: str, values: Iterable[str]) -> Numbers:
+def lookup(
+    connection: Connection, table: TableClause, column: str, values: Iterable[str]
+) -> Numbers:
     """Return the numbers of the rows whose `column` is one of `values`."""
     wanted = list(values)
     numbers: Numbers = {}
@@ -309,9 +309,7 @@ def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
     found = lookup(connection, cases, "id", ids)
     missing = sorted(ids.keys() - found.keys())
     add_missing(
-        connection,
-        cases,
-        [_case_row(id, new[ids[id]], known[keys[ids[id]]]) for id in missing],
+        connection, cases, [_case_row(id, new[ids[id]], known[keys[ids[id]]]) for id in missing]
     )
     found.update(lookup(connection, cases, "id", missing))
     return {ids[id]: no for id, no in found.items()}
@@ -325,3 +323,36 @@ def _case_row(id: str, case: Case, problem_no: int) -> dict[str, Any]:
         "config": config_key(case.config),
         "timing": case.timing.identity,
     }
+
+
+def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
+    """Replace the samples of each block by their median, and return how many results changed.
+    Medians, intervals and what rules compute from blocks stay the same."""
+    rows = connection.execute(results_query(number, {})).all()
+    count = 0
+    for row in rows:
+        thinned = _thinned(decoder.decode(row))
+        if thinned is not None:
+            values = {"detail": packed(thinned)}
+            connection.execute(update(results).where(results.c.no == row.no).values(values))
+            count += 1
+    return count
+
+
+def _thinned(result: Result) -> Result | None:
+    measured = result.measurement
+    # A single block with one sample would look like a bare mean from another tool.
+    if measured is None or len(measured.blocks) < 2 or measured.samples == len(measured.blocks):
+        return None
+    blocks = tuple(map(_median, measured.blocks))
+    return dataclasses.replace(result, measurement=dataclasses.replace(measured, blocks=blocks))
+
+
+def _median(block: Block) -> Block:
+    clock = block.clock_mhz
+    whole = len(block.clocks_mhz) == len(block.samples_s)
+    return dataclasses.replace(
+        block,
+        samples_s=(block.median_s,),
+        clocks_mhz=(clock,) if clock is not None and whole else (),
+    )

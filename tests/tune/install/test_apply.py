@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import backends
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import KernelInfo
 from kernelmark.runners.pool import Pool
 from kernelmark.tune.install import apply as applying

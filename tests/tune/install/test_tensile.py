@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import tensile_logic as tensile
 from kernelmark.tune.install.emitters.tensile import emitter

@@ -8,10 +8,10 @@ import tomllib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.space import Space
 from kernelmark.runners.targets import find
 from kernelmark.tune.plans import planfile

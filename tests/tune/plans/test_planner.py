@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kernelmark.gpu.architectures import absent
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
+from kernelmark.gpu.architectures import absent
 from kernelmark.runners.targets import find
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 
 import pytest
-from kernelmark.runners.impossible import MARGINS
 
 from kernelmark import ops
 from kernelmark.backends import fake
@@ -17,6 +16,7 @@ from kernelmark.core.metric import Roof
 from kernelmark.core.result import Status, config_key
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.runners.events import DeviceLost
+from kernelmark.runners.impossible import MARGINS
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.process import LocalWorkers
 from kernelmark.tune.plans.plan import Acceptance, Budget

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.install import apply
 from kernelmark.tune.install.confirm import Proof, confirm

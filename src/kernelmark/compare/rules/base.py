@@ -13,7 +13,7 @@ from typing import Any, Self
 from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
-from kernelmark.core.immutable import remembered
+from kernelmark.core.immutable import computed_once
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Measurement, Result, Status, is_wide
 from kernelmark.core.units import time_text
@@ -48,7 +48,7 @@ class Judgement(_ReasonMemory):
     detectable: float | None = None
     explanation: Facts | Callable[[], Facts] = field(default=(), compare=False, repr=False)
 
-    @remembered
+    @computed_once
     def reason(self) -> Reason:
         return self.why() if callable(self.why) else self.why
 

@@ -17,7 +17,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Case, Config, Status
 from kernelmark.core.space import Space
-from kernelmark.runners.plan import work
+from kernelmark.runners.forecast import work
 from kernelmark.tune.folder import State, TuningFolder, digest, unreadable, write_whole
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan

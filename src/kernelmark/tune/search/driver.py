@@ -18,11 +18,11 @@ from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
 from kernelmark.runners.events import Note
+from kernelmark.runners.forecast import work
 from kernelmark.runners.impossible import flag_impossible
 from kernelmark.runners.jobs import CompileCase, MeasureCase, compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.locks import describe_others
-from kernelmark.runners.plan import work
 from kernelmark.runners.pool import FINAL, CompileAhead, Finished, Phase, Returned, Slot, kernel_key
 from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.tune.plans.plan import TunePlan

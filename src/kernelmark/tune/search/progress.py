@@ -104,7 +104,7 @@ class Tally:
         self._fresh = 0
         self._forecast = Forecast.of_machine(info)
         # Relative weights of timings must not change with what other commands measure.
-        model = Forecast(info, self._forecast.means.best_rates())
+        model = Forecast(info)
         steps = ladder(info)[0].timing, final_timing(info, 1)
         self._search_s, self._final_s = (
             {p.name: model.seconds(_case(p, timing)) for p in plans} for timing in steps

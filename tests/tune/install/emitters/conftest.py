@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.records.results import Choice, Outcome
 

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry, tunableop
 from kernelmark.tune.install.emitters.base import Entry

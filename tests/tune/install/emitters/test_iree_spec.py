@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
 from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.spec import PREPROCESSING_FLAG, parse_spec
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.install.emitters.iree_spec import emitter, file_flags

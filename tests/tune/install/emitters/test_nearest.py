@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install import nearest_config as configs

@@ -8,10 +8,10 @@ import runpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kernelmark.core.immutable import FrozenDict
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters.tensile import emitter
 

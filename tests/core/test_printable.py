@@ -5,8 +5,7 @@ import re
 import pytest
 
 from kernelmark.core.printable import csv_word, markdown_cell, printable
-from kernelmark.report.render import html_table, markdown, text
-from kernelmark.report.tables import Column, Table
+from kernelmark.report.tables import Column, Table, html_table, markdown, text
 
 
 @pytest.mark.parametrize("sign", ["\x1b[31m", "\x9b31m", "\r", "\x07", "\x08", "\u202e", "\x00"])

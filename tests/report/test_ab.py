@@ -92,7 +92,7 @@ def test_what_differs(report):
     table = difference_table(report.changes, report.names)
     assert [c.name for c in table.columns] == ["environment", "old", "new"]
     assert ("python", "3.11", "3.12") in table.rows
-    assert difference_table([], ("a", "b")).rows[0][0] == "nothing differs"
+    assert difference_table([], ("a", "b"), empty="nothing differs").rows[0][0] == "nothing differs"
 
 
 def test_alarms_come_first_the_worst_before(report):

@@ -16,7 +16,7 @@ from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import KernelInfo, ResultSet, Run, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import compare as report
-from kernelmark.report.render import text
+from kernelmark.report.tables import text
 
 KEYS = [f"gemm m={m} n=8 k=8 dtype=f32" for m in (8, 16, 32, 64)]
 

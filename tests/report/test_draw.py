@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.report.draw import Line, draw
-from kernelmark.report.tables import Column, Table
+from kernelmark.report.tables import Column, Line, Table, draw
 
 WORDS = st.lists(
     st.sampled_from(["a", "m=4096", "12.5", "µs", "GFLOP/s", "–", "x" * 30, "y" * 100, "1.2 %"]),

@@ -42,7 +42,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.report.changes import comment, ranked
-from kernelmark.report.history import date_text
+from kernelmark.report.tables import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
 from kernelmark.stores.ids import new_run_id

@@ -340,6 +340,7 @@ def _put(
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
+    from kernelmark.report.tables import csv_names
 
     worst_first = report.by_worry(shown)
     if not outputs.stdout_taken:
@@ -351,7 +352,7 @@ def _put(
             )
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
-        csv=lambda: csv_text(report.records(shown), report.COLUMNS),
+        csv=lambda: csv_text(report.records(shown), csv_names(report.COLUMNS)),
         md=lambda: report.markdown_page(
             found, worst_first, alarms, _tables(found, worst_first), more
         ),

@@ -318,7 +318,7 @@ def _measure(
     from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import counted, duration_text
-    from kernelmark.report.tables import status_text
+    from kernelmark.report.results import status_text
     from kernelmark.stores import open_store
 
     chosen = list(names) or api.names_for(device)
@@ -381,7 +381,7 @@ def _show(
 ) -> None:
     from kernelmark.core.files import csv_text
     from kernelmark.report import micro as report
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
 
     models = _models(results)
     tables = [report.points_table(r, models[r.device]) for r in results.micro if points and r.rows]

@@ -178,8 +178,7 @@ def show_all_columns(asked: bool) -> None:
 
 def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
     """Print a table, folded to the width of a terminal, else in full; one style per row."""
-    from kernelmark.report.draw import draw
-    from kernelmark.report.render import text
+    from kernelmark.report.tables import draw, text
 
     if not fancy(sys.stdout):
         put(text(table))

@@ -185,8 +185,7 @@ def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = No
 def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
     """List the names and scopes of tokens."""
     from kernelmark.core.files import json_text
-    from kernelmark.report.history import date_text
-    from kernelmark.report.tables import Column, Table
+    from kernelmark.report.tables import Column, Table, date_text
     from kernelmark.stores import open_store
 
     with open_store(store, readonly=True) as opened:

@@ -178,7 +178,7 @@ def summarise(
 def _put_summary(summary: Summary, outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
     from kernelmark.tune.plans.summary import records
 
     shown = summary.costs if every else summary.costs[:_TOP]
@@ -276,7 +276,7 @@ def plan(
 def _put_plans(done: Planned, outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
 
     records = report.plan_records(done.drafts, done.fates, done.refused)
     shown = done.drafts if every else done.drafts[:_TOP]

@@ -63,7 +63,7 @@ def show(
 def _put_standings(standings: Sequence[Standing], outputs: o.Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
 
     records = report.standing_records(standings)
     shown = standings if every else standings[:_TOP]

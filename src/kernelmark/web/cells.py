@@ -17,8 +17,8 @@ from kernelmark.core.units import duration_text, time_text, value_text, width_te
 from kernelmark.report import vega
 from kernelmark.report.compare import change_text
 from kernelmark.report.figures import PALETTE
-from kernelmark.report.history import date_text
-from kernelmark.report.tables import MARK, NONE
+from kernelmark.report.results import MARK
+from kernelmark.report.tables import NONE, date_text
 
 NUMBERS = (
     *("time", "value", "change", "interval", "share", "count", "width", "ratio", "duration"),

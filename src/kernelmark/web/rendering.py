@@ -18,7 +18,7 @@ from kernelmark.compare.rules import preset
 from kernelmark.core.files import csv_text
 from kernelmark.core.printable import printable
 from kernelmark.report.compare import change_text
-from kernelmark.report.history import date_text
+from kernelmark.report.tables import date_text
 from kernelmark.web import cells
 from kernelmark.web.drawing import drawer
 from kernelmark.web.pages import kernels, machines, runs

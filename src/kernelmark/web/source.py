@@ -24,7 +24,7 @@ from kernelmark.compare.history import History, SeriesStep, Story, story
 from kernelmark.compare.verdicts import Comparison
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.percent import Share
+from kernelmark.report.results import Share
 from kernelmark.stores.store import Store
 from kernelmark.stores.values import SeriesPoint
 

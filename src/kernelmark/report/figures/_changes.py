@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import value_text
-from kernelmark.report.changes import Change, ranked
+from kernelmark.report.changes import Change, ranked, verdict_text
 from kernelmark.report.figures._parts import (
     MOST_BARS,
     NO_CHANGE,
@@ -41,7 +41,7 @@ def changes(found: Sequence[Change]) -> Spec:
             "ratio": one.ratio,
             "low": low,
             "high": high,
-            "verdict": f"{one.status.value}, suppressed" if one.held else one.status.value,
+            "verdict": verdict_text(one),
             "base": value_text(one.base, one.unit) if one.base else "",
             "head": value_text(one.head, one.unit) if one.head else "",
             "again": one.again,

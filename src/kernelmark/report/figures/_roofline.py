@@ -20,13 +20,13 @@ from kernelmark.report.figures._parts import (
     timed_rows,
     tooltips,
 )
-from kernelmark.report.tables import Row
+from kernelmark.report.results import ResultRow
 from kernelmark.report.vega import Spec
 
 _INTENSITIES = (0.125, 2048.0)  # range in FLOP per byte if no results are drawn
 
 
-def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
+def roofline(rows: Sequence[ResultRow], roofs: Sequence[Roof]) -> Spec:
     """Return FLOP/s over arithmetic intensity: measured roofs as lines, results as points."""
     points = [
         point_of(row) | {"x": row.result.flops / row.result.bytes, "y": row.result.flops_per_s}

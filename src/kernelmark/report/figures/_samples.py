@@ -19,13 +19,13 @@ from kernelmark.report.figures._parts import (
     time_unit,
     timed_rows,
 )
-from kernelmark.report.tables import Row
+from kernelmark.report.results import ResultRow
 from kernelmark.report.vega import Spec
 
 _MOST_SAMPLES = 6  # maximum number of results
 
 
-def samples(rows: Sequence[Row]) -> Spec:
+def samples(rows: Sequence[ResultRow]) -> Spec:
     """Return every sample of some results, by block in measured order, with the clock below."""
     every = require_rows(timed_rows(rows))
     timed = every[:_MOST_SAMPLES]

@@ -25,14 +25,14 @@ from kernelmark.report.figures._parts import (
     tooltips,
     varying_dims,
 )
-from kernelmark.report.tables import Row
+from kernelmark.report.results import ResultRow
 from kernelmark.report.vega import Spec
 
 _MOST_LINES = 12  # per backend: more would overlap
 _MOST_DASHES = 5  # dash patterns that remain distinguishable
 
 
-def sweep(rows: Sequence[Row], x: str = "") -> Spec:
+def sweep(rows: Sequence[ResultRow], x: str = "") -> Spec:
     """Return rates over a dim, FLOP/s above bytes/s, with intervals."""
     some = require_rows(timed_rows(rows))
     timed, words = (some, "") if x else rows_of_main_op(some)
@@ -119,7 +119,7 @@ def _medians(points: Values) -> Values:
     return values
 
 
-def _line_labels(rows: Sequence[Row], without: str) -> list[str]:
+def _line_labels(rows: Sequence[ResultRow], without: str) -> list[str]:
     """Return a line label per row: the op, dims, dtypes and options that vary among the rows."""
     words = []
     for row in rows:

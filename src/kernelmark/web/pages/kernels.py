@@ -16,6 +16,7 @@ from kernelmark.core.result import RunState, Status
 from kernelmark.core.units import counted, value_text
 from kernelmark.report import figures
 from kernelmark.report import history as history_report
+from kernelmark.report.tables import date_text
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import progress, result_url, runs_table
@@ -114,7 +115,7 @@ def _evidence(one: Kernel) -> str:
     step = one.step
     if one.story.screen.flagged or step is None:
         return str(one.story.screen.reason)
-    return f"step with p = {step.p_value:.2g} on {history_report.date_text(step.started)}"
+    return f"step with p = {step.p_value:.2g} on {date_text(step.started)}"
 
 
 def _impact(one: Kernel) -> float | None:

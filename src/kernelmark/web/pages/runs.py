@@ -7,20 +7,20 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from kernelmark.api.roofs import memory_roofs
-from kernelmark.compare.verdicts import Row as Compared
+from kernelmark.compare.verdicts import ComparedRow
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
 from kernelmark.core.reason import FIELDS, Reason, format_reason
 from kernelmark.core.result import Result, Run, RunState, Status
 from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
-from kernelmark.report import figures, micro_figure, tables
-from kernelmark.report.answer import answer
+from kernelmark.report import figures, micro_figure
 from kernelmark.report.detail import detail
-from kernelmark.report.history import date_text
 from kernelmark.report.names import rerun, short
 from kernelmark.report.page import environment_table
-from kernelmark.report.tables import Row
+from kernelmark.report.results import ResultRow, rate, share_text
+from kernelmark.report.summary import answer, collect_warnings, find_failures, status_summary
+from kernelmark.report.tables import date_text
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.source import Source
@@ -105,7 +105,7 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
     here = one.environment
     page: Page = {
         "title": f"Run {one.label or one.id}",
-        "lead": tables.summary(every) or "no results yet",
+        "lead": status_summary(every) or "no results yet",
         "state": one.state.value,
         "answer_lines": answer(every),
         "running": [progress(source, one, urls)] if one.state is RunState.RUNNING else [],
@@ -151,9 +151,9 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
                 "cases": len(failure.rows),
                 "commands": list(failure.commands()[:_COMMANDS]),
             }
-            for failure in tables.failures(rows)
+            for failure in find_failures(rows)
         ],
-        "notes": [format_reason(reason, FIELDS) for reason in tables.warnings(rows)],
+        "notes": [format_reason(reason, FIELDS) for reason in collect_warnings(rows)],
         "environment": parts.text_table(environment_table(here)),
     }
     if before:
@@ -162,30 +162,30 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
     return page
 
 
-def _statuses(rows: Sequence[Row]) -> list[str]:
+def _statuses(rows: Sequence[ResultRow]) -> list[str]:
     there = {row.result.status for row in rows}
     return [status.value for status in Status if status in there]
 
 
-def _row_filters(rows: Sequence[Row], params: Params) -> list[Values]:
+def _row_filters(rows: Sequence[ResultRow], params: Params) -> list[Values]:
     ops = sorted({row.result.case.problem.op for row in rows})
     backends = sorted({row.result.case.backend for row in rows})
     return [parts.choice("op", params, ops), parts.choice("backend", params, backends)]
 
 
-def _dtype_filter(rows: Sequence[Row], params: Params) -> Values:
+def _dtype_filter(rows: Sequence[ResultRow], params: Params) -> Values:
     dtypes = {name for row in rows for name in row.result.case.problem.dtypes.values()}
     return parts.choice("dtype", params, sorted(dtypes))
 
 
-def _wanted(rows: Sequence[Row], params: Params) -> Sequence[Row]:
+def _wanted(rows: Sequence[ResultRow], params: Params) -> Sequence[ResultRow]:
     """Return the rows that pass the filters."""
     if not any(params.get(name) for name in _FILTERS):
         return rows
     return [row for row in rows if _is_wanted(row, params)]
 
 
-def _is_wanted(row: Row, params: Params) -> bool:
+def _is_wanted(row: ResultRow, params: Params) -> bool:
     case = row.result.case
     given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
     if any(params.get(name) and params[name] != value for name, value in given.items()):
@@ -195,7 +195,7 @@ def _is_wanted(row: Row, params: Params) -> bool:
     return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", params)
 
 
-def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
+def _rows_table(rows: Sequence[ResultRow], title: str = "") -> Section:
     """Return a table of results; `_result_row` formats the rows of the current page."""
     many = len({row.result.device for row in rows}) > 1
     metrics = any(row.result.metrics for row in rows)
@@ -213,7 +213,7 @@ def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
     """Return a function that adds what only the rows on the current page need."""
 
     def finished(row: Values) -> Values:
-        of: Row = row["of"]
+        of: ResultRow = row["of"]
         return {name: value for name, value in row.items() if name != "of"} | {
             "why": str(of.result.why),
             "again": rerun(of.result),
@@ -223,7 +223,7 @@ def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
     return finished
 
 
-def _result_row(row: Row) -> Values:
+def _result_row(row: ResultRow) -> Values:
     result, measured = row.result, row.result.measurement
     headline = next(iter(result.headlines), None)
     return {
@@ -240,7 +240,7 @@ def _result_row(row: Row) -> Values:
         "low_s": measured.low_s if measured else None,
         "high_s": measured.high_s if measured else None,
         "width": parts.finite(measured.rel_half_width) if measured else None,
-        "warned": tables.warned(row),
+        "warned": row.is_warned,
         "rate": _rate(row),
         "share": row.shown_share.value if row.shown_share else None,
         "bound": row.shown_share.bound if row.shown_share else None,
@@ -250,8 +250,8 @@ def _result_row(row: Row) -> Values:
     }
 
 
-def _rate(row: Row) -> str:
-    return tables.rate(row.result, row.share.bound if row.share else None)
+def _rate(row: ResultRow) -> str:
+    return rate(row)
 
 
 def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None:
@@ -323,7 +323,7 @@ def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
     return finished
 
 
-def _compared_row(row: Compared) -> Values:
+def _compared_row(row: ComparedRow) -> Values:
     shown, judged = row.pair.shown, row.judgement
     base_value, head_value = compared.values_of(row)
     return {
@@ -401,14 +401,14 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
         "figures": parts.figure("Points", lambda: micro_figure.figure(one))
         if is_micro(one.case)
         else parts.figure("Samples by block", lambda: figures.samples([row])),
-        "notes": [format_reason(reason, FIELDS) for reason in tables.warnings([row])],
+        "notes": [format_reason(reason, FIELDS) for reason in collect_warnings([row])],
         "details": [parts.text_table(of) for of in detail(row, samples=False)],
         "samples": [] if measured is None else [list(block.samples_s) for block in measured.blocks],
         "tables": [same] if len(others) > 1 else [],
     }
 
 
-def _headline(row: Row) -> list[tuple[str, str]]:
+def _headline(row: ResultRow) -> list[tuple[str, str]]:
     measured = row.result.measurement
     pairs = [(m.name, value_text(m.value, m.unit)) for m in row.result.headlines]
     if measured is None:
@@ -419,7 +419,7 @@ def _headline(row: Row) -> list[tuple[str, str]]:
         ("median", time_text(measured.median_s)),
         ("±", width_text(measured.rel_half_width)),
         ("rate", _rate(row)),
-        ("of roof", tables.share_text(row.shown_share)),
+        ("of roof", share_text(row.shown_share)),
         ("samples", f"{measured.samples} in {counted(len(measured.blocks), 'block')}"),
         ("clock", f"{clock:.0f} MHz" if clock else ""),
     ]

@@ -11,8 +11,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.output import put_table, put_tables, say
+from kernelmark.cli.output import check_drawable, draw, put_table, put_tables, say
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason

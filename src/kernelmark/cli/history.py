@@ -12,9 +12,8 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.ending import REGRESSION
-from kernelmark.cli.output import put, put_tables, say
+from kernelmark.cli.output import check_drawable, draw, put, put_tables, say
 from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.patterns import found_in

@@ -143,29 +143,20 @@ def _op_rows(name: str) -> tuple[list[tuple[str, str]], Sequence[TensorHelp]]:
 
 
 PARAMETERS = (
-    Column(name="parameter", value=lambda row: row[0], meaning="name"),
-    Column(name="meaning", value=lambda row: row[1], meaning="meaning"),
+    Column("parameter", lambda row: row[0], "name"),
+    Column("meaning", lambda row: row[1], "meaning"),
 )
 TENSORS = (
-    Column(name="tensor", value="name", meaning="name"),
-    Column(name="role", value="role", meaning="input or output"),
-    Column(name="shape", value="shape", meaning="shape, in terms of the parameters"),
-    Column(name="dtype", value="dtype", meaning="dtype, or the parameter that has it"),
-    Column(
-        name="when",
-        value="when",
-        meaning="condition for which the tensor exists; empty: always",
-    ),
+    Column("tensor", "name", "name"),
+    Column("role", "role", "input or output"),
+    Column("shape", "shape", "shape, in terms of the parameters"),
+    Column("dtype", "dtype", "dtype, or the parameter that has it"),
+    Column("when", "when", "condition for which the tensor exists; empty: always"),
 )
 OPS = (
-    Column(name="op", value="name", meaning="op"),
-    Column(name="summary", title="what it computes", value="summary", meaning="what it computes"),
-    Column(
-        name="parameters",
-        value=lambda op: list(op.parameters),
-        type="list of text",
-        meaning="names of its parameters",
-    ),
+    Column("op", "name", "op"),
+    Column("summary", "summary", "what it computes", title="what it computes"),
+    Column("parameters", lambda op: list(op.parameters), "names of its parameters", "list of text"),
 )
 
 
@@ -187,27 +178,24 @@ class BackendRow(NamedTuple):
 
 _AVAILABLE = {"ready": "yes", "no device": "no device"}
 BACKENDS = (
-    Column(name="backend", value="name", meaning="backend"),
+    Column("backend", "name", "backend"),
     Column(
-        name="state",
+        "state",
+        "state",
+        "`ready`, `missing` (not installed), `no device` or `broken`",
         title="available",
-        value="state",
         text=lambda row: _AVAILABLE.get(row.state, "no"),
-        meaning="`ready`, `missing` (not installed), `no device` or `broken`",
     ),
     Column(
-        name="devices",
-        value=lambda row: list(row.devices),
-        type="list of text",
-        meaning="kinds of devices that it runs on",
+        "devices", lambda row: list(row.devices), "kinds of devices that it runs on", "list of text"
     ),
     Column(
-        name="summary",
+        "summary",
+        "summary",
+        "what it is",
+        "text?",
         title="what it is, or why it is not there",
-        value="summary",
         text=lambda row: str(row.reason or row.summary),
-        type="text?",
-        meaning="what it is",
     ),
     file_column("reason", "reason", "why it is missing or broken", "text?"),
 )
@@ -263,46 +251,30 @@ def _model_or_reason(row: DeviceRow) -> str:
 
 
 DEVICES = (
-    Column(name="device", value="device", meaning="device, or kind of device that is missing"),
-    Column(
-        name="available",
-        value="available",
-        type="true or false",
-        meaning="whether it can be used",
-    ),
+    Column("device", "device", "device, or kind of device that is missing"),
+    Column("available", "available", "whether it can be used", "true or false"),
     file_column("reason", "reason", "why not", "text?"),
-    Column(name="arch", value="info.arch", meaning="architecture"),
+    Column("arch", "info.arch", "architecture"),
     Column(
-        name="model",
+        "model",
+        "info.model",
+        "model",
         title="model, or why it is not there",
-        value="info.model",
         text=_model_or_reason,
         last=True,
         label="",
-        meaning="model",
+    ),
+    Column("units", "info.units", "cores, SMs or CUs", "integer", title="cores/SMs/CUs"),
+    Column(
+        "memory_bytes", "info.memory_bytes", "size of the memory", "integer", "B", title="memory"
     ),
     Column(
-        name="units",
-        title="cores/SMs/CUs",
-        value="info.units",
-        type="integer",
-        meaning="cores, SMs or CUs",
-    ),
-    Column(
-        name="memory_bytes",
-        title="memory",
-        value="info.memory_bytes",
-        type="integer",
-        unit="B",
-        meaning="size of the memory",
-    ),
-    Column(
-        name="cache_bytes",
+        "cache_bytes",
+        "info.cache_bytes",
+        "size of the last-level cache",
+        "integer",
+        "B",
         title="cache",
-        value="info.cache_bytes",
-        type="integer",
-        unit="B",
-        meaning="size of the last-level cache",
     ),
     file_column("driver", "info.driver", "version of the driver"),
 )
@@ -326,16 +298,16 @@ def devices() -> list[DeviceRow]:
 
 
 SUITES = (
-    Column(name="suite", value="name", meaning="suite"),
-    Column(name="problems", value="count", type="integer", meaning="number of problems"),
+    Column("suite", "name", "suite"),
+    Column("problems", "count", "number of problems", "integer"),
     Column(
-        name="ops",
-        value=lambda suite: dict(suite.ops),
+        "ops",
+        lambda suite: dict(suite.ops),
+        "number of problems by op",
+        "object of integer",
         text=lambda suite: ", ".join(f"{count} {op}" for op, count in suite.ops.items()),
-        type="object of integer",
-        meaning="number of problems by op",
     ),
-    Column(name="why", title="why it exists", value="why", label="", meaning="why it exists"),
+    Column("why", "why", "why it exists", title="why it exists", label=""),
 )
 
 
@@ -379,51 +351,37 @@ def _results(row: RunRow) -> str:
     return ", ".join(words)
 
 
-_RUN = Column(name="run", value="run.id", keep=True, meaning="id")
+_RUN = Column("run", "run.id", "id", keep=True)
 _STARTED = Column(
-    name="started",
-    value="run.started",
-    text=_when,
-    keep=True,
-    type="number",
-    unit="date",
-    meaning="when it began",
-    align="left",
+    "started", "run.started", "when it began", "number", "date", text=_when, keep=True, align="left"
 )
 _COUNTS = (
     "number of results by status, or `disturbed` for microbenchmarks whose repetitions disagree"
 )
 RUNS = (
     _RUN,
-    Column(name="label", value="run.label", show="any", meaning="label"),
-    Column(name="suite", value="run.suite", meaning="names of its suites, separated by commas"),
+    Column("label", "run.label", "label", show="any"),
+    Column("suite", "run.suite", "names of its suites, separated by commas"),
     _STARTED,
     Column(
-        name="took_s",
+        "took_s",
+        "run.took_s",
+        "duration without pauses; null while it runs",
+        "number?",
+        "s",
         title="took",
-        value="run.took_s",
         text=_took,
-        type="number?",
-        unit="s",
-        meaning="duration without pauses; null while it runs",
     ),
     Column(
-        name="state",
-        value="state.value",
+        "state",
+        "state.value",
+        "`running`, `done` or `interrupted`",
         text=lambda row: row.state.value + (", excluded" if row.run.excluded else ""),
         usual="done",
-        meaning="`running`, `done` or `interrupted`",
     ),
     file_column("excluded", "run.excluded", "left out of history", "true or false"),
     file_column("cases", "run.cases", "number of planned cases", "integer"),
-    Column(
-        name="results",
-        value="counts",
-        text=_results,
-        keep=True,
-        type="object of integer",
-        meaning=_COUNTS,
-    ),
+    Column("results", "counts", _COUNTS, "object of integer", text=_results, keep=True),
 )
 
 
@@ -449,41 +407,26 @@ def runs(place: str | None, limit: int) -> list[RunRow]:
 MICRO_RUNS = (
     _RUN,
     Column(
-        name="suite",
-        value="run.suite",
+        "suite",
+        "run.suite",
+        "`kmark micro`, or `kmark roofs` for a run that `latest` does not count",
         text=lambda row: "" if row.run.suite == "kmark micro" else row.run.suite,
         show="any",
-        meaning="`kmark micro`, or `kmark roofs` for a run that `latest` does not count",
     ),
+    Column("devices", lambda row: list(row.devices), "devices", "list of text", title="device"),
     Column(
-        name="devices",
-        title="device",
-        value=lambda row: list(row.devices),
-        type="list of text",
-        meaning="devices",
+        "archs", lambda row: list(row.archs), "their architectures", "list of text", title="arch"
     ),
-    Column(
-        name="archs",
-        title="arch",
-        value=lambda row: list(row.archs),
-        type="list of text",
-        meaning="their architectures",
-    ),
-    Column(name="host", value="run.environment.host", meaning="host name"),
+    Column("host", "run.environment.host", "host name"),
     _STARTED,
+    Column("benchmarks", lambda row: list(row.benchmarks), "microbenchmarks", "list of text"),
     Column(
-        name="benchmarks",
-        value=lambda row: list(row.benchmarks),
-        type="list of text",
-        meaning="microbenchmarks",
-    ),
-    Column(
-        name="results",
-        value="counts",
+        "results",
+        "counts",
+        _COUNTS,
+        "object of integer",
         text=lambda row: ", ".join(f"{count} {status}" for status, count in row.counts.items()),
         keep=True,
-        type="object of integer",
-        meaning=_COUNTS,
     ),
 )
 
@@ -510,24 +453,24 @@ def micro_runs(place: str | None, limit: int) -> list[RunRow]:
 
 
 DTYPES = (
-    Column(name="dtype", value="name", meaning="dtype"),
-    Column(name="bits", value="bits", type="integer", unit="bit", meaning="size"),
-    Column(name="kind", value="kind", meaning="`float` or `int`"),
+    Column("dtype", "name", "dtype"),
+    Column("bits", "bits", "size", "integer", "bit"),
+    Column("kind", "kind", "`float` or `int`"),
     Column(
-        name="max_value",
+        "max_value",
+        "max_value",
+        "largest finite value",
+        "number",
         title="largest",
-        value="max_value",
         text=lambda kind: f"{kind.max_value:g}",
-        type="number",
-        meaning="largest finite value",
     ),
     Column(
-        name="unit_roundoff",
+        "unit_roundoff",
+        "unit_roundoff",
+        "largest relative error of a rounding; 0 for integers",
+        "number",
         title="rounding error",
-        value="unit_roundoff",
         text=lambda kind: f"{kind.unit_roundoff:.2g}" if kind.kind == "float" else "exact",
-        type="number",
-        meaning="largest relative error of a rounding; 0 for integers",
     ),
 )
 
@@ -548,12 +491,8 @@ class Summarised(NamedTuple):
 
 
 LOGS = (
-    Column(
-        name="log",
-        value="name",
-        meaning="format of call logs, for `kmark import LOG --workload DIR`",
-    ),
-    Column(name="summary", title="what is read", value="summary", meaning="what is read"),
+    Column("log", "name", "format of call logs, for `kmark import LOG --workload DIR`"),
+    Column("summary", "summary", "what is read", title="what is read"),
 )
 
 
@@ -565,8 +504,8 @@ def logs() -> list[Summarised]:
 
 
 STRATEGIES = (
-    Column(name="strategy", value="name", meaning="strategy of `kmark tune`"),
-    Column(name="summary", title="how it searches", value="summary", meaning="how it searches"),
+    Column("strategy", "name", "strategy of `kmark tune`"),
+    Column("summary", "summary", "how it searches", title="how it searches"),
 )
 
 
@@ -577,27 +516,23 @@ def strategies() -> list[Summarised]:
 
 
 EMITTERS = (
+    Column("emitter", "name", "format of tuned configs, for `kmark export DIR --as FORMAT`"),
     Column(
-        name="emitter",
-        value="name",
-        meaning="format of tuned configs, for `kmark export DIR --as FORMAT`",
-    ),
-    Column(
-        name="summary",
+        "summary",
+        "summary",
+        "what it writes",
         title="what it writes",
-        value="summary",
         text=lambda row: f"{row.summary}. {row.caution}" if row.caution else row.summary,
         label="",
-        meaning="what it writes",
     ),
     file_column("caution", "caution", "what was not tried yet", "text?"),
     Column(
-        name="options",
+        "options",
+        lambda row: dict(row.options),
+        "meaning of each `--with` option",
+        "object of text",
         title="--with",
-        value=lambda row: dict(row.options),
         text=lambda row: " ".join(row.options) or NONE,
-        type="object of text",
-        meaning="meaning of each `--with` option",
     ),
 )
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.micro_pack import make_pack
-from kernelmark.cli.output import check_writable, flush, put_table, say
+from kernelmark.cli.output import check_drawable, check_writable, flush, put_table, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason

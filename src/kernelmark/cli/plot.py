@@ -10,8 +10,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable
-from kernelmark.cli.output import put
+from kernelmark.cli.output import check_drawable, put
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
@@ -117,7 +116,7 @@ def _of_results(asked: _Asked) -> Figure:
     from kernelmark.api import plotting
     from kernelmark.api.loading import loaded
     from kernelmark.api.roofs import memory_roofs
-    from kernelmark.cli.showing import chosen
+    from kernelmark.cli.show import chosen
 
     found = []
     for ref in asked.refs or ("latest",):

@@ -71,7 +71,7 @@ def check(
 
 def _put(checks: Sequence[Check], outputs: o.Outputs) -> None:
     from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report import checks as report
+    from kernelmark.report import tuning_results as report
     from kernelmark.report.tables import markdown
 
     records, table = report.check_records(checks), report.check_table(checks)

@@ -113,8 +113,8 @@ def _for_roofs(place: str | None) -> Iterator[Store | None]:
 
 
 def _put(done: Tuned, outputs: o.Outputs) -> None:
-    from kernelmark.report.outcomes import by_worth, outcome_table
     from kernelmark.report.tables import markdown
+    from kernelmark.report.tuning_results import by_worth, outcome_table
     from kernelmark.tune.records import results
 
     shown = by_worth(done.outcomes)

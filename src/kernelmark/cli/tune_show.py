@@ -10,8 +10,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
-from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.output import put_table, say
+from kernelmark.cli.output import check_drawable, draw, put_table, say
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted

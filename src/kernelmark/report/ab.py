@@ -77,7 +77,7 @@ def difference_table(
 ) -> Table:
     """Return a table of environment differences; if there are none, with one row `empty`."""
     rows = [(what, base or NONE, head or NONE) for what, base, head in changes]
-    columns = tuple(Column(name=name) for name in ("environment", *names))
+    columns = tuple(Column(name) for name in ("environment", *names))
     return Table(columns=columns, rows=tuple(rows or [(empty, NONE, NONE)] * bool(empty)))
 
 
@@ -308,64 +308,56 @@ def _rounds(row: PairedRow) -> int:
 # Every column of pairs: in the table, in CSV and JSON, and in docs/fields.md.
 COLUMNS = (
     Column(
-        name="problem",
-        value="pair.base.problem.key",
+        "problem",
+        "pair.base.problem.key",
+        "problem, with every parameter",
         text=lambda row: short(row.pair.base.problem),
-        meaning="problem, with every parameter",
     ),
     Column(
-        name="base_backend",
+        "base_backend",
+        lambda row: backend_text(row.pair.base),
+        "backend of base, with its config",
         title="backend",
-        value=lambda row: backend_text(row.pair.base),
         text=_backends,
-        meaning="backend of base, with its config",
     ),
     file_column(
-        "head_backend",
-        lambda row: backend_text(row.pair.head),
-        "backend of head, with its config",
+        "head_backend", lambda row: backend_text(row.pair.head), "backend of head, with its config"
     ),
+    Column("status", "status.value", "verdict, as in `compare`", title="verdict", last=True),
     Column(
-        name="status",
-        title="verdict",
-        value="status.value",
-        last=True,
-        meaning="verdict, as in `compare`",
-    ),
-    Column(
-        name="base_us",
-        value=_median_us("base"),
+        "base_us",
+        _median_us("base"),
+        "median of base over all rounds",
+        "number?",
+        "µs",
         text=_time_cell("base"),
-        type="number?",
-        unit="µs",
-        meaning="median of base over all rounds",
     ),
     Column(
-        name="head_us",
-        value=_median_us("head"),
+        "head_us",
+        _median_us("head"),
+        "median of head over all rounds",
+        "number?",
+        "µs",
         text=_time_cell("head"),
-        type="number?",
-        unit="µs",
-        meaning="median of head over all rounds",
     ),
     Column(
-        name="ratio",
+        "ratio",
+        _paired_number("ratio"),
+        "head / base inside rounds: above 1 is slower",
+        "number?",
         title="change",
-        value=_paired_number("ratio"),
         text=_change_cell,
-        type="number?",
-        meaning="head / base inside rounds: above 1 is slower",
     ),
     file_column("low", _paired_number("low"), "lower end of the interval of ratio", "number?"),
     file_column("high", _paired_number("high"), "upper end of the interval of ratio", "number?"),
-    Column(name="interval", align="right", text=_interval_cell),
+    Column("interval", align="right", text=_interval_cell),
     file_column(
         "q_value",
         "paired.q_value",
         "false discovery rate at which the pair counts as changed",
         "number?",
     ),
-    Column(name="rounds", value=_rounds, type="integer", meaning="rounds that were measured"),
+    Column("rounds", _rounds, "rounds that were measured", "integer"),
     file_column(
         "detectable",
         _paired_number("detectable"),

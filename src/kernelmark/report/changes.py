@@ -158,7 +158,7 @@ def _value_column(name: str) -> Column:
         value = getattr(change, name)
         return NONE if value is None else value_text(value, change.unit)
 
-    return Column(name=name, align="right", text=cell)
+    return Column(name, align="right", text=cell)
 
 
 def _ratio_cell(change: Change) -> str:
@@ -171,15 +171,15 @@ def verdict_text(change: Change) -> str:
 
 
 COLUMNS = (
-    Column(name="kernel", value="problem"),
-    Column(name="backend", value="backend"),
-    Column(name="device", value="device", show="several"),
+    Column("kernel", "problem"),
+    Column("backend", "backend"),
+    Column("device", "device", show="several"),
     _value_column("base"),
     _value_column("head"),
-    Column(name="change", align="right", text=_ratio_cell),
-    Column(name="interval", align="right", text=_interval_cell),
-    Column(name="per call", align="right", text=_cost_cell),
-    Column(name="verdict", text=verdict_text),
+    Column("change", align="right", text=_ratio_cell),
+    Column("interval", align="right", text=_interval_cell),
+    Column("per call", align="right", text=_cost_cell),
+    Column("verdict", text=verdict_text),
 )
 
 

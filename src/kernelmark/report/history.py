@@ -95,23 +95,23 @@ def _last_step_cell(story: Story) -> str:
 
 # Short histories have neither a level nor a step.
 SERIES_COLUMNS = (
-    Column(name="problem", text=lambda story: parts(story)["problem"]),
-    Column(name="backend", text=lambda story: parts(story)["backend"]),
-    Column(name="arch", text=lambda story: parts(story)["arch"], show="several"),
-    Column(name="timing", show="any"),
-    Column(name="metric", show="any"),
-    Column(name="runs", value=lambda story: len(story.points), type="integer"),
-    Column(name="trend", text=lambda story: trend(story.points)),
-    Column(name="newest", align="right", text=_newest_cell),
+    Column("problem", text=lambda story: parts(story)["problem"]),
+    Column("backend", text=lambda story: parts(story)["backend"]),
+    Column("arch", text=lambda story: parts(story)["arch"], show="several"),
+    Column("timing", show="any"),
+    Column("metric", show="any"),
+    Column("runs", lambda story: len(story.points), type="integer"),
+    Column("trend", text=lambda story: trend(story.points)),
+    Column("newest", align="right", text=_newest_cell),
     Column(
-        name="against level",
+        "against level",
         align="right",
         text=lambda story: change_text(story.screen.ratio),
         show="any",
     ),
-    Column(name="baseline", show="any"),
-    Column(name="state", text=_state_cell),
-    Column(name="last step", text=_last_step_cell, show="any"),
+    Column("baseline", show="any"),
+    Column("state", text=_state_cell),
+    Column("last step", text=_last_step_cell, show="any"),
 )
 
 
@@ -128,16 +128,15 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
 
 
 _STEP_COLUMNS = (
-    Column(name="when", text=lambda row: date_text(row[0].started)),
-    Column(name="run", text=lambda row: row[0].run_id),
+    Column("when", text=lambda row: date_text(row[0].started)),
+    Column("run", text=lambda row: row[0].run_id),
     Column(
-        name="problem",
-        text=lambda row: f"{parts(row[1])['problem']} {row[1].newest.metric}".rstrip(),
+        "problem", text=lambda row: f"{parts(row[1])['problem']} {row[1].newest.metric}".rstrip()
     ),
-    Column(name="backend", text=lambda row: parts(row[1])["backend"]),
-    Column(name="timing", show="any"),
-    Column(name="change", text=lambda row: change_text(row[0].ratio)),
-    Column(name="why", title="what changed in the environment"),
+    Column("backend", text=lambda row: parts(row[1])["backend"]),
+    Column("timing", show="any"),
+    Column("change", text=lambda row: change_text(row[0].ratio)),
+    Column("why", title="what changed in the environment"),
 )
 
 
@@ -154,8 +153,7 @@ def timings(shown: Sequence[Story]) -> dict[str, str]:
 def by_worry(shown: Sequence[Story]) -> list[Story]:
     """Return the series by urgency: alarms (even suppressed), then steps, then the newest."""
     return sorted(
-        shown,
-        key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started),
+        shown, key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started)
     )
 
 

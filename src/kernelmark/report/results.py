@@ -309,16 +309,7 @@ def _other_time(name: str, title: str, meaning: str) -> Column:
     def value(row: ResultRow) -> float | None:
         return row.measurement.also.get(name) if row.measurement else None
 
-    return Column(
-        name=name,
-        title=title,
-        value=value,
-        show="any",
-        type="number",
-        unit="s",
-        meaning=meaning,
-        page="-",
-    )
+    return Column(name, value, meaning, "number", "s", title=title, show="any", page="-")
 
 
 # Every column of results: in the tables of `run`, `show` and the report, in CSV, in the dashboard
@@ -330,17 +321,17 @@ COLUMNS = (
     file_column("started", "result.started", "when the case began", "number", "date"),
     file_column("op", "result.case.problem.op", "op"),
     Column(
-        name="problem",
-        value="result.case.problem.key",
+        "problem",
+        "result.case.problem.key",
+        "problem, with every parameter",
         text=lambda row: row.problem,
-        meaning="problem, with every parameter",
         page="problem:name",
     ),
     Column(
-        name="backend",
-        value="result.case.backend",
+        "backend",
+        "result.case.backend",
+        "backend, or path of a kernel file",
         text=lambda row: row.backend,
-        meaning="backend, or path of a kernel file",
     ),
     file_column(
         "config",
@@ -348,9 +339,9 @@ COLUMNS = (
         "config; `{}` is the default",
         "JSON",
     ),
-    Column(name="device", value="result.device", show="several", meaning="device: cpu, cuda:0, …"),
+    Column("device", "result.device", "device: cpu, cuda:0, …", show="several"),
     file_column("arch", "result.arch", "architecture of the device"),
-    Column(name="timing", text=lambda row: row.timing, show="any", page="-"),
+    Column("timing", text=lambda row: row.timing, show="any", page="-"),
     file_column(
         "cache", "result.case.timing.cache.value", "state of the caches: cold, flush or hot"
     ),
@@ -358,32 +349,29 @@ COLUMNS = (
     file_column("strain", "result.case.timing.strain.value", "background load"),
     file_column("duty", "result.case.timing.duty.value", "sustained or burst"),
     file_column(
-        "threads",
-        "result.case.timing.threads",
-        "requested CPU threads; 0 is every core",
-        "integer",
+        "threads", "result.case.timing.threads", "requested CPU threads; 0 is every core", "integer"
     ),
     Column(
-        name="status",
-        value="result.status.value",
+        "status",
+        "result.status.value",
+        "status of the result",
         text=_status,
         usual=Status.OK.value,
         last=True,
-        meaning="status of the result",
         page="status:state",
     ),
     Column(
-        name="median_s",
+        "median_s",
+        "measurement.median_s",
+        "time of a launch: median over blocks of the block medians",
+        "number",
+        "s",
         title="median",
-        value="measurement.median_s",
-        type="number",
-        unit="s",
-        meaning="time of a launch: median over blocks of the block medians",
     ),
     Column(
-        name="width",
+        "width",
+        "measurement.rel_half_width",
         title="±",
-        value="measurement.rel_half_width",
         text=_width,
         in_files=False,
         type="number",
@@ -431,22 +419,22 @@ COLUMNS = (
     ),
     file_column("flops_per_s", "result.flops_per_s", "flops / median_s", "number", "FLOP/s"),
     file_column("bytes_per_s", "result.bytes_per_s", "bytes / median_s", "number", "B/s"),
-    Column(name="rate", align="right", text=rate, page="rate:right"),
+    Column("rate", align="right", text=rate, page="rate:right"),
     Column(
-        name="roof_share",
+        "roof_share",
+        "share.value",
+        "shortest time that the roofs allow / median_s",
+        "number",
         title="of roof",
-        value="share.value",
         text=lambda row: share_text(row.shown_share),
-        type="number",
-        meaning="shortest time that the roofs allow / median_s",
         page="share:share",
     ),
     file_column("roof_bound", "share.bound", "bottleneck: compute, or the memory level"),
     file_column("roof_per_s", "share.roof.value", "value of that roof", "number", "FLOP/s or B/s"),
     Column(
-        name="times_best",
+        "times_best",
+        "times_best",
         title="vs best",
-        value="times_best",
         text=_times_best,
         in_files=False,
         type="number",

@@ -358,14 +358,14 @@ class _Wins(NamedTuple):
 
 
 _WINS_COLUMNS = (
-    Column(name="op", value=lambda row: row.op),
-    Column(name="category", value=lambda row: row.category),
-    Column(name="backend", value=lambda row: row.backend),
-    Column(name="problems", value=lambda row: row.problems, type="integer"),
-    Column(name="fastest in", value=lambda row: row.wins, type="integer"),
-    Column(name="tied in", value=lambda row: row.ties, type="integer"),
-    Column(name="share", align="right", text=lambda row: f"{100 * row.wins / row.problems:.0f} %"),
-    Column(name="vs best other", align="right", text=lambda row: f"{row.speed_up:.2f} ×"),
+    Column("op", lambda row: row.op),
+    Column("category", lambda row: row.category),
+    Column("backend", lambda row: row.backend),
+    Column("problems", lambda row: row.problems, type="integer"),
+    Column("fastest in", lambda row: row.wins, type="integer"),
+    Column("tied in", lambda row: row.ties, type="integer"),
+    Column("share", align="right", text=lambda row: f"{100 * row.wins / row.problems:.0f} %"),
+    Column("vs best other", align="right", text=lambda row: f"{row.speed_up:.2f} ×"),
 )
 # Measurements by backend, for one problem on one device in one timing.
 _Field = dict[str, Measurement]

@@ -17,7 +17,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 from kernelmark.core.printable import markdown_cell, printable
@@ -40,7 +40,7 @@ def date_text(seconds: float) -> str:
 _FORMATS: Mapping[str, Callable[[Any], str]] = {"s": time_text, "B": bytes_text, "date": date_text}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column, declared once for all outputs.
 
@@ -59,19 +59,20 @@ class Column:
     """
 
     name: str
+    value: Callable[[Any], Any] | str | None = None
+    meaning: str = ""
+    type: str = "text"
+    unit: str = ""
+    _: KW_ONLY
+    title: str | None = None
+    text: Callable[[Any], str] | None = None
+    in_files: bool = True
+    show: Literal["always", "any", "several"] = "always"
+    last: bool = False
     align: Literal["left", "right"] = "left"
     usual: str = ""
     label: str | None = None
     keep: bool = False
-    last: bool = False
-    title: str | None = None
-    value: Callable[[Any], Any] | str | None = None
-    text: Callable[[Any], str] | None = None
-    in_files: bool = True
-    show: Literal["always", "any", "several"] = "always"
-    type: str = "text"
-    unit: str = ""
-    meaning: str = ""
     page: str = ""
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ def file_column(
     name: str, value: Callable[[Any], Any] | str, meaning: str, type: str = "text", unit: str = ""
 ) -> Column:
     """Return a column of CSV and JSON that people do not see."""
-    return Column(name=name, value=value, meaning=meaning, type=type, unit=unit, title="")
+    return Column(name, value, meaning, type, unit, title="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from kernelmark.core.environment import Environment, difference
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.report import figures, micro_figure
-from kernelmark.report.tables import Table
+from kernelmark.report.tables import Column, Table
 from kernelmark.report.vega import Spec
 
 PAGE_ROWS = 50  # a browser takes about a millisecond to lay out a row
@@ -73,6 +73,41 @@ def table(
         "empty": empty,
         "sortable": sortable,
     }
+
+
+def page_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[str]:
+    """Return the declared columns that the dashboard shows, for `table`; states come first."""
+    specs = []
+    for column in columns:
+        if not column.heading or column.page == "-":
+            continue
+        if column.show != "always":
+            values = {column.value_of(row) for row in rows} - {None, ""}
+            if len(values) < (2 if column.show == "several" else 1):
+                continue
+        key, kind = _key_and_kind(column)
+        specs.append(f"{key}:{kind}:{column.heading}")
+    return sorted(specs, key=lambda spec: ":state:" not in spec)
+
+
+def page_values(columns: Iterable[Column], row: Any) -> Values:
+    """Return the values of a row by the key of the column: numbers and states as they are, all
+    else as people read it."""
+    values: Values = {}
+    for column in columns:
+        if column.heading and column.page != "-":
+            key, kind = _key_and_kind(column)
+            is_text = column.value is None or (column.type.startswith("text") and kind != "state")
+            value = column.cell(row) if is_text else column.value_of(row)
+            values[key] = finite(value) if isinstance(value, float) else value
+    return values
+
+
+def _key_and_kind(column: Column) -> tuple[str, str]:
+    key, _, kind = (column.page or column.name).partition(":")
+    if not kind and column.type.startswith("number"):
+        kind = {"s": "time", "date": "date"}.get(column.unit, "number")
+    return key, kind or ("count" if column.type.startswith("integer") else "text")
 
 
 def text_table(of: Table) -> Section:

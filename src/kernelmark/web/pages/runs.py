@@ -16,9 +16,9 @@ from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
 from kernelmark.report import figures, micro_figure
 from kernelmark.report.detail import detail
-from kernelmark.report.names import rerun, short
+from kernelmark.report.names import rerun
 from kernelmark.report.page import environment_table
-from kernelmark.report.results import ResultRow, rate, share_text
+from kernelmark.report.results import COLUMNS, ResultRow, rate, share_text
 from kernelmark.report.summary import answer, collect_warnings, find_failures, status_summary
 from kernelmark.report.tables import date_text
 from kernelmark.web.pages import parts
@@ -30,6 +30,7 @@ CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # other kinds have separate pages
 _CHOICES = 50  # maximum runs in a drop-down list
 _MOST_DRAWN = 2000  # maximum points of a roofline
 _COMMANDS = 5  # maximum commands shown per kind of failure
+_TIMES = ("median_s", "width", "rate", "share", "times_best")
 _FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
@@ -197,15 +198,12 @@ def _is_wanted(row: ResultRow, params: Params) -> bool:
 
 def _rows_table(rows: Sequence[ResultRow], title: str = "") -> Section:
     """Return a table of results; `_result_row` formats the rows of the current page."""
-    many = len({row.result.device for row in rows}) > 1
-    metrics = any(row.result.metrics for row in rows)
-    timed = not metrics or any(row.result.measurement for row in rows)
-    times = ("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof")
-    columns = [
-        *("status:state", "problem:name", "backend", "device" if many else ""),
-        *(("metric", "value:value") if metrics else ()),
-        *((*times, "times_best:ratio:vs best") if timed else ()),
-    ]
+    columns = parts.page_columns(COLUMNS, rows)
+    if any(row.result.metrics for row in rows):
+        if not any(row.measurement for row in rows):
+            columns = [one for one in columns if one.partition(":")[0] not in _TIMES]
+        at = next((i for i, c in enumerate(columns) if c.startswith(_TIMES[0])), len(columns))
+        columns[at:at] = ["metric", "value:value"]
     return table(columns, rows, title=title, empty="No result matches")
 
 
@@ -224,34 +222,22 @@ def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
 
 
 def _result_row(row: ResultRow) -> Values:
-    result, measured = row.result, row.result.measurement
+    result, measured, shown = row.result, row.measurement, row.shown_share
     headline = next(iter(result.headlines), None)
-    return {
-        "status": result.status.value,
-        "problem": row.problem,
-        "backend": row.backend,
-        "device": result.device,
+    return parts.page_values(COLUMNS, row) | {
         "arch": result.arch,
         "case": result.case.id,
         "metric": headline.name if headline else "",
         "value": headline.value if headline else None,
         "unit": headline.unit if headline else "s",
-        "median_s": measured.median_s if measured else None,
         "low_s": measured.low_s if measured else None,
         "high_s": measured.high_s if measured else None,
-        "width": parts.finite(measured.rel_half_width) if measured else None,
         "warned": row.is_warned,
-        "rate": _rate(row),
-        "share": row.shown_share.value if row.shown_share else None,
-        "bound": row.shown_share.bound if row.shown_share else None,
-        "times_best": row.times_best,
+        "share": shown.value if shown else None,
+        "bound": shown.bound if shown else None,
         "tied": row.tied,
         "of": row,
     }
-
-
-def _rate(row: ResultRow) -> str:
-    return rate(row)
 
 
 def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None:
@@ -269,10 +255,7 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
     numbers = {row.number for row in changed}
     rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
     rows = [row for row in (*changed, *rest) if parts.has_words(row.pair.shown.case.series, params)]
-    columns = [
-        *("verdict:state", "problem:name", "backend", "base_value:value:base"),
-        *("head_value:value:head", "ratio:interval:change", "why"),
-    ]
+    columns = parts.page_columns(compared.COLUMNS, rows)
     choices = _run_choices(source, (base, head))
     whole = {**params, "base": base.id, "head": head.id}
     return {
@@ -325,22 +308,14 @@ def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
 
 def _compared_row(row: ComparedRow) -> Values:
     shown, judged = row.pair.shown, row.judgement
-    base_value, head_value = compared.values_of(row)
-    return {
-        "verdict": row.status.value,
+    return parts.page_values(compared.COLUMNS, row) | {
         "suppressed": bool(row.held),
-        "problem": short(shown.case.problem),
-        "backend": compared.backends_text(row),
         "case": shown.case.id,
         "metric": row.pair.metric or "time",
         "unit": compared.unit_of(row) or "s",
-        "base_value": base_value,
-        "head_value": head_value,
-        "ratio": judged.ratio,
         "low": parts.finite(judged.low),
         "high": parts.finite(judged.high),
         "p_value": parts.finite(judged.p_value),
-        "why": str(judged.reason),
         "of": row,
     }
 
@@ -418,7 +393,7 @@ def _headline(row: ResultRow) -> list[tuple[str, str]]:
         *pairs,
         ("median", time_text(measured.median_s)),
         ("±", width_text(measured.rel_half_width)),
-        ("rate", _rate(row)),
+        ("rate", rate(row)),
         ("of roof", share_text(row.shown_share)),
         ("samples", f"{measured.samples} in {counted(len(measured.blocks), 'block')}"),
         ("clock", f"{clock:.0f} MHz" if clock else ""),

@@ -13,11 +13,11 @@ from kernelmark.api.results import Results
 from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Check, KernelInfo, Mode, Status
+from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report.detail import detail
 from kernelmark.report.results import result_columns, result_records, result_rows
-from kernelmark.report.tables import NONE, Column, Table, html_table, markdown, text
+from kernelmark.report.tables import Column, Table, html_table, markdown, text
 
 CELLS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
 
@@ -148,15 +148,6 @@ def test_detail_shows_the_reason_of_a_wrong_result_once(make_result, make_set, e
     assert [name for name in names if name in ("reason", "detail")] == shown
 
 
-def test_detail_shows_what_a_compiler_chose(make_result, make_set):
-    kernel = KernelInfo(name="k", configs={"main": "TileAndFuse workgroup = [64, 64]", "fill": ""})
-    (row,) = result_rows(make_set(dataclasses.replace(make_result(), kernel=kernel)), [])
-    shown = next(table.rows for table in detail(row) if table.title == "kernel")
-    assert [value for name, value in shown if name == "config"] == [
-        f"main: {kernel.configs['main']}"
-    ]
-
-
 def test_detail_shows_blocks_check_kernel_and_cost(make_result, make_set, make_roof):
     row = result_rows(make_set(make_result(config={"tile": 8})), [make_roof("flops", "f32", 8e10)])[
         0
@@ -205,9 +196,3 @@ def test_modes_are_in_the_csv_and_the_detail(make_result, make_set):
     shown = {row.backend: dict(detail(row)[1].rows) for row in made}
     assert "modes" not in shown["numpy"]
     assert shown["torch"]["modes"] == "10.00 ms (75 %), 20.00 ms (25 %)"
-
-
-def test_a_rate_that_the_op_does_not_count_is_not_zero(make_result, make_set):
-    (row,) = result_rows(make_set(make_result(flops=0, bytes=0)))
-    found = {t.title: dict(t.rows) for t in detail(row, samples=False) if t.title == "measurement"}
-    assert {found["measurement"][name] for name in ("speed", "traffic")} == {NONE}

@@ -8,9 +8,19 @@ from kernelmark.api.results import Results
 from kernelmark.core.reason import TEXT, Reason
 from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
-from kernelmark.report.results import MARK, rate, result_rows, results_table, with_separator
-from kernelmark.report.summary import collect_warnings, find_failures, status_summary
-from kernelmark.report.tables import NONE
+from kernelmark.report import results
+from kernelmark.report.results import (
+    MARK,
+    rate,
+    result_columns,
+    result_records,
+    result_rows,
+    results_table,
+    with_separator,
+)
+from kernelmark.report.summary import collect_warnings, find_failures
+from kernelmark.report.tables import NONE, Column, html_table, markdown, text
+from kernelmark.web.pages import runs
 
 
 def test_rows_are_in_the_order_asked_for_those_of_a_problem_together(make_result, make_set):
@@ -184,11 +194,6 @@ def test_the_worst_warning_is_the_one_that_is_told(make_result, make_set, harmle
         assert told.root == worst
 
 
-def test_summary(make_result, make_set):
-    made = result_rows(make_set(make_result(), make_result(status=Status.WRONG, backend="b")))
-    assert status_summary(made) == "1 ok, 1 wrong"
-
-
 def test_other_times_have_columns_only_where_a_row_has_them(make_result, make_set):
     plain = make_result(backend="plain")
     gpu = make_result(backend="gpu", median_s=1e-5)
@@ -280,12 +285,6 @@ def test_sentinels_come_last_under_a_line_of_their_own(make_result, make_set):
     assert len(with_separator(made)) == len(table.rows)
 
 
-def test_sentinels_alone_have_no_line(make_result, make_set):
-    results = make_set(make_result("gemm m=8 n=8 k=8 dtype=f32"))
-    made = result_rows(results, sentinels=[results.results[0].case.problem.key])
-    assert len(results_table(made).rows) == len(with_separator(made)) == 1
-
-
 def test_nothing_is_a_rate_where_no_work_is_known(make_result, make_set):
     made = result_rows(make_set(make_result(flops=0, bytes=0)))
     assert rate(made[0]) == NONE
@@ -346,3 +345,23 @@ def test_what_is_unreliable_is_shown_and_does_not_rank(make_result, make_set):
     assert made["doubtful"].times_best is None
     assert made["doubtful"].timed
     assert Results(results).best() == [made["fast"].result]
+
+
+def test_a_column_is_declared_once_for_every_output(make_result, make_set, monkeypatch):
+    twice = Column(
+        "twice_s",
+        lambda row: 2 * row.measurement.median_s,
+        "twice the time",
+        "number",
+        "s",
+        title="twice",
+    )
+    for module in (results, runs):
+        monkeypatch.setattr(module, "COLUMNS", (*results.COLUMNS, twice))
+    made = result_rows(make_set(make_result(median_s=0.01)))
+    for shown in (text, markdown, html_table):
+        assert "20.00 ms" in shown(results_table(made))
+    assert result_records(made)[0]["twice_s"] == 0.02
+    assert "twice_s" in result_columns(made)
+    assert {"key": "twice_s", "title": "twice", "kind": "time"} in runs._rows_table(made)["columns"]
+    assert runs._result_row(made[0])["twice_s"] == 0.02

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -102,7 +102,7 @@ def _rows(what: str, store: str | None, limit: int) -> Sequence[Any]:
         return runs(store, limit)
     if what == "micro":
         return micro_runs(store, limit)
-    functions = {
+    functions: Mapping[str, Callable[[], Sequence[Any]]] = {
         "ops": ops,
         "backends": backends,
         "devices": devices,

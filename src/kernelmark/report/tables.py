@@ -54,8 +54,8 @@ class Column:
     `show` leaves the column out of a table for people if no row has `any` value, or if there are
     not `several` values. Where a narrow terminal moves the column to lines below its rows, its
     values follow `label` (None: the heading), and the value `usual` is left out. Columns to `keep`
-    move only after all others. `page` is the column in the dashboard, as `key:kind` (web/cells.py
-    has the kinds; default: by name and unit); "-" keeps it out.
+    move only after all others. `page` is the column in the dashboard, as `key:kind`, one of the
+    kinds of web/rendering.py (default: by name and unit); "-" keeps it out.
     """
 
     name: str

@@ -176,11 +176,6 @@ def test_runs_of_roofs_are_marked_and_not_counted_as_latest(kmark, refused, tmp_
     refused("micro", "show", "latest~1", *place, reason="too-few-micro-runs", count=1, roofs=1)
 
 
-def test_runs_of_microbenchmarks_need_a_store(refused):
-    ended = refused("list", "micro", reason="store-missing")
-    assert "`kmark micro NAME`" in ended.err.splitlines()[1]
-
-
 def test_doctor_explains_every_backend_and_device(kmark, stored):
     ended = kmark("doctor")
     assert ended.code == 0

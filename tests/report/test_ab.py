@@ -171,11 +171,6 @@ def test_other_load_is_reported_with_its_pairs_and_worst_value(report):
     assert line in remarks(dataclasses.replace(report, rows=(first, second, *others)))
 
 
-def test_without_clocks_nothing_is_said_of_them(report):
-    unsure = dataclasses.replace(report.rows[0], status=VerdictStatus.UNSURE)
-    assert restless(dataclasses.replace(report, rows=(unsure,))) == ""
-
-
 def test_csv_and_json_read_back(report):
     lines = list(csv.DictReader(io.StringIO(to_csv(report))))
     assert [line["status"] for line in lines] == ["same", "slower", "broken", "faster", "slower"]

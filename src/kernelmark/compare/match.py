@@ -28,7 +28,7 @@ class Pair:
     metric: str = ""
 
     @property
-    def both(self) -> tuple[Result, Result]:
+    def results(self) -> tuple[Result, Result]:
         """Both results. Raise ValueError if one is missing."""
         if self.base is None or self.head is None:
             raise ValueError("a pair of less than two results")
@@ -37,7 +37,7 @@ class Pair:
     @property
     def metrics(self) -> tuple[Metric, Metric]:
         """The metric of both sides."""
-        base, head = self.both
+        base, head = self.results
         return base.metric(self.metric), head.metric(self.metric)
 
     @property

@@ -47,7 +47,7 @@ def ratio_of(base: Metric, head: Metric) -> float | None:
 def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     """Return the verdict on a pair of one metric, and its reason."""
     base, head = pair.metrics
-    results = pair.both
+    results = pair.results
     ratio = ratio_of(base, head)
     if ratio is None:
         return VerdictStatus.IGNORED, Reason("base-zero")
@@ -77,7 +77,7 @@ def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
     return (
         ("base", value_text(base.value, base.unit)),
         ("head", value_text(head.value, head.unit)),
-        ("runs differ by", f"{100 * floor(base, *pair.both):g} %"),
+        ("runs differ by", f"{100 * floor(base, *pair.results):g} %"),
         *([("spread of samples", f"{100 * max(spreads):.2g} %")] if spreads else []),
     )
 

@@ -132,7 +132,7 @@ def _micro_differences(comparison: Comparison) -> list[str]:
     """Return notes on microbenchmarks that were measured differently on the two sides."""
     found: dict[str, dict[str, None]] = {}
     for row in comparison.rows:
-        if row.pair.metric and (ways := taken_ways(*row.pair.both)):
+        if row.pair.metric and (ways := taken_ways(*row.pair.results)):
             name = benchmark_name(row.pair.shown.case.problem)
             found.setdefault(", ".join(ways), {})[name] = None
     return [f"{', '.join(names)}: taken {ways}" for ways, names in found.items()]

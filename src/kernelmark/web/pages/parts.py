@@ -126,12 +126,12 @@ def paged(
     *parts: str,
     first: str = "",
     make: Callable[[Any], Values] = lambda row: row,
-    finish: Callable[[Values], Values] = lambda row: row,
+    more: Callable[[Any], Values] = lambda row: {},
 ) -> Section:
     """Return one page of a table, sorted by the `sort` parameter, or else by `first` descending.
 
-    `make` turns a value of the table into a row: all values if the table is sorted, otherwise only
-    those on the page. `finish` adds to the rows on the page what is never sorted by.
+    `make` turns an item of the table into a row: all items if the table is sorted, otherwise only
+    those on the page. `more` returns what is added to the rows on the page and never sorted by.
     """
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
     key = params.get("sort") or first
@@ -140,11 +140,11 @@ def paged(
         raise UsageError(
             Reason("unknown-name", what="column", name=key[:40]), hint=f"columns: {', '.join(keys)}"
         )
+    made = {id(item): make(item) for item in rows} if key else {}
     if key:
-        rows = list(map(make, rows))
-        known = [row for row in rows if _sort_value(row, key) is not None]
-        known.sort(key=lambda row: _sort_value(row, key), reverse=order == "desc")
-        rows = known + [row for row in rows if _sort_value(row, key) is None]
+        known = [item for item in rows if _sort_value(made[id(item)], key) is not None]
+        known.sort(key=lambda item: _sort_value(made[id(item)], key), reverse=order == "desc")
+        rows = known + [item for item in rows if _sort_value(made[id(item)], key) is None]
     offset, given = offset_of(params), _query(params)
     kept = {name: value for name, value in given.items() if name not in ("offset", "sort", "order")}
     columns = [
@@ -153,9 +153,9 @@ def paged(
         for name in [column["key"]]
     ]
     within = rows[offset : offset + most_rows(params)]
-    shown = [finish(row) for row in (within if key else map(make, within))]
-    made = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
-    return made | pager(len(rows), params, urls, page, *parts)
+    shown = [(made.get(id(item)) or make(item)) | more(item) for item in within]
+    section = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
+    return section | pager(len(rows), params, urls, page, *parts)
 
 
 def _other(name: str, key: str, order: str) -> str:

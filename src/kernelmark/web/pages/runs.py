@@ -11,7 +11,7 @@ from kernelmark.compare.verdicts import ComparedRow
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
 from kernelmark.core.reason import FIELDS, Reason, format_reason
-from kernelmark.core.result import Result, Run, RunState, Status
+from kernelmark.core.result import Run, RunState, Status
 from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
 from kernelmark.report import figures, micro_figure
@@ -142,7 +142,7 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
             parts.paged(
                 *(_rows_table(rows), params, urls, "run", one.id),
                 make=_result_row,
-                finish=_finish(one.id, urls),
+                more=_result_links(one.id, urls),
             )
         ],
         "failures": [
@@ -207,18 +207,15 @@ def _rows_table(rows: Sequence[ResultRow], title: str = "") -> Section:
     return table(columns, rows, title=title, empty="No result matches")
 
 
-def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the current page need."""
+def _result_links(run_id: str, urls: Urls) -> Callable[[ResultRow], Values]:
+    """Return a function that returns what only the rows on the current page need."""
 
-    def finished(row: Values) -> Values:
-        of: ResultRow = row["of"]
-        return {name: value for name, value in row.items() if name != "of"} | {
-            "why": str(of.result.why),
-            "again": rerun(of.result),
-            "links": {"problem": result_url(run_id, row["case"], row["device"], urls)},
-        }
+    def more(row: ResultRow) -> Values:
+        result = row.result
+        links = {"problem": result_url(run_id, result.case.id, result.device, urls)}
+        return {"why": str(result.why), "again": rerun(result), "links": links}
 
-    return finished
+    return more
 
 
 def _result_row(row: ResultRow) -> Values:
@@ -236,7 +233,6 @@ def _result_row(row: ResultRow) -> Values:
         "share": shown.value if shown else None,
         "bound": shown.bound if shown else None,
         "tied": row.tied,
-        "of": row,
     }
 
 
@@ -276,7 +272,7 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
                 urls,
                 "compare",
                 make=_compared_row,
-                finish=_finish_compared(head.id, urls),
+                more=_compared_links(head.id, urls),
             )
         ],
         "notes": compared.notes(made),
@@ -288,22 +284,20 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
     }
 
 
-def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the current page need."""
+def _compared_links(head: str, urls: Urls) -> Callable[[ComparedRow], Values]:
+    """Return a function that returns what only the rows on the current page need."""
 
-    def finished(row: Values) -> Values:
-        pair = row["of"].pair
-        shown: Result = pair.shown
+    def more(row: ComparedRow) -> Values:
+        pair, shown = row.pair, row.pair.shown
         links = {
             "problem": urls("series", shown.case.id, arch=shown.arch, metric=pair.metric),
             "head_value": result_url(head, shown.case.id, shown.device, urls)
             if pair.head
             else None,
         }
-        kept = {name: value for name, value in row.items() if name != "of"}
-        return kept | {"again": rerun(shown), "links": links}
+        return {"again": rerun(shown), "links": links}
 
-    return finished
+    return more
 
 
 def _compared_row(row: ComparedRow) -> Values:
@@ -316,7 +310,6 @@ def _compared_row(row: ComparedRow) -> Values:
         "low": parts.finite(judged.low),
         "high": parts.finite(judged.high),
         "p_value": parts.finite(judged.p_value),
-        "of": row,
     }
 
 
@@ -357,7 +350,8 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
     key = one.case.problem.key
     others = [other for other in results.rows if other.result.case.problem.key == key]
     same = _rows_table(others, title="The same problem by all backends")
-    same["rows"] = list(map(_finish(results.run.id, urls), map(_result_row, others)))
+    more = _result_links(results.run.id, urls)
+    same["rows"] = [_result_row(other) | more(other) for other in others]
     return {
         "title": row.problem if is_micro(one.case) else f"{row.problem} by {row.backend}",
         "status": one.status.value,
@@ -433,7 +427,7 @@ def roofline(source: Source, urls: Urls, params: Params) -> Page:
         "notes": [most] if len(found) > _MOST_DRAWN else [],
         "tables": [
             parts.paged(
-                *(rows, whole, urls, "roofline"), make=_result_row, finish=_finish(one.id, urls)
+                *(rows, whole, urls, "roofline"), make=_result_row, more=_result_links(one.id, urls)
             )
         ],
     }
@@ -482,7 +476,7 @@ def charts(source: Source, urls: Urls, params: Params) -> Page:
             parts.paged(
                 *(_rows_table(found), whole, urls, "charts"),
                 make=_result_row,
-                finish=_finish(one.id, urls),
+                more=_result_links(one.id, urls),
             )
         ],
     }

@@ -76,7 +76,7 @@ class Column:
     page: str = ""
 
     def __post_init__(self) -> None:
-        if self.type.startswith(("number", "integer")):
+        if self.type.startswith(("number", "integer")) and self.unit != "date":
             object.__setattr__(self, "align", "right")
 
     @property

@@ -12,7 +12,7 @@ from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run
 from kernelmark.core.timing import Duty
-from kernelmark.core.units import MOST_PERCENT, counted, time_text
+from kernelmark.core.units import MOST_PERCENT, counted
 from kernelmark.core.verdict import Verdict, VerdictStatus
 from kernelmark.report.changes import TWO_NUMBERS, answer, command_text, comment, of_pairs
 from kernelmark.report.names import backend_text, short
@@ -277,14 +277,6 @@ def _median_us(side: str) -> Callable[[PairedRow], float | None]:
     return value
 
 
-def _time_cell(side: str) -> Callable[[PairedRow], str]:
-    def cell(row: PairedRow) -> str:
-        measured = getattr(row, side).measurement
-        return time_text(measured.median_s) if measured else NONE
-
-    return cell
-
-
 def _change_cell(row: PairedRow) -> str:
     return NONE if row.paired is None else f"{100 * (row.paired.ratio - 1):+.1f} %"
 
@@ -324,22 +316,8 @@ COLUMNS = (
         "head_backend", lambda row: backend_text(row.pair.head), "backend of head, with its config"
     ),
     Column("status", "status.value", "verdict, as in `compare`", title="verdict", last=True),
-    Column(
-        "base_us",
-        _median_us("base"),
-        "median of base over all rounds",
-        "number?",
-        "µs",
-        text=_time_cell("base"),
-    ),
-    Column(
-        "head_us",
-        _median_us("head"),
-        "median of head over all rounds",
-        "number?",
-        "µs",
-        text=_time_cell("head"),
-    ),
+    Column("base_us", _median_us("base"), "median of base over all rounds", "number?", "µs"),
+    Column("head_us", _median_us("head"), "median of head over all rounds", "number?", "µs"),
     Column(
         "ratio",
         _paired_number("ratio"),

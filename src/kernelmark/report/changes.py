@@ -165,9 +165,9 @@ def _ratio_cell(change: Change) -> str:
     return percent_text(math.log(change.ratio)) if change.ratio else NONE
 
 
-def verdict_text(change: Change) -> str:
+def verdict_text(row: Change | ComparedRow) -> str:
     """Return the verdict, and whether its alarm is suppressed."""
-    return f"{change.status.value}, suppressed" if change.held else change.status.value
+    return f"{row.status.value}, suppressed" if row.held else row.status.value
 
 
 COLUMNS = (

@@ -18,7 +18,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Run, config_key
 from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.changes import TWO_NUMBERS, of_comparison
+from kernelmark.report.changes import TWO_NUMBERS, of_comparison, verdict_text
 from kernelmark.report.changes import comment as changes_comment
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, distinguishing, rerun, short
@@ -437,10 +437,6 @@ def _reason_cell(row: ComparedRow) -> str:
     return f"{reason}; {clock_text(row)}" if is_clock_change(row) else str(reason)
 
 
-def _verdict_cell(row: ComparedRow) -> str:
-    return f"{row.status.value}, suppressed" if row.held else row.status.value
-
-
 def _number(name: str, path: str, meaning: str, unit: str = "") -> Column:
     return file_column(name, path, meaning, "number?", unit)
 
@@ -462,7 +458,7 @@ COLUMNS = (
         "backend",
         "pair.shown.case.backend",
         "backend of head, or of base if head has none",
-        text=lambda row: backends_text(row),
+        text=backends_text,
     ),
     file_column(
         "config",
@@ -484,7 +480,7 @@ COLUMNS = (
         "verdict",
         "status.value",
         "faster, slower, same, unsure, new, gone, broken, fixed or ignored",
-        text=_verdict_cell,
+        text=verdict_text,
         last=True,
         page="verdict:state",
     ),

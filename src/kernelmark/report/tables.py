@@ -37,7 +37,12 @@ def date_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
-_FORMATS: Mapping[str, Callable[[Any], str]] = {"s": time_text, "B": bytes_text, "date": date_text}
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "s": time_text,
+    "µs": lambda value: time_text(value * 1e-6),
+    "B": bytes_text,
+    "date": date_text,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ KEYS = [f"gemm m={m} n=8 k=8 dtype=f32" for m in (8, 16, 32, 64)]
 def run(name, *results, libraries=None):
     environment = Environment(libraries=libraries or {"triton": "3.4"})
     return ResultSet(
-        run=Run(id=name, started=1.0, environment=environment, label=f"the {name}"),
-        results=results,
+        run=Run(id=name, started=1.0, environment=environment, label=f"the {name}"), results=results
     )
 
 

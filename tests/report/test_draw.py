@@ -114,11 +114,7 @@ def test_a_column_that_is_kept_leaves_the_grid_last():
     rows = ((run, "a-label", "9", "all ok"), (run, "", "9", "8 ok, 1 wrong"))
     lines = [line.text.split() for line in draw(Table(columns=columns, rows=rows), 40)]
     assert lines[0] == ["run", "label", "cases"]
-    assert lines[2:] == [
-        [run, "a-label", "9"],
-        [run, "9"],
-        ["results:", "8", "ok,", "1", "wrong"],
-    ]
+    assert lines[2:] == [[run, "a-label", "9"], [run, "9"], ["results:", "8", "ok,", "1", "wrong"]]
     narrow = [line.text for line in draw(Table(columns=columns, rows=rows), 15)]
     assert run in narrow
 

@@ -222,7 +222,7 @@ def test_changes_are_drawn_by_what_they_cost_with_their_intervals():
     ]
     values = figures.changes(found)["data"]["values"]
     assert [value["kernel"].split(",")[0] for value in values] == [
-        *("gemm m=3", "gemm m=5", "gemm m=2", "gemm m=1"),
+        *("gemm m=3", "gemm m=5", "gemm m=2", "gemm m=1")
     ]
     assert (values[0]["low"], values[0]["high"]) == (pytest.approx(1.47), pytest.approx(1.53))
     assert values[1]["low"] == values[1]["high"] == 1.2, "an interval that says nothing is left out"

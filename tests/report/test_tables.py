@@ -276,11 +276,7 @@ def test_sentinels_come_last_under_a_line_of_their_own(make_result, make_set):
     made = result_rows(results, sentinels=[key])
     table = results_table(made)
     first = [row[0] for row in table.rows]
-    assert [text.split()[:2] for text in first] == [
-        ["gemm", "m=8"],
-        ["canaries:"],
-        ["gemm", "m=1"],
-    ]
+    assert [text.split()[:2] for text in first] == [["gemm", "m=8"], ["canaries:"], ["gemm", "m=1"]]
     assert {len(row) for row in table.rows} == {len(table.columns)}
     assert len(with_separator(made)) == len(table.rows)
 

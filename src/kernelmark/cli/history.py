@@ -301,10 +301,7 @@ def _run_id_of(store: Store, name: str) -> str | None:
 
 
 def chosen(
-    found: History,
-    ops: tuple[str, ...],
-    backends: tuple[str, ...],
-    regex: str | None,
+    found: History, ops: tuple[str, ...], backends: tuple[str, ...], regex: str | None
 ) -> list[Story]:
     """Return the selected series."""
     from kernelmark.api.plan import own_kernels
@@ -368,12 +365,7 @@ def _tables(found: History, shown: list[Story]) -> list[Table]:
 
 
 def _print_notes(
-    found: History,
-    shown: list[Story],
-    alarms: list[Story],
-    *,
-    more: Sequence[str],
-    quiet: bool,
+    found: History, shown: list[Story], alarms: list[Story], *, more: Sequence[str], quiet: bool
 ) -> None:
     from kernelmark.core.units import counted
     from kernelmark.report import history as report
@@ -388,8 +380,8 @@ def _print_notes(
         say("confirm by paired rounds of the two environments:")
         for command in commands:
             say(f"  {command}")
-    if others := report.unconfirmed(alarms):
-        say(others)
+    if text := report.unconfirmed(alarms):
+        say(text)
     steps = sum(len(story.steps) for story in shown)
     held = sum(bool(story.held) for story in shown)
     say(

@@ -157,8 +157,4 @@ def _of_tuning(asked: _Asked) -> Figure:
     return plotting.of_tuning(asked.refs[0], dark=asked.dark)
 
 
-_FIGURES = {
-    **dict.fromkeys(Kind, _of_results),
-    Kind.HISTORY: _of_history,
-    Kind.TUNING: _of_tuning,
-}
+_FIGURES = {**dict.fromkeys(Kind, _of_results), Kind.HISTORY: _of_history, Kind.TUNING: _of_tuning}

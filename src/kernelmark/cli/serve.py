@@ -88,17 +88,12 @@ Refs = Annotated[
 ]
 TokenFile = Annotated[
     Path | None,
-    o.option(
-        "--token-file FILE",
-        help="Read the token from FILE. Default: $KERNELMARK_TOKEN.",
-    ),
+    o.option("--token-file FILE", help="Read the token from FILE. Default: $KERNELMARK_TOKEN."),
 ]
 Patience = Annotated[
     float,
     o.option(
-        "--patience SECONDS",
-        min=0,
-        help="Retry for this long if the server does not answer.",
+        "--patience SECONDS", min=0, help="Retry for this long if the server does not answer."
     ),
 ]
 

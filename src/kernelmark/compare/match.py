@@ -156,11 +156,7 @@ def _join_processes(results: Sequence[Result]) -> Result:
     first = results[0].measurement
     assert first is not None
     whole = dataclasses.replace(
-        first,
-        blocks=blocks,
-        low_s=interval.low_s,
-        high_s=interval.high_s,
-        modes=interval.modes,
+        first, blocks=blocks, low_s=interval.low_s, high_s=interval.high_s, modes=interval.modes
     )
     return dataclasses.replace(results[0], measurement=whole)
 

@@ -51,15 +51,15 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     ratio = ratio_of(base, head)
     if ratio is None:
         return VerdictStatus.IGNORED, Reason("base-zero")
-    apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
-    if apart < SAME:
+    difference = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
+    if difference < SAME:
         return VerdictStatus.SAME, Reason("metric-within", limit=SAME)
     # A fit over other sizes is not comparable; the sizes for a headline are always measured.
     if not base.headline and (ways := taken_ways(*results)):
         return VerdictStatus.UNSURE, Reason("taken-otherwise", ways=tuple(ways))
     spread = max(base.spread or 0.0, head.spread or 0.0)
     least = floor(base, *results)
-    if apart < max(spread, least):
+    if difference < max(spread, least):
         if spread > least:
             return VerdictStatus.UNSURE, Reason("samples-spread", spread=spread)
         return VerdictStatus.UNSURE, Reason("runs-differ", limit=least)

@@ -112,12 +112,7 @@ class Comparison:
 
 
 def compare(
-    base: ResultSet,
-    head: ResultSet,
-    *,
-    rule: Rule,
-    by: By = "case",
-    sentinels: Sequence[str] = (),
+    base: ResultSet, head: ResultSet, *, rule: Rule, by: By = "case", sentinels: Sequence[str] = ()
 ) -> Comparison:
     """Match the results of two runs and judge every row. `sentinels` are the problem keys of
     canaries.

@@ -168,11 +168,11 @@ def two_numbers(report: AbReport) -> str:
         if row.paired is not None and base is not None and head is not None:
             ratio = head.median_s / base.median_s
             found.append((abs(ratio - row.paired.ratio), ratio, row))
-    apart = [one for one in found if one[0] > TWO_NUMBERS]
-    if not apart:
+    differing = [one for one in found if one[0] > TWO_NUMBERS]
+    if not differing:
         return ""
-    _, ratio, row = max(apart, key=lambda one: one[0])
-    most = f" (the largest difference of {len(apart)} pairs)" if len(apart) > 1 else ""
+    _, ratio, row = max(differing, key=lambda one: one[0])
+    most = f" (the largest difference of {len(differing)} pairs)" if len(differing) > 1 else ""
     return (
         "note: change compares the sides within each round; the columns "
         f"{' and '.join(report.names)} are medians over all rounds, as in kmark show, and differ "

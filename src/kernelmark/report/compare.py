@@ -77,11 +77,12 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     if otherwise := [row for row in comparison.rows if _is_timed_otherwise(row)]:
         base, head = _timings(otherwise[0])
         lines.append(f"{_rows(len(otherwise))} timed in another way in head: {base} → {head}")
-    archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
-    others = {row.pair.head.arch or "unknown" for row in comparison.rows if row.pair.head}
-    if archs != others:
+    base_archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
+    head_archs = {row.pair.head.arch or "unknown" for row in comparison.rows if row.pair.head}
+    if base_archs != head_archs:
         lines.append(
-            f"the devices differ: {', '.join(sorted(archs))} and {', '.join(sorted(others))}"
+            f"the devices differ: {', '.join(sorted(base_archs))} and "
+            f"{', '.join(sorted(head_archs))}"
         )
     if moved := sum(_on_another_gpu(row, comparison) for row in comparison.rows):
         lines.append(
@@ -117,11 +118,11 @@ def change_of_medians(row: ComparedRow) -> float | None:
 
 def _two_numbers(comparison: Comparison) -> list[str]:
     """Return a note if the change of some rows differs from the change of their medians."""
-    apart = [(row, ratio) for row in comparison.rows if (ratio := change_of_medians(row))]
-    if not apart:
+    differing = [(row, ratio) for row in comparison.rows if (ratio := change_of_medians(row))]
+    if not differing:
         return []
-    row, ratio = max(apart, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
-    most = f" (the largest difference of {len(apart)} rows)" if len(apart) > 1 else ""
+    row, ratio = max(differing, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
+    most = f" (the largest difference of {len(differing)} rows)" if len(differing) > 1 else ""
     return [
         f"base and head are the times that {comparison.rule} judges, not medians as in kmark show "
         f"and kmark history: the medians of row {row.number} changed by {change_text(ratio)}{most}"

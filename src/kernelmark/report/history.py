@@ -192,11 +192,11 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
         mean_s, median_s = judged_s(story.newest), story.newest.median_s
         if story.newest.modes and mean_s and median_s:
             found.append((abs(mean_s / median_s - 1), mean_s, median_s, story))
-    apart = [one for one in found if one[0] > TWO_NUMBERS]
-    if not apart:
+    differing = [one for one in found if one[0] > TWO_NUMBERS]
+    if not differing:
         return []
-    _, mean_s, median_s, story = max(apart, key=lambda one: one[0])
-    most = f" (the largest difference of {len(apart)} series)" if len(apart) > 1 else ""
+    _, mean_s, median_s, story = max(differing, key=lambda one: one[0])
+    most = f" (the largest difference of {len(differing)} series)" if len(differing) > 1 else ""
     return [
         "multimodal results and their changes are by the mean of their modes; kmark show and kmark "
         f"compare print the median: {value_text(mean_s, 's')} and {value_text(median_s, 's')} for "
@@ -244,8 +244,8 @@ def markdown_page(
     made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
     if commands := confirmations(history, alarms, more):
         made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
-    if others := unconfirmed(alarms):
-        made += ["", f"{others}."]
+    if text := unconfirmed(alarms):
+        made += ["", f"{text}."]
     if lines := notes(history, shown):
         made += ["", *(f"- {line}" for line in lines)]
     return "\n".join(made).rstrip() + "\n"
@@ -271,14 +271,14 @@ def unconfirmed(alarms: Sequence[Story]) -> str:
     """Return which flagged series no `kmark ab` command can confirm; "" if all can be."""
     flagged = [story for story in alarms if story.screen.flagged]
     again = {parts(story)["problem"].split()[0]: None for story in flagged if story.newest.metric}
-    others = [story for story in flagged if not story.newest.metric and not _can_run(story)]
-    if again and not others:
+    foreign = [story for story in flagged if not story.newest.metric and not _can_run(story)]
+    if again and not foreign:
         return f"to confirm, measure again: kmark micro {' '.join(again)}"
-    if not others:
+    if not foreign:
         return ""
-    names = dict.fromkeys(parts(story)["bare_backend"] for story in others)
+    names = dict.fromkeys(parts(story)["bare_backend"] for story in foreign)
     return (
-        f"{counted(len(others), 'alarm')} cannot be confirmed here, as another tool measured it or "
+        f"{counted(len(foreign), 'alarm')} cannot be confirmed here, as another tool measured it or "
         f"its backend is not installed: {', '.join(names)}"
     )
 

@@ -263,10 +263,7 @@ VIEWS: Mapping[str, View] = {
     "roofline": View(
         path="/roofline",
         build=runs.roofline,
-        fields=(
-            *(_RUN, OP, BACKEND),
-            *(_field("dtype", "Dtype"), Q, *TABLE_FIELDS),
-        ),
+        fields=(*(_RUN, OP, BACKEND), *(_field("dtype", "Dtype"), Q, *TABLE_FIELDS)),
         menu="Roofline",
     ),
     "charts": View(

@@ -287,10 +287,7 @@ def sweep(rows: Sequence[ResultRow], x: str = "") -> Spec:
                         "encoding": {**along, **colour, "y": band, "y2": band_to},
                     },
                     {"mark": "line", "encoding": {**along, **colour, **dashes, "y": y}},
-                    {
-                        "mark": dots(len(values)),
-                        "encoding": {**along, **colour, "y": y, **tooltip},
-                    },
+                    {"mark": dots(len(values)), "encoding": {**along, **colour, "y": y, **tooltip}},
                 ],
             }
         )

@@ -320,8 +320,7 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
             ("problem", story.problem),
         ),
         "figures": parts.figure(
-            "History",
-            lambda: figures.history([replace(story, points=story.points[-_MOST_DRAWN:])]),
+            "History", lambda: figures.history([replace(story, points=story.points[-_MOST_DRAWN:])])
         ),
         "notes": [
             *([drawn] if len(story.points) > _MOST_DRAWN else []),

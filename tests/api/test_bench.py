@@ -692,10 +692,9 @@ def test_what_is_not_a_function_is_called_by_the_parameters_name():
 
 def test_a_comparison_prints_its_answer():
     found = km.compare_kernels({"one": np.exp, "wrong": np.abs}, inputs=[X], ref=np.exp)
-    first, second = answer(found.rows)
-    assert (first, second.split()[0]) == ("wrong is wrong", "one")
-    assert str(found).startswith(f"{first}\n{second}\n")
-    assert first in found._repr_html_()
+    assert answer(found.rows) == ["wrong is wrong"]
+    assert str(found).startswith("wrong is wrong\n")
+    assert "wrong is wrong" in found._repr_html_()
     (failure,) = find_failures(found.rows)
     assert failure.backends == ("wrong",)
     assert failure.sentence in str(found)

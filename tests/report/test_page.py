@@ -90,10 +90,6 @@ def test_sentences_begin_with_a_capital_but_backends_do_not(make_result, make_se
         assert "iree ran 2.0" in text
         assert "Iree" not in text
         assert "Furthest from its roof" in text
-    lacks = [make_result(backend=b, status=Status.UNSUPPORTED, median_s=None) for b in "xyz"]
-    made = make_set(*lacks)
-    text = page.markdown_page([page.Part(results=made, rows=result_rows(made))], "t")
-    assert "**x, y and z" in text
 
 
 def test_a_page_explains_the_mark_of_warnings(make_result, make_set):

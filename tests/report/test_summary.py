@@ -181,8 +181,7 @@ def test_one_backend_has_no_rival(answer_of):
 
 
 def test_a_wrong_kernel_is_named(answer_of):
-    lines = answer_of((1, "memo", Status.WRONG), (1, "numpy", 1e-3))
-    assert lines == ["memo is wrong", "numpy took 1.000 ms"]
+    assert answer_of((1, "memo", Status.WRONG), (1, "numpy", 1e-3)) == ["memo is wrong"]
     lines = answer_of((1, "memo", Status.WRONG), (1, "numpy", 1e-3), (1, "torch", 2e-3))
     assert [line.split()[0] for line in lines] == ["memo", "numpy"]
     (line,) = answer_of((1, "memo", Status.WRONG), (1, "numpy", Status.IMPOSSIBLE))
@@ -204,21 +203,9 @@ def test_of_several_problems_those_that_failed_are_counted(answer_of):
     assert second.startswith("numpy is fastest in 3 of 3 problems")
 
 
-def test_a_backend_that_does_not_support_the_problem_is_named(answer_of):
-    lacks, fast = (1, "careful", Status.UNSUPPORTED), (1, "numpy", 1e-3)
-    assert answer_of(lacks, fast) == ["careful does not support it", "numpy took 1.000 ms"]
-    findings, _ = answer_of(lacks, fast, (1, "memo", Status.WRONG))
-    assert findings == "memo is wrong; careful does not support it"
-    (line,) = answer_of(lacks, *((1, name, Status.UNSUPPORTED) for name in "abcd"))
-    assert line == "careful, a, b and 2 more do not support it"
-    (line,) = answer_of(lacks, fast, (1, "torch", 2e-3))
-    assert line.startswith("numpy ran ")
-    assert answer_of(lacks) == []
-
-
 @pytest.mark.parametrize("status", [status for status in Status if status.failed])
 def test_every_failure_has_words(answer_of, status):
-    first, _ = answer_of((1, "memo", status), (1, "numpy", 1e-3))
+    (first,) = answer_of((1, "memo", status), (1, "numpy", 1e-3))
     assert first.startswith("memo ")
     assert "_" not in first
 

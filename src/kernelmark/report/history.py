@@ -278,8 +278,8 @@ def unconfirmed(alarms: Sequence[Story]) -> str:
         return ""
     names = dict.fromkeys(parts(story)["bare_backend"] for story in foreign)
     return (
-        f"{counted(len(foreign), 'alarm')} cannot be confirmed here, as another tool measured it or "
-        f"its backend is not installed: {', '.join(names)}"
+        f"{counted(len(foreign), 'alarm')} cannot be confirmed here, as another tool measured it "
+        f"or its backend is not installed: {', '.join(names)}"
     )
 
 

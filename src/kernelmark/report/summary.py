@@ -15,7 +15,7 @@ from kernelmark.core.micro import is_micro
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, Status
-from kernelmark.core.units import counted, time_text
+from kernelmark.core.units import counted
 from kernelmark.ops.base import Parameter
 from kernelmark.report.names import first_names, rerun
 from kernelmark.report.results import MARK, ResultRow, share_percent, share_text, status_counts
@@ -63,20 +63,12 @@ def answer(rows: Sequence[ResultRow]) -> list[str]:
     requested = [row for row in rows if not row.sentinel]
     ranked = [row for row in requested if row.ranks]
     compared = _compared(requested)
-    findings = _failed(requested, compared)
-    unsupported = _unsupported(requested) if compared else ""
-    findings += [unsupported] if unsupported else []
+    failures = _failed([row for row in requested if _problem(row) in compared])
     failed = {_problem(row) for row in requested if row.result.status.failed}
     not_ranked = len(compared - _compared(ranked) - failed)
-    sentences = ["; ".join(findings)] if findings else []
-    if ranking := _ranking(_shared_times(ranked)):
-        more = f"; {counted(not_ranked, 'problem')} not ranked" if not_ranked else ""
-        sentences.append(ranking + more)
-    elif len(compared) == 1 and len(ranked) == 1 and (measured := ranked[0].measurement):
-        sentences.append(f"{ranked[0].backend} took {time_text(measured.median_s)}")
-    elif not_ranked and not unsupported:
-        few = "fewer than two backends have a reliable time"
-        sentences.append(f"{counted(not_ranked, 'problem')} not ranked: {few}")
+    parts = [_ranking(_shared_times(ranked))]
+    parts.append(f"{counted(not_ranked, 'problem')} not ranked" if not_ranked else "")
+    sentences = [text for text in (failures, "; ".join(filter(None, parts))) if text]
     shares = [(row.share.value, row) for row in ranked if row.share is not None]
     if len({share_percent(row.share) for _, row in shares if row.share}) > 1:
         _, row = min(shares, key=lambda pair: pair[0])
@@ -97,32 +89,21 @@ def _compared(rows: Sequence[ResultRow]) -> set[str]:
     return {key for key, names in backends.items() if len(names) > 1}
 
 
-def _failed(rows: Sequence[ResultRow], compared: set[str]) -> list[str]:
-    """Return how each backend failed."""
+def _failed(rows: Sequence[ResultRow]) -> str:
+    """Return how each backend failed, `memo is wrong in 2 of 3 problems`."""
     problems: dict[str, set[str]] = {}
     failed: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        if _problem(row) in compared:
-            problems.setdefault(row.backend, set()).add(_problem(row))
-            if row.result.status.failed:
-                ended = row.backend, row.result.status.value
-                failed.setdefault(ended, set()).add(_problem(row))
-    findings = []
-    for (backend, status), keys in failed.items():
-        count = f" in {len(keys)} of {counted(len(problems[backend]), 'problem')}"
-        outcome = _OUTCOMES.get(status, f"ended as {status}")
-        findings.append(f"{backend} {outcome}{count if len(compared) > 1 else ''}")
-    return findings
-
-
-def _unsupported(rows: Sequence[ResultRow]) -> str:
-    """Return which backends do not support the only problem; "" if several measured it."""
-    names = [row.backend for row in rows if row.result.status is Status.UNSUPPORTED]
-    if not names or len(set(map(_problem, rows))) > 1 or _compared([r for r in rows if r.timed]):
-        return ""
-    *before, last = first_names(names)
-    verb = "do" if before else "does"
-    return f"{' and '.join(filter(None, (', '.join(before), last)))} {verb} not support it"
+        problems.setdefault(row.backend, set()).add(_problem(row))
+        if row.result.status.failed:
+            ended = _OUTCOMES.get(row.result.status.value, f"ended as {row.result.status.value}")
+            failed.setdefault((row.backend, ended), set()).add(_problem(row))
+    several = len(set(map(_problem, rows))) > 1
+    return "; ".join(
+        f"{name} {ended}"
+        + (f" in {len(keys)} of {counted(len(problems[name]), 'problem')}" if several else "")
+        for (name, ended), keys in failed.items()
+    )
 
 
 def _shared_times(rows: Sequence[ResultRow]) -> _Times:

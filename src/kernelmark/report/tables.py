@@ -9,6 +9,7 @@ below it. Lines break only between words, never between a number and its unit.
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import re
@@ -43,6 +44,11 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "B": bytes_text,
     "date": date_text,
 }
+
+
+@functools.cache
+def _attributes(path: str) -> tuple[str, ...]:
+    return tuple(path.split(".")) if path else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ class Column:
         """Return the plain value of a row."""
         if callable(self.value):
             return self.value(item)
-        for name in self.value.split(".") if self.value else ():
+        for name in _attributes(self.value or ""):
             item = None if item is None else getattr(item, name)
         return item if self.value else None
 

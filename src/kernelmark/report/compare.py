@@ -380,7 +380,11 @@ def _untitled(made: Table) -> Table:
 
 
 def is_clock_change(row: ComparedRow) -> bool:
-    """Return whether the row's time changed and its core clock changed too."""
+    """Return whether the row's time changed and its core clock changed too.
+
+    A GPU at its power cap runs the same kernel at a clock that depends on temperature and on the
+    load before. A rule that judges only times calls such a row changed; the change in cycles shows
+    whether the kernel or the clock changed. The rule robust compares at equal clocks itself."""
     if row.status not in ALARMS or row.judgement.reason.code == "at-equal-clock":
         return False
     clocks = row.pair.clocks_mhz

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 from collections import Counter
@@ -41,13 +42,15 @@ def _short(key: str) -> str:
     problem = parse_key(key)
     if problem.options.get("mode") and problem.op in micro:
         return _short_micro(problem)
+    try:
+        ops.registry.get(problem.op)
+    except KernelmarkError:  # a plugin that is not installed or does not load
+        return key
     for dtype in dict.fromkeys(problem.dtypes.values()):
-        try:
+        with contextlib.suppress(KernelmarkError):  # another dtype is the one to derive from
             text = _without_defaults(problem, dtype)
             if ops.parse(text) == problem:
                 return text
-        except KernelmarkError:  # another dtype is needed, or a plugin is not installed
-            continue
     return key
 
 

@@ -1,7 +1,7 @@
 """docs/fields.md: every field of the JSON documents, and every column of the CSV files.
 
-Value types, their fields and the columns of tables come from the code; units and meanings of fields
-and the other objects from fields.toml. tests/docs/test_fields.py compares the page with what commands write.
+Value types, their fields and the columns of tables come from the code; units, meanings and the other
+objects from fields.toml. tests/docs/test_fields.py compares the page with what commands write.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """docs/fields.md: every field of the JSON documents, and every column of the CSV files.
 
-Value types, their fields and the columns of tables come from the code; units, meanings and the other
+Value types, their fields and the columns of tables come from the code; units, meanings and other
 objects from fields.toml. tests/docs/test_fields.py compares the page with what commands write.
 """
 

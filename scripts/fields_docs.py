@@ -1,13 +1,14 @@
 """docs/fields.md: every field of the JSON documents, and every column of the CSV files.
 
-Value types and their fields come from the code; units, meanings and the objects that are not value
-types from fields.toml. tests/docs/test_fields.py compares the page with what commands write.
+Value types, their fields and the columns of tables come from the code; units, meanings and other
+objects from fields.toml. tests/docs/test_fields.py compares the page with what commands write.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import inspect
 import sys
 import tomllib
@@ -53,30 +54,37 @@ def fields() -> str:
     texts = tomllib.loads(TEXTS.read_text(encoding="utf-8"))
     sections = texts["section"]
     parts = [HEAD]
-    parts += [_section(one, sections) for one in sections if one["group"] == "csv"]
+    parts += [_section(one) for one in sections if one["group"] == "csv"]
     parts += [RESULTS, *_values(texts["values"])]
-    parts += [_section({"level": 3, **one}, sections) for one in sections if one["group"] == "run"]
-    parts += [_section(one, sections) for one in sections if one["group"] == "json"]
+    parts += [_section({"level": 3, **one}) for one in sections if one["group"] == "run"]
+    parts += [_section(one) for one in sections if one["group"] == "json"]
     return "".join(parts)
 
 
-def _section(section: Mapping[str, Any], every: list[Mapping[str, Any]]) -> str:
-    """A heading, a sentence and a table. `same`: with the fields of another section."""
-    found = section.get("fields", {})
-    if same := section.get("same"):
-        left_out = section.get("without", ["again", "reasons"])
-        other = next(one["fields"] for one in every if one["title"] == same)
-        found = {name: text for name, text in other.items() if name not in left_out}
-        found = {name: [_in_csv(text[0]), *text[1:]] for name, text in found.items()}
+def _section(section: Mapping[str, Any]) -> str:
+    """A heading, a sentence and a table of the declared columns and of other fields."""
     about = section.get("about", "").strip()
     head = f"\n{'#' * section.get('level', 2)} {section['title']}\n"
-    rows = [(name, *text) for name, text in found.items()]
+    rows = [row for name in section.get("columns", "").split() for row in _columns(name, section)]
+    rows += [(name, *text) for name, text in section.get("fields", {}).items()]
     return head + (f"\n{about}\n" if about else "") + _table(rows)
 
 
-def _in_csv(text: str) -> str:
-    """A cell has no null, which is an empty cell, and no true or false."""
-    return text.replace(" or null", "").replace("true or false", "True or False")
+def _columns(name: str, section: Mapping[str, Any]) -> list[Row]:
+    """The columns declared as MODULE:NAME. A cell of CSV has no null, which is an empty cell, and
+    no true or false."""
+    module, _, attribute = name.partition(":")
+    rows = []
+    for column in getattr(importlib.import_module(module), attribute):
+        if not column.is_written:
+            continue
+        kind = column.type.removesuffix("?")
+        if section["group"] == "csv":
+            kind = kind.replace("true or false", "True or False")
+        elif kind != column.type:
+            kind += " or null"
+        rows.append((column.name, kind, column.unit, column.meaning))
+    return rows
 
 
 def _values(texts: Mapping[str, Mapping[str, list[str]]]) -> Iterator[str]:

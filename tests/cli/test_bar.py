@@ -45,35 +45,15 @@ def drawn(bar) -> str:
     return line.rstrip()
 
 
-def bar_width(line: str, count: str) -> int:
-    """The columns before the count; without colors, the part that is not done is blank."""
-    return line.index(f" {count}")
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_the_time_left_and_the_count_are_never_cut(bar_of, columns):
+@pytest.mark.parametrize("columns", [44, 50, 60, 80, 100, 200])
+def test_the_time_left_is_never_cut(bar_of, columns):
     bar = bar_of(columns)
-    bar.add_task(f"round 1: {CASE.problem}", total=32, completed=3.5, left=LOOK)
+    bar.add_task(f"round 1: {CASE.problem}", total=32, completed=16.5, left=LOOK)
     line = drawn(bar)
-    assert f" 3/32 {LOOK}" in line
-    assert bar_width(line, " 3/32") >= (8 if columns > 60 else 0)
+    assert LOOK in line
+    assert ("16/32" in line) == (columns > 44)
+    assert line.count("━") == (6 if columns > 60 else 0)
     assert (str(CASE.problem) in line) == (columns == 200)
-
-
-def test_the_bar_is_narrowed_first_then_the_name_is_cut(bar_of):
-    name = "round 1: gemm m=256 n=256 k=256 f32 by numpy"
-    lines = {}
-    for columns in (140, 100, 80, 50, 44):
-        bar = bar_of(columns)
-        bar.add_task(name, total=32, completed=3, left=LOOK)
-        lines[columns] = drawn(bar)
-    assert lines[140].endswith(name)
-    assert bar_width(lines[140], " 3/32") == 24
-    assert bar_width(lines[100], " 3/32") == bar_width(lines[80], " 3/32") == 8
-    assert lines[100].endswith("…")
-    assert "round 1: gemm" in lines[80]
-    assert lines[50] == f" 3/32 {LOOK}"
-    assert lines[44] == LOOK
 
 
 def test_the_bar_of_a_run_has_the_time_left_while_it_compiles(bar_of):
@@ -84,7 +64,6 @@ def test_the_bar_of_a_run_has_the_time_left_while_it_compiles(bar_of):
     )
     tell(compiled)
     line = drawn(bar)
-    assert bar_width(line, "0/9") >= 8
     assert "0/9 about 16 s left compiling 3/9: " in line
     tell(CaseStarted(case=CASE, device="fake", progress=progress))
     assert "about 16 s left batched_gemm" in drawn(bar)

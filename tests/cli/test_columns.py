@@ -27,7 +27,7 @@ from kernelmark.core.result import (
     StopReason,
 )
 from kernelmark.devices import registry as devices
-from kernelmark.report import draw as drawing
+from kernelmark.report import tables as drawing
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.tuning import fake_plans, make_folder

@@ -244,17 +244,6 @@ def test_is_refused_with_a_code(refused, two, words, reason, fields):
     refused("compare", "base", *words, reason=reason, **fields)
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("base", "head", "--match", "name"), "'name'"),
-        (("base",), "HEAD"),
-    ],
-)
-def test_what_the_parser_refuses_is_named(refused, two, words, named):
-    assert named in refused("compare", *words).err.splitlines()[0]
-
-
 def test_only_rows_of_both_sides_are_compared_by_a_bare_mean(kmark, tmp_path):
     (tmp_path / "golden_x-gemm.csv").write_text(GOLDEN_CSV)
     lines = GOLDEN_CSV.splitlines(keepends=True)
@@ -394,10 +383,6 @@ def test_the_comment_repeats_the_whole_command(kmark, two):
     assert f"\nkmark {again}\n" in kmark(*words, "--md", "-").out
 
 
-def test_one_run_on_both_sides_is_told(kmark, two):
-    assert "one run, base" in kmark("compare", "golden", "base").err
-
-
 def test_broken_rows_that_do_not_fail_are_told(kmark, two):
     ended = kmark("compare", "base", "head", "--fail-on", "faster")
     assert ended.code == 0
@@ -420,20 +405,6 @@ def test_a_rule_that_warns_after_it_fails_is_refused(refused, two, tmp_path):
     refused(*words, reason="warn-above-fail", warn=1.2, fail=1.1)
     (tmp_path / "r.toml").write_text('rule = "rob')
     assert 'rule = "ratio"' in refused(*words, reason="file-not-toml").err.splitlines()[1]
-
-
-def test_rows_that_are_unsure_are_not_called_unchanged(kmark, tmp_path):
-    rows = "".join(f"{i},t,b,{64 + i},64,64,f16,N,N,9.0,1,1,True\n" for i in range(30))
-    for name in ("a_gemm.csv", "b_gemm.csv"):
-        (tmp_path / name).write_text(GOLDEN_CSV.splitlines()[0] + "\n" + rows)
-    ended = kmark("compare", *(str(tmp_path / f"{n}_gemm.csv") for n in "ab"), "--match", "problem")
-    assert "30 unsure" in ended.err
-    assert "--all" in ended.err
-
-
-def test_a_rule_that_is_not_there_is_told_about_rules(refused, two):
-    ended = refused("compare", "golden", "head", "--rule", "no.toml", reason="file-missing")
-    assert "golden-tot" in ended.err.splitlines()[1]
 
 
 @pytest.fixture

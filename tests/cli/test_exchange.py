@@ -15,7 +15,7 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import ResultSet, Run, RunState
-from kernelmark.report import render
+from kernelmark.report.results import result_columns
 from kernelmark.stores import open_store
 
 
@@ -58,7 +58,7 @@ def test_a_run_without_results(kmark, refused, tmp_path, state, command, hint):
         )
         store.add_result_set(ResultSet(run=run, results=()))
     rows = list(csv.reader(io.StringIO(kmark("export", "--csv", "-").out)))
-    assert rows == [list(render.COLUMNS)]
+    assert rows == [result_columns([])]
     told = refused("show", code=4, reason="run-without-results", run="nothing").err
     assert hint in told
     assert "kmark show" not in told

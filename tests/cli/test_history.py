@@ -177,13 +177,6 @@ def test_an_alarm_stands_when_other_runs_follow(kmark, nights, tmp_path):
     assert "22 runs" in again.err  # a side of `kmark ab` is no point of a series
 
 
-def test_a_page_has_alarms_and_the_commands_that_confirm_them(kmark, nights):
-    nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)])
-    page = kmark("history", "--md", "-").out
-    assert "- slower: gemm m=7" in page
-    assert "kmark ab " in page
-
-
 def test_only_what_is_worse_ends_with_code_1(kmark, nights):
     nights([(1.0, 1.0)] * 20 + [(0.9, 1.0)])
     ended = kmark("history", "--check")
@@ -238,16 +231,6 @@ def test_a_run_whose_sentinel_moved_keeps_its_mark(kmark, nights):
     ended = kmark("history", "--json", "-")
     assert list(json.loads(ended.out)["runs_marked"]) == ["night-12"]
     assert "night-12: copy n=1 dtype=f32: slower" in ended.err
-
-
-def test_a_run_without_sentinels_is_told(kmark, nights, tmp_path):
-    nights([(1.0, 1.0)] * 3)
-    assert "night-02" not in kmark("history").err
-    other = tmp_path / "other.toml"
-    other.write_text('name = "other"\nwhy = "w"\nsource = "s"\ndtype = "f32"\n[[problems]]\n'
-                     'op = "copy"\ncolumns = ["n"]\nrows = [[5]]\n')  # fmt: skip
-    ended = kmark("history", "--canaries", str(other))
-    assert "night-02" in ended.err
 
 
 def test_a_crash_is_an_alarm(kmark, nights):
@@ -312,17 +295,6 @@ def test_refused(refused, nights, words, reason, fields):
     refused("history", *words, reason=reason, **fields)
 
 
-def test_a_label_that_no_run_has(refused, nights, tmp_path):
-    nights([(1.0, 1.0)] * 3)
-    by = ("label",)
-    refused("history", "--label", "no", code=4, reason="run-unknown", ref="no", by=by)
-    with open_store(tmp_path / "store.sqlite") as store:
-        store.add_run(Run(id="one", started=1.0, environment=Environment(), label="mine"))
-    words = ("history", "--label", "nolabel")
-    ended = refused(*words, code=4, reason="run-unknown", ref="nolabel", by=by)
-    assert ": mine\n" in ended.err
-
-
 def test_a_file_of_ones_own_is_found_by_any_of_its_names(kmark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open_store(tmp_path / "store.sqlite") as store:
@@ -331,11 +303,6 @@ def test_a_file_of_ones_own_is_found_by_any_of_its_names(kmark, tmp_path, monkey
     ended = kmark("history", "-b", str(tmp_path / "mine.py"))
     assert ended.code == 0, ended.err
     assert "mine.py" in ended.out
-
-
-def test_an_empty_store_is_nothing(refused, tmp_path):
-    open_store(tmp_path / "store.sqlite").close()
-    assert "kmark run" in refused("history", code=4, reason="no-runs").err.splitlines()[1]
 
 
 def test_many_series_are_cut_and_those_that_changed_come_first(kmark, tmp_path):

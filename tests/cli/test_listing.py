@@ -21,7 +21,7 @@ from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.gpu import pack
-from kernelmark.report.draw import draw
+from kernelmark.report.tables import draw
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
 from kernelmark.tune.install import emitters
@@ -154,7 +154,7 @@ def test_every_run_has_its_results_on_a_narrow_terminal(tmp_path):
     with open_store(place) as store:
         add_micro(store, "20261118-120000-aaaaaa", 1e9, micro_result(), cases=1, finished=1e9 + 9)
         add_micro(store, "20261118-130000-bbbbbb", 2e9, cases=3, finished=2e9 + 9)
-    lines = [line.text for line in draw(listing.runs(place, 20), 80)]
+    lines = [line.text for line in draw(listing.table("runs", place, 20), 80)]
     assert max(map(len, lines)) <= 80
     assert [line.split()[-2:] for line in lines[2:]] == [["3", "missing"], ["1", "ok"]]
 
@@ -174,11 +174,6 @@ def test_runs_of_roofs_are_marked_and_not_counted_as_latest(kmark, refused, tmp_
     lines = kmark("list", "micro", *place).out.splitlines()[2:]
     assert [ROOFS_SUITE in line for line in lines] == [True, False]
     refused("micro", "show", "latest~1", *place, reason="too-few-micro-runs", count=1, roofs=1)
-
-
-def test_runs_of_microbenchmarks_need_a_store(refused):
-    ended = refused("list", "micro", reason="store-missing")
-    assert "`kmark micro NAME`" in ended.err.splitlines()[1]
 
 
 def test_doctor_explains_every_backend_and_device(kmark, stored):

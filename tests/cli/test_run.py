@@ -18,11 +18,11 @@ import pytest
 
 from kernelmark.core import codec
 from kernelmark.core.result import ResultSet, RunState, Status
-from kernelmark.report import tables
+from kernelmark.report.results import MARK
 from kernelmark.stores import open_store
 
 HOT = ("--cache", "hot")  # thousands of cold sets of such small problems would take seconds
-MARKED = f"{tables.MARK} after ± marks"
+MARKED = f"{MARK} after ± marks"
 # A pipe that is closed is noticed at the first write, not when all is flushed at the end.
 UNBUFFERED = (
     "import sys\nfrom kernelmark.cli.main import main\n"

@@ -108,12 +108,6 @@ def test_refused(written, text, code, fields):
     assert refused.value.message.fields.get("where", "").endswith("where 1") == tables
 
 
-def test_an_unknown_key_is_told_what_rows_are_chosen_by(written):
-    with pytest.raises(UsageError) as refused:
-        load(written('rule = "robust"\n[[where]]\nopp = "gemm"'))
-    assert refused.value.hint == "it has: delta, q; rows are chosen by: op, backend, problem"
-
-
 def test_whole_numbers_may_be_written_as_any_number(written, make_result):
     rule = load(written('rule = "golden-tot"\nruns = 2.0\n'))
     pair = Pair(base=make_result(10.0, 10.0, 20.0), head=make_result(10.0, 10.0, 20.0))

@@ -9,8 +9,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.text import csv_word, found_in, markdown_cell, printable
-from kernelmark.report.render import html_table, markdown, text
-from kernelmark.report.tables import Column, Table
+from kernelmark.report.tables import Column, Table, html_table, markdown, text
 
 
 def test_found_or_not():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernelmark import devices
-from kernelmark.cli.listing import devices as listed
+from kernelmark.cli import listing
 from kernelmark.core.errors import OutOfMemory, UsageError
 from kernelmark.devices.base import DeviceKind
 from kernelmark.gpu.driver import Driver, GpuError
@@ -38,7 +38,7 @@ def test_one_that_does_not_answer_is_listed_with_its_reason(kind: DeviceKind) ->
     assert broken.unusable == reason
     assert fine.arch == "sm_90"
     assert not fine.unusable
-    rows = {row[0]: row for row in listed().rows}
+    rows = {row[0]: row for row in listing.table("devices").rows}
     assert reason in rows["cuda:0"][-1]
     assert rows["cuda:1"][1] == rows["cpu"][1] == "yes"
 

@@ -31,7 +31,7 @@ from kernelmark.devices.base import GUARD_BYTES
 from kernelmark.measure import advice, audit, blocks, check, loop, protocol, sets, warmup
 from kernelmark.ops import parse
 from kernelmark.ops.base import SCATTERED
-from kernelmark.report import tables
+from kernelmark.report import results, summary
 from kernelmark.stats import interval
 
 PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
@@ -163,11 +163,11 @@ def multimodal() -> list[Reason]:
     case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
     modes = (Mode(value_s=1e-6, share=0.5), Mode(value_s=2e-6, share=0.5))
     made = dataclasses.replace(measured_once(), modes=modes)
-    results = [
+    found = [
         Result(case=case, device=f"cpu:{i}", status=Status.OK, measurement=made) for i in range(7)
     ]
     run = Run(id="r", started=1.0, environment=Environment())
-    return tables.warnings(tables.rows(ResultSet(run=run, results=tuple(results))))
+    return summary.collect_warnings(results.result_rows(ResultSet(run=run, results=tuple(found))))
 
 
 def above_the_roof() -> list[Reason]:
@@ -185,8 +185,9 @@ def above_the_roof() -> list[Reason]:
     )
     run = Run(id="r", started=1.0, environment=Environment())
     told: list[Reason] = []
-    for results in ((result,), (result, dataclasses.replace(result, device="cpu:1"))):
-        told += tables.warnings(tables.rows(ResultSet(run=run, results=results), [roof]))
+    for found in ((result,), (result, dataclasses.replace(result, device="cpu:1"))):
+        rows_of_run = results.result_rows(ResultSet(run=run, results=found), [roof])
+        told += summary.collect_warnings(rows_of_run)
     return told
 
 
@@ -199,7 +200,7 @@ def test_every_warning_is_in_the_table_and_nothing_else_is():
         assert re.fullmatch(shape, format_reason(one, OPTIONS)), one.code
 
 
-@pytest.mark.parametrize("module", [advice, interval, sets, tables])
+@pytest.mark.parametrize("module", [advice, interval, sets, summary])
 def test_no_warning_was_forgotten(module):
     """A warning that is added to the code has to be added to the page and to `some_warnings`."""
     source = Path(module.__file__).read_text(encoding="utf-8")

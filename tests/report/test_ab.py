@@ -92,7 +92,7 @@ def test_what_differs(report):
     table = difference_table(report.changes, report.names)
     assert [c.name for c in table.columns] == ["environment", "old", "new"]
     assert ("python", "3.11", "3.12") in table.rows
-    assert difference_table([], ("a", "b")).rows[0][0] == "nothing differs"
+    assert difference_table([], ("a", "b"), empty="nothing differs").rows[0][0] == "nothing differs"
 
 
 def test_alarms_come_first_the_worst_before(report):
@@ -169,11 +169,6 @@ def test_other_load_is_reported_with_its_pairs_and_worst_value(report):
     assert "2 pairs" in line
     assert "1.9" in line
     assert line in remarks(dataclasses.replace(report, rows=(first, second, *others)))
-
-
-def test_without_clocks_nothing_is_said_of_them(report):
-    unsure = dataclasses.replace(report.rows[0], status=VerdictStatus.UNSURE)
-    assert restless(dataclasses.replace(report, rows=(unsure,))) == ""
 
 
 def test_csv_and_json_read_back(report):

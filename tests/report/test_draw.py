@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.report.draw import Line, draw
-from kernelmark.report.tables import Column, Table
+from kernelmark.report.tables import Column, Line, Table, draw
 
 WORDS = st.lists(
     st.sampled_from(["a", "m=4096", "12.5", "µs", "GFLOP/s", "–", "x" * 30, "y" * 100, "1.2 %"]),
@@ -115,11 +114,7 @@ def test_a_column_that_is_kept_leaves_the_grid_last():
     rows = ((run, "a-label", "9", "all ok"), (run, "", "9", "8 ok, 1 wrong"))
     lines = [line.text.split() for line in draw(Table(columns=columns, rows=rows), 40)]
     assert lines[0] == ["run", "label", "cases"]
-    assert lines[2:] == [
-        [run, "a-label", "9"],
-        [run, "9"],
-        ["results:", "8", "ok,", "1", "wrong"],
-    ]
+    assert lines[2:] == [[run, "a-label", "9"], [run, "9"], ["results:", "8", "ok,", "1", "wrong"]]
     narrow = [line.text for line in draw(Table(columns=columns, rows=rows), 15)]
     assert run in narrow
 

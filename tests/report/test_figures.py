@@ -17,7 +17,7 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import figures, tuning_figure, vega
 from kernelmark.report.changes import Change
 from kernelmark.report.figures import _backends
-from kernelmark.report.tables import rows
+from kernelmark.report.results import result_rows
 from kernelmark.stores.values import SeriesPoint
 from kernelmark.tune.records.journal import Trial
 from kernelmark_dev.raising import raises_code
@@ -45,7 +45,7 @@ def made(make_result, make_set):
         for n in (32, 64)
         for backend, factor in (("one", 1.0), ("two", 0.5))
     ]
-    return rows(make_set(*found), ROOFS)
+    return result_rows(make_set(*found), ROOFS)
 
 
 def specs(made):
@@ -177,7 +177,7 @@ def test_failures_are_drawn_in_a_history():
 
 def test_the_ridge_is_drawn_beside_points_that_are_far_from_it(make_result, make_set):
     many = make_result("gemm m=4096 n=4096 k=4096 dtype=f32", median_s=1.0)
-    spec = figures.roofline(rows(make_set(many), ROOFS), ROOFS)
+    spec = figures.roofline(result_rows(make_set(many), ROOFS), ROOFS)
     lines = spec["layer"][0]["data"]["values"]
     ridge = ROOFS[1].value / ROOFS[0].value
     assert min(one["x"] for one in lines) < ridge < max(one["x"] for one in lines)
@@ -222,7 +222,7 @@ def test_changes_are_drawn_by_what_they_cost_with_their_intervals():
     ]
     values = figures.changes(found)["data"]["values"]
     assert [value["kernel"].split(",")[0] for value in values] == [
-        *("gemm m=3", "gemm m=5", "gemm m=2", "gemm m=1"),
+        *("gemm m=3", "gemm m=5", "gemm m=2", "gemm m=1")
     ]
     assert (values[0]["low"], values[0]["high"]) == (pytest.approx(1.47), pytest.approx(1.53))
     assert values[1]["low"] == values[1]["high"] == 1.2, "an interval that says nothing is left out"
@@ -342,14 +342,14 @@ def test_a_small_difference_is_not_shaded_like_a_large_one(make_result, make_set
         for k in (8, 16)
         for backend, time_s in (("one", 1e-3), ("two", 1.02e-3))
     ]
-    rect, *_ = figures.heatmap(rows(make_set(*found)))["layer"]
+    rect, *_ = figures.heatmap(result_rows(make_set(*found)))["layer"]
     assert rect["encoding"]["color"]["scale"]["domain"] == [1 / 1.25, 1.25]
 
 
 def test_a_dim_of_two_ops_is_not_one_axis(make_result, make_set):
     found = [make_result(f"gemm m={m} n=8 k=8 dtype=f32", median_s=1e-3) for m in (8, 16, 32)]
     found += [make_result(f"copy n={n} dtype=f32", median_s=1e-3) for n in (8, 64)]
-    made = rows(make_set(*found))
+    made = result_rows(make_set(*found))
     assert {value["op"] for value in figures.sweep(made)["data"]["values"]} == {"gemm"}
     assert {value["op"] for value in figures.sweep(made, "n")["data"]["values"]} == {"gemm", "copy"}
 
@@ -368,7 +368,7 @@ def many(make_result, make_set):
         for n in range(1, 51)
         for backend in ("one", "two")
     ]
-    return rows(make_set(*found), ROOFS)
+    return result_rows(make_set(*found), ROOFS)
 
 
 def test_a_sweep_of_many_lines_is_their_median_and_its_band(many):

@@ -131,29 +131,6 @@ def test_variables_that_changed_are_set(make_result, changes, beginning):
     assert command.startswith(beginning)
 
 
-def test_what_another_tool_measured_has_no_command(make_result):
-    ours = make_result(keyed(2))
-    others = [
-        flagged(ours, device="unknown"),
-        flagged(make_result(keyed(2), backend="miopen"), device="hip:0"),
-        flagged(ours, key="stencil n=4"),
-    ]
-    assert report.confirmations(history(), others) == []
-    told = report.unconfirmed([*others, flagged(ours)])
-    assert told.startswith("3 alarms cannot be confirmed here")
-    assert told.endswith(": numpy, miopen")
-    assert report.unconfirmed([flagged(ours)]) == ""
-    page = report.markdown_page(history(), others, others, [])
-    assert told in page
-    assert "kmark ab" not in page
-
-
-def test_changes_text():
-    assert report.changes_text([("commit", "a", ""), ("os", "x", "y")]) == "commit a → –; os x → y"
-    assert report.changes_text([("a", "1", "2")] * 5).endswith("and 2 more")
-    assert report.changes_text([]) == "nothing that was recorded"
-
-
 def test_the_series_of_a_problem_follow_each_other():
     def short(m, backend):
         return story([Point(1e-3, series=f"gemm m={m} | {backend} | {{}} | t | x")] * 3)

@@ -19,11 +19,11 @@ from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.core.units import value_text
 from kernelmark.micro import registry
 from kernelmark.report import compare as report
-from kernelmark.report import micro, micro_figure, render, tables, vega
+from kernelmark.report import micro, micro_figure, vega
 from kernelmark.report.detail import detail
-from kernelmark.report.draw import draw
 from kernelmark.report.names import rerun, short
-from kernelmark.report.render import text
+from kernelmark.report.results import result_records, result_rows
+from kernelmark.report.tables import draw, text
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises_code
 
@@ -133,7 +133,7 @@ def test_points_keep_the_columns_order():
 
 def test_a_long_list_of_sizes_leaves_values_next_to_their_names():
     sizes = ",".join(str(4096 * i) for i in range(1, 40))
-    one = tables.rows(a_set(taken(CACHE, parameters={"sizes": sizes})))[0]
+    one = result_rows(a_set(taken(CACHE, parameters={"sizes": sizes})))[0]
     case = detail(one)[0]
     without_command = tuple(row for row in case.rows if row[0] != "again")
     lines = [line.text for line in draw(dataclasses.replace(case, rows=without_command), 80)]
@@ -287,7 +287,7 @@ def test_a_parameter_does_not_replace_a_column():
         run=Run(id="r", started=1.0, environment=Environment()),
         results=(dataclasses.replace(CACHE, case=taken),),
     )
-    record = render.records(results, tables.rows(results))[0]
+    record = result_records(result_rows(results))[0]
     assert (record["threads"], record["sizes"], record["metric"]) == (2, 4096, "l1_bytes_per_s")
     assert record["param_threads"] == 64
 

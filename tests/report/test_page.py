@@ -14,7 +14,8 @@ from kernelmark.core.result import Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import page
 from kernelmark.report.changes import Change
-from kernelmark.report.tables import mark_text, rows
+from kernelmark.report.results import result_rows
+from kernelmark.report.summary import mark_text
 from kernelmark.testing.micro import micro_result
 
 EVIL = "<script>alert(1)</script>|`x`\x1b[31m\x00"
@@ -42,7 +43,7 @@ def part(make_result, make_set, make_roof):
     found.append(make_result(status=Status.CRASHED, median_s=None, error=EVIL))
     made = make_set(*found)
     roofs = [make_roof("flops", "f32", 1e12), make_roof("bytes", "dram", 1e11)]
-    return page.Part(results=made, rows=rows(made, roofs), roofs=roofs, notes=(EVIL,))
+    return page.Part(results=made, rows=result_rows(made, roofs), roofs=roofs, notes=(EVIL,))
 
 
 @pytest.mark.parametrize(
@@ -84,30 +85,26 @@ def test_markdown_cells_hold_no_markup(part):
 
 def test_sentences_begin_with_a_capital_but_backends_do_not(make_result, make_set, make_roof):
     made = make_set(make_result(backend="iree"), make_result(backend="torch", median_s=0.02))
-    part = page.Part(results=made, rows=rows(made, [make_roof("flops", "f32", 1e12)]))
+    part = page.Part(results=made, rows=result_rows(made, [make_roof("flops", "f32", 1e12)]))
     for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
         assert "iree ran 2.0" in text
         assert "Iree" not in text
         assert "Furthest from its roof" in text
-    lacks = [make_result(backend=b, status=Status.UNSUPPORTED, median_s=None) for b in "xyz"]
-    made = make_set(*lacks)
-    text = page.markdown_page([page.Part(results=made, rows=rows(made))], "t")
-    assert "**x, y and z" in text
 
 
 def test_a_page_explains_the_mark_of_warnings(make_result, make_set):
     few = Reason("few-blocks", blocks=4, wanted=8)
     made = make_set(make_result(warnings=(few,)), make_result(backend="other"))
-    part = page.Part(results=made, rows=rows(made))
+    part = page.Part(results=made, rows=result_rows(made))
     for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
         assert mark_text(part.rows) in text
     calm = make_set(make_result())
-    assert mark_text(rows(calm)) == ""
+    assert mark_text(result_rows(calm)) == ""
 
 
 def test_figures_that_have_nothing_to_draw_are_left_out(make_result, make_set):
     alone = make_set(make_result())
-    part = page.Part(results=alone, rows=rows(alone))
+    part = page.Part(results=alone, rows=result_rows(alone))
     assert set(page.figure_specs(part)) == {"roofline"}
     empty = make_set()
     assert page.figure_specs(page.Part(results=empty, rows=[])) == {}
@@ -117,7 +114,7 @@ def test_figures_that_have_nothing_to_draw_are_left_out(make_result, make_set):
 def test_microbenchmarks_are_in_the_report(make_set):
     metric = Metric(name="read", value=5e9, unit="B/s")
     made = make_set(micro_result("stream", metrics=(metric,)))
-    part = page.Part(results=made, rows=rows(made))
+    part = page.Part(results=made, rows=result_rows(made))
     for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
         assert "5.000 GB/s" in text
 

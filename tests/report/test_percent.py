@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.timing import Timing
-from kernelmark.report.percent import share
+from kernelmark.report.results import share
 
 INFO = DeviceInfo(name="cpu", kind="cpu", model="", arch="aarch64", units=2, cache_bytes=32 << 20)
 MATVEC = "gemm m=1 n=2048 k=2048 dtype=f32"

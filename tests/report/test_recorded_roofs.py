@@ -12,7 +12,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.metric import Metric
 from kernelmark.core.result import ResultSet, Run
 from kernelmark.micro.hardware import Hardware
-from kernelmark.report.percent import share
+from kernelmark.report.results import share
 from kernelmark.stores import open_store
 from kernelmark.stores.roofs import roofs_of
 from kernelmark.testing.micro import micro_result

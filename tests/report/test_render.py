@@ -13,11 +13,11 @@ from kernelmark.api.results import Results
 from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Check, KernelInfo, Mode, Status
+from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
-from kernelmark.report import render, tables
 from kernelmark.report.detail import detail
-from kernelmark.report.tables import Column, Table
+from kernelmark.report.results import result_columns, result_records, result_rows
+from kernelmark.report.tables import Column, Table, html_table, markdown, text
 
 CELLS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
 
@@ -27,20 +27,18 @@ def test_text_is_aligned():
         columns=(Column(name="name"), Column(name="value", align="right")),
         rows=(("a", "1.0 µs"), ("longer", "10 µs")),
     )
-    assert render.text(table) == (
-        "name     value\n------  ------\na       1.0 µs\nlonger   10 µs\n"
-    )
+    assert text(table) == ("name     value\n------  ------\na       1.0 µs\nlonger   10 µs\n")
 
 
 def test_markdown_escapes_pipes():
     table = Table(columns=(Column(name="a"),), rows=(("x|y",),))
-    assert render.markdown(table).splitlines()[-1] == "| x\\|y |"
+    assert markdown(table).splitlines()[-1] == "| x\\|y |"
 
 
 @given(st.lists(CELLS, min_size=1, max_size=4))
 def test_html_escapes_everything(cells):
     table = Table(columns=(Column(name="<b>"),), rows=tuple((cell,) for cell in cells))
-    html = render.html_table(table)
+    html = html_table(table)
     assert "<b>" not in html
     assert html.count("<tr>") == len(cells) + 1
     for cell in cells:
@@ -58,8 +56,8 @@ def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
             error='took "long", really\nlong',
         ),
     )
-    made = tables.rows(results, [make_roof("flops", "f32", 80e9)])
-    rows = list(csv.DictReader(io.StringIO(csv_text(render.records(results, made)))))
+    made = result_rows(results, [make_roof("flops", "f32", 80e9)])
+    rows = list(csv.DictReader(io.StringIO(csv_text(result_records(made)))))
     gemm, conv = rows
     assert float(gemm["median_s"]) == results.results[0].measurement.median_s
     assert (gemm["m"], gemm["h"], gemm["a"]) == ("512", "", "f32")
@@ -81,7 +79,7 @@ def test_csv_tells_how_a_time_was_taken_and_the_times_beside_it(make_result, mak
     also = {"hot_s": 1e-4, "profiler_at_clock_s": 3e-4}
     measured = dataclasses.replace(found.measurement, blocks=blocks, also=also)
     results = make_set(dataclasses.replace(found, measurement=measured))
-    (row,) = csv.DictReader(io.StringIO(csv_text(render.records(results, tables.rows(results)))))
+    (row,) = csv.DictReader(io.StringIO(csv_text(result_records(result_rows(results)))))
     assert (row["timer"], row["strain"], row["duty"]) == ("profiler", "compute", "burst")
     assert (row["hot_s"], row["host_s"], row["profiler_at_clock_s"]) == ("0.0001", "", "0.0003")
     assert row["clock_mhz"] == "1400.0"
@@ -96,7 +94,7 @@ def test_csv_tells_how_a_time_was_taken_and_the_times_beside_it(make_result, mak
     ],
 )
 def test_what_no_phase_has_is_told_beside_them(make_result, make_set, cost, other):
-    row = tables.rows(make_set(make_result(cost=cost)))[0]
+    row = result_rows(make_set(make_result(cost=cost)))[0]
     (found,) = (dict(t.rows) for t in detail(row) if t.title == "cost (wall time)")
     assert found.get("evictions, idle gaps, other") == other
     assert list(found)[-1] == "total"
@@ -104,8 +102,8 @@ def test_what_no_phase_has_is_told_beside_them(make_result, make_set, cost, othe
 
 def test_csv_without_results_has_the_header_of_every_run(make_result, make_set):
     full = make_set(make_result())
-    record = render.records(full, tables.rows(full))[0]
-    names = render.columns([])
+    record = result_records(result_rows(full))[0]
+    names = result_columns([])
     assert list(record)[: len(names)] == names
     assert Results(make_set()).to_csv() == ",".join(names) + "\n"
 
@@ -121,13 +119,13 @@ def test_a_parameter_that_is_called_like_a_column_has_one_too(make_result, make_
     results = make_set(
         dataclasses.replace(found, case=dataclasses.replace(found.case, problem=problem)), found
     )
-    own, gemm = render.records(results, tables.rows(results))
+    own, gemm = result_records(result_rows(results))
     assert (own["samples"], own["status"], own["rows"]) == (9, "ok", 8)
     assert own["param_param_samples"] == 64
     assert own["param_samples"] == 5
     assert (own["param_bytes"], own["param_status"], own["param_unit"]) == ("f32", 3, "yes")
     assert gemm["param_status"] is None
-    assert list(own) == list(gemm) == render.columns(tables.rows(results))
+    assert list(own) == list(gemm) == result_columns(result_rows(results))
 
 
 @pytest.mark.parametrize(
@@ -145,22 +143,13 @@ def test_detail_shows_the_reason_of_a_wrong_result_once(make_result, make_set, e
         detail=Reason("late-write"),
     )
     wrong = dataclasses.replace(found, check=check, error=Reason(error) if error else NO_REASON)
-    tables_shown = detail(tables.rows(make_set(wrong))[0])
+    tables_shown = detail(result_rows(make_set(wrong))[0])
     names = [name for table in tables_shown for name, *_ in table.rows]
     assert [name for name in names if name in ("reason", "detail")] == shown
 
 
-def test_detail_shows_what_a_compiler_chose(make_result, make_set):
-    kernel = KernelInfo(name="k", configs={"main": "TileAndFuse workgroup = [64, 64]", "fill": ""})
-    (row,) = tables.rows(make_set(dataclasses.replace(make_result(), kernel=kernel)), [])
-    shown = next(table.rows for table in detail(row) if table.title == "kernel")
-    assert [value for name, value in shown if name == "config"] == [
-        f"main: {kernel.configs['main']}"
-    ]
-
-
 def test_detail_shows_blocks_check_kernel_and_cost(make_result, make_set, make_roof):
-    row = tables.rows(make_set(make_result(config={"tile": 8})), [make_roof("flops", "f32", 8e10)])[
+    row = result_rows(make_set(make_result(config={"tile": 8})), [make_roof("flops", "f32", 8e10)])[
         0
     ]
     found = {table.title: table for table in detail(row)}
@@ -182,14 +171,14 @@ def test_detail_shows_blocks_check_kernel_and_cost(make_result, make_set, make_r
 
 def test_detail_of_a_failure(make_result, make_set):
     result = make_result(median_s=None, status=Status.CRASHED, error="signal 9", check=None)
-    found = {t.title: t for t in detail(tables.rows(make_set(result))[0], samples=False)}
+    found = {t.title: t for t in detail(result_rows(make_set(result))[0], samples=False)}
     assert "measurement" not in found
     assert dict(found["case"].rows)["reason"] == "signal 9"
 
 
 def test_a_cell_of_several_lines_goes_on_under_itself():
     columns = (Column(name="what"), Column(name="value"))
-    shown = render.text(Table(columns=columns, rows=(("reason", "one\n  two"), ("end", ""))))
+    shown = text(Table(columns=columns, rows=(("reason", "one\n  two"), ("end", ""))))
     assert shown.splitlines()[1:] == ["------  -----", "reason  one", "          two", "end"]
 
 
@@ -200,16 +189,10 @@ def test_modes_are_in_the_csv_and_the_detail(make_result, make_set):
         backend="torch", measurement=dataclasses.replace(plain.measurement, modes=modes)
     )
     results = make_set(plain, mixed)
-    made = tables.rows(results)
-    records = {record["backend"]: record for record in render.records(results, made)}
+    made = result_rows(results)
+    records = {record["backend"]: record for record in result_records(made)}
     assert records["numpy"]["modes"] is None
     assert json.loads(records["torch"]["modes"]) == [[0.01, 0.75], [0.02, 0.25]]
     shown = {row.backend: dict(detail(row)[1].rows) for row in made}
     assert "modes" not in shown["numpy"]
     assert shown["torch"]["modes"] == "10.00 ms (75 %), 20.00 ms (25 %)"
-
-
-def test_a_rate_that_the_op_does_not_count_is_not_zero(make_result, make_set):
-    (row,) = tables.rows(make_set(make_result(flops=0, bytes=0)))
-    found = {t.title: dict(t.rows) for t in detail(row, samples=False) if t.title == "measurement"}
-    assert {found["measurement"][name] for name in ("speed", "traffic")} == {tables.NONE}

@@ -21,7 +21,7 @@ from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
-from kernelmark.web import cells
+from kernelmark.web import rendering as cells
 from kernelmark.web.app import create_app
 from kernelmark.web.pages import kernels
 from kernelmark.web.rendering import VIEWS, server_url

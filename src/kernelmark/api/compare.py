@@ -20,8 +20,7 @@ from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run
 from kernelmark.report import compare as report
-from kernelmark.report import render
-from kernelmark.report.tables import Table
+from kernelmark.report.tables import Table, html_list, html_table, printed
 from kernelmark.workloads.suites import CANARIES, canary_keys
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Comparison(verdicts.Comparison):
 
     def __str__(self) -> str:
         table, lines = self._parts()
-        return render.printed(table) + "".join(f"{line}\n" for line in lines)
+        return printed(table) + "".join(f"{line}\n" for line in lines)
 
     def __repr__(self) -> str:
         """Return a brief text: the default would print every sample of both runs."""
@@ -57,7 +56,7 @@ class Comparison(verdicts.Comparison):
 
     def _repr_html_(self) -> str:
         table, lines = self._parts()
-        return render.html_table(table) + render.html_list(lines)
+        return html_table(table) + html_list(lines)
 
 
 def compare(

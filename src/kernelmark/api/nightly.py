@@ -42,7 +42,7 @@ from kernelmark.host.cache import digest
 from kernelmark.host.permissions import make_folder
 from kernelmark.host.processes import last_line, run_child
 from kernelmark.report.changes import comment, ranked
-from kernelmark.report.history import date_text
+from kernelmark.report.tables import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
 from kernelmark.stores.values import new_run_id

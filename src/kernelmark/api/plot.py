@@ -13,12 +13,12 @@ from kernelmark.api.results import Results
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.report import figures, vega
+from kernelmark.report.results import ResultRow
 from kernelmark.report.vega import Spec
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import Story
     from kernelmark.core.metric import Roof
-    from kernelmark.report.tables import Row
     from kernelmark.stores import StoreArgument
 
 HISTORY, TUNING = "history", "tuning"
@@ -103,7 +103,7 @@ def of_results(
 ) -> Figure:
     """Return the figure of runs, each given with additional roofs of memory levels."""
     names = _names([results for results, _ in runs])
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     roofs: list[Roof] = []
     for (results, levels), name in zip(runs, names, strict=True):
         own = results.timed

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from kernelmark.compare.match import By
     from kernelmark.compare.verdicts import Comparison
     from kernelmark.core.files import Cell
-    from kernelmark.report import tables
+    from kernelmark.report.results import ResultRow
+    from kernelmark.report.tables import Table
 
 
 class Results(Sequence[Result]):
@@ -42,11 +43,11 @@ class Results(Sequence[Result]):
         self.notes = tuple(notes)
 
     @functools.cached_property
-    def rows(self) -> list[tables.Row]:
+    def rows(self) -> list[ResultRow]:
         """One table row per result, computed on first use."""
-        from kernelmark.report import tables
+        from kernelmark.report.results import result_rows
 
-        return tables.rows(self.result_set, self.roofs, _canaries(self.run))
+        return result_rows(self.result_set, self.roofs, _canaries(self.run))
 
     @functools.cached_property
     def _results(self) -> list[Result]:
@@ -59,7 +60,7 @@ class Results(Sequence[Result]):
         return self.result_set.run
 
     @property
-    def timed(self) -> list[tables.Row]:
+    def timed(self) -> list[ResultRow]:
         """The rows of results whose metric is time."""
         return [row for row in self.rows if not is_micro(row.result.case)]
 
@@ -69,17 +70,17 @@ class Results(Sequence[Result]):
         return [result for result in self.result_set.results if is_micro(result.case)]
 
     @property
-    def table(self) -> tables.Table:
+    def table(self) -> Table:
         """The first table of `all_tables`."""
         return self.all_tables[0]
 
     @property
-    def all_tables(self) -> list[tables.Table]:
+    def all_tables(self) -> list[Table]:
         """A table of times and one of metrics, if they have rows; at least the table of times."""
         if not self.micro:
-            from kernelmark.report import tables
+            from kernelmark.report.results import results_table
 
-            return [tables.results_table(self.timed)]
+            return [results_table(self.timed)]
         from kernelmark.report.micro import result_tables
 
         return result_tables(self.timed, self.result_set.results)
@@ -105,9 +106,9 @@ class Results(Sequence[Result]):
 
     def records(self) -> list[dict[str, Cell]]:
         """Return one flat record per result, in seconds and bytes, as in `to_csv` and `frame`."""
-        from kernelmark.report import render
+        from kernelmark.report.results import result_records
 
-        return render.records(self.result_set, self.rows)
+        return result_records(self.rows)
 
     def frame(self) -> Any:
         """Return `records` as a pandas DataFrame."""
@@ -148,19 +149,22 @@ class Results(Sequence[Result]):
     def to_csv(self, path: str | Path | None = None) -> str:
         """Return `records` as CSV. Also write it to `path` if given."""
         from kernelmark.core.files import csv_text
-        from kernelmark.report import render
+        from kernelmark.report.results import result_columns
 
-        return _save(csv_text(self.records(), render.columns(self.rows)), path)
+        return _save(csv_text(self.records(), result_columns(self.rows)), path)
 
     def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
         """Return the tables and warnings as Markdown. Also write it to `path` if given."""
-        from kernelmark.report import render
+        from kernelmark.report import summary
+        from kernelmark.report.tables import markdown
 
-        failures, mark, warnings = self._remarks(style)
+        failures = [failure.sentence for failure in summary.find_failures(self.rows)]
+        warnings = [format_reason(one, style) for one in summary.collect_warnings(self.rows)]
+        mark = summary.mark_text(self.rows)
         lines = [f"- {markdown_cell(text)}\n" for text in failures]
         lines += [f"\n{mark}:\n\n"] if mark else []
         lines += [f"- {markdown_cell(text)}\n" for text in warnings]
-        whole = "\n".join(map(render.markdown, self.all_tables))
+        whole = "\n".join(map(markdown, self.all_tables))
         return _save("".join((whole, *(["\n"] if failures else []), *lines)), path)
 
     @overload
@@ -179,25 +183,17 @@ class Results(Sequence[Result]):
         return iter(self._results)
 
     def __str__(self) -> str:
-        from kernelmark.report import render
-        from kernelmark.report.answer import answer
+        from kernelmark.report import summary
+        from kernelmark.report.tables import printed
 
-        failures, mark, warnings = self._remarks(PYTHON)
-        lines = [*failures, *([f"{mark}:"] if mark else [])]
-        lines += [f"warning: {warning}" for warning in warnings]
-        lines += [f"hint: {hint}"] if (hint := self._timing_hint()) else []
-        lines += [f"note: {note}" for note in self.notes]
-        answers = "".join(f"{sentence}\n" for sentence in answer(self.timed))
-        shown = "\n".join(map(render.printed, self.all_tables))
-        return answers + shown + "".join(f"{line}\n" for line in lines)
-
-    def _remarks(self, style: Style) -> tuple[list[str], str, list[str]]:
-        """Return the sentences on failures, a heading of the warnings, and the warnings."""
-        from kernelmark.report import tables
-
-        failures = [failure.sentence for failure in tables.failures(self.rows)]
-        warnings = [format_reason(reason, style) for reason in tables.warnings(self.rows)]
-        return failures, tables.mark_text(self.rows), warnings
+        warnings = summary.collect_warnings(self.rows)
+        answers = "".join(f"{sentence}\n" for sentence in summary.answer(self.timed))
+        lines = [f"{failure.sentence}\n" for failure in summary.find_failures(self.rows)]
+        lines += [f"{mark}:\n"] if (mark := summary.mark_text(self.rows)) else []
+        lines += [f"warning: {format_reason(warning, PYTHON)}\n" for warning in warnings]
+        lines += [f"hint: {hint}\n"] if (hint := self._timing_hint()) else []
+        lines += [f"note: {note}\n" for note in self.notes]
+        return answers + "\n".join(map(printed, self.all_tables)) + "".join(lines)
 
     def _timing_hint(self) -> str:
         """Return how to give more time than the first result with a warning that names settings
@@ -216,18 +212,19 @@ class Results(Sequence[Result]):
         return ""
 
     def __repr__(self) -> str:
-        from kernelmark.report import tables
+        from kernelmark.report.summary import status_summary
 
-        return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
+        return f"<Results of run {self.run.id}: {status_summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        from kernelmark.report import render
-        from kernelmark.report.answer import answer
+        from kernelmark.report import summary
+        from kernelmark.report.tables import html_list, html_table
 
-        failures, mark, warnings = self._remarks(PYTHON)
-        remarks = [*failures, *filter(None, [mark]), *warnings]
-        shown = "".join(map(render.html_table, self.all_tables))
-        return render.html_list(answer(self.timed)) + shown + render.html_list(remarks)
+        lines = [failure.sentence for failure in summary.find_failures(self.rows)]
+        lines += filter(None, [summary.mark_text(self.rows)])
+        lines += [format_reason(one, PYTHON) for one in summary.collect_warnings(self.rows)]
+        shown = "".join(map(html_table, self.all_tables))
+        return html_list(summary.answer(self.timed)) + shown + html_list(lines)
 
 
 def _canaries(run: Run) -> frozenset[str]:

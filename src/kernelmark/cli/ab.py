@@ -158,7 +158,7 @@ def ab(
     changes = difference(*environments)
     # Sides that differ by their backends or configs are not expected to differ in more.
     if not outputs.stdout_taken and (changes or all(p.base == p.head for p in plan.pairs)):
-        put_table(difference_table(changes, plan.names))
+        put_table(difference_table(changes, plan.names, empty="nothing differs"))
         say()
     with contextlib.ExitStack() as stack:
         opened = None if stored.no_store else stack.enter_context(open_store(stored.store))

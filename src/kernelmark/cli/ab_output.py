@@ -45,13 +45,14 @@ def lone(plan: AbPlan) -> str:
 
 def preview(plan: AbPlan) -> int:
     from kernelmark.report.names import backend_text, short
-    from kernelmark.report.tables import Column, Table
+    from kernelmark.report.tables import Column, tabulate
 
-    columns = tuple(Column(name=name) for name in ("problem", *plan.names))
-    rows = tuple(
-        (short(p.base.problem), backend_text(p.base), backend_text(p.head)) for p in plan.pairs
+    columns = (
+        Column("problem", text=lambda pair: short(pair.base.problem)),
+        Column(plan.names[0], text=lambda pair: backend_text(pair.base)),
+        Column(plan.names[1], text=lambda pair: backend_text(pair.head)),
     )
-    put_table(Table(columns=columns, rows=rows))
+    put_table(tabulate(columns, plan.pairs))
     say(expected(plan))
     return 0
 

@@ -30,7 +30,7 @@ from kernelmark.cli import (
     roofs,
     run,
     serve,
-    showing,
+    show,
     transfer,
     tune,
 )
@@ -43,7 +43,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
     "list": listing.list_things,
     "run": run.run,
-    "show": showing.show,
+    "show": show.show,
     "plot": plot.plot,
     "report": report.report,
     "compare": compare.compare,

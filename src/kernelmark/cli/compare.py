@@ -11,15 +11,14 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.followups import extended, store_words
-from kernelmark.cli.output import put_table, put_tables, say
+from kernelmark.cli.output import check_drawable, draw, put_table, put_tables, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
 
 if TYPE_CHECKING:
-    from kernelmark.compare.verdicts import Comparison, Row
+    from kernelmark.compare.verdicts import ComparedRow, Comparison
 
 REGRESSION = 1
 JUDGING = "Judging"
@@ -190,7 +189,7 @@ def _put(
 
 def _print_notes(
     comparison: Comparison,
-    bad: list[Row],
+    bad: list[ComparedRow],
     *,
     spared: int,
     gone_fails: bool,
@@ -221,7 +220,7 @@ def _print_notes(
         say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")
 
 
-def _row(comparison: Comparison, asked: str) -> Row:
+def _row(comparison: Comparison, asked: str) -> ComparedRow:
     rows = [
         row
         for row in comparison.rows
@@ -243,7 +242,7 @@ def _row(comparison: Comparison, asked: str) -> Row:
     )
 
 
-def _style(row: Row) -> str:
+def _style(row: ComparedRow) -> str:
     if row.held:
         return "yellow"
     if row.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN):

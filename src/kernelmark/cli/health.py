@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelmark.cli import folders, listing, listing_json
+from kernelmark.cli import folders, listing
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.metric import Roof
@@ -27,7 +27,7 @@ def examine(place: str | None) -> list[Table]:
     store, roofs = _store(place)
     return [
         _titled("this machine", ("what", "value"), _here()),
-        _again(listing.devices(), "devices"),
+        _again(listing.table("devices"), "devices"),
         _titled("settings of the CPU", ("what", "value", "advice"), _cpu()),
         _titled(
             "backends",
@@ -55,7 +55,7 @@ def document(place: str | None) -> dict[str, Any]:
         "kernelmark": "doctor",
         "version": 1,
         "here": {row[0]: row[1] for row in _here()} | {"container": container() or None},
-        "devices": listing_json.devices(),
+        "devices": listing.document("devices"),
         "cpu": {
             "cores_used": info.units,
             "logical_cpus": _number(info.attributes.get("logical_cpus")),

@@ -12,9 +12,8 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.followups import extended, kept_by, store_words
-from kernelmark.cli.output import put, put_tables, say
+from kernelmark.cli.output import check_drawable, draw, put, put_tables, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.text import found_in
@@ -302,10 +301,7 @@ def _run_id_of(store: Store, name: str) -> str | None:
 
 
 def chosen(
-    found: History,
-    ops: tuple[str, ...],
-    backends: tuple[str, ...],
-    regex: str | None,
+    found: History, ops: tuple[str, ...], backends: tuple[str, ...], regex: str | None
 ) -> list[Story]:
     """Return the selected series."""
     from kernelmark.backends import canonical, is_file, parse
@@ -340,6 +336,7 @@ def _put(
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
+    from kernelmark.report.tables import csv_names
 
     worst_first = report.by_worry(shown)
     if not outputs.stdout_taken:
@@ -351,7 +348,7 @@ def _put(
             )
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
-        csv=lambda: csv_text(report.records(shown), report.COLUMNS),
+        csv=lambda: csv_text(report.records(shown), csv_names(report.COLUMNS)),
         md=lambda: report.markdown_page(
             found, worst_first, alarms, _tables(found, worst_first), more
         ),
@@ -368,12 +365,7 @@ def _tables(found: History, shown: list[Story]) -> list[Table]:
 
 
 def _print_notes(
-    found: History,
-    shown: list[Story],
-    alarms: list[Story],
-    *,
-    more: Sequence[str],
-    quiet: bool,
+    found: History, shown: list[Story], alarms: list[Story], *, more: Sequence[str], quiet: bool
 ) -> None:
     from kernelmark.core.units import counted
     from kernelmark.report import history as report
@@ -388,8 +380,8 @@ def _print_notes(
         say("confirm by paired rounds of the two environments:")
         for command in commands:
             say(f"  {command}")
-    if others := report.unconfirmed(alarms):
-        say(others)
+    if text := report.unconfirmed(alarms):
+        say(text)
     steps = sum(len(story.steps) for story in shown)
     held = sum(bool(story.held) for story in shown)
     say(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import check_writable, put_table, put_tables, say, write
-from kernelmark.core.errors import UsageError
+from kernelmark.cli.output import check_writable, put, put_table, say, write
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
+from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
 
 if TYPE_CHECKING:
     from kernelmark.backends.base import Backend
-    from kernelmark.core.result import Run
-    from kernelmark.report.tables import Table
-    from kernelmark.stores.store import Store
+    from kernelmark.core.dtype import DType
+    from kernelmark.core.environment import DeviceInfo
+    from kernelmark.core.result import Run, RunState
+    from kernelmark.ops.base import Op, TensorHelp
 
 What = Annotated[
     Literal[
@@ -42,11 +43,6 @@ What = Annotated[
 OneOp = Annotated[
     str | None, o.option("-o --op OP", help="With ops, list this op's parameters and tensors.")
 ]
-_MODEL = "model, or why it is not there"
-_WHY = "why it exists"
-_WRITES = "what it writes"
-# Columns of sentences that need no label if a narrow terminal moves them below their rows.
-_SENTENCES = (_MODEL, _WHY, _WRITES)
 RunLimit = Annotated[int, o.option("--limit N", min=0, help="List the N newest runs; 0: all.")]
 
 
@@ -73,28 +69,50 @@ def list_things(
     if json is not None:
         from kernelmark.core.files import json_text
 
-        write(json, json_text(_document(what, op, limit, store)))
-    elif what == "runs":
-        put_table(runs(store, limit))
-    elif what == "micro":
-        put_table(micro_runs(store, limit))
+        write(json, json_text(_op_document(op) if op else document(what, store, limit)))
     elif op is not None:
-        _put_op(op)
+        parameters, tensors = _op_rows(op)
+        put_table(tabulate(PARAMETERS, parameters, title="parameters"))
+        if tensors:
+            put("\n")
+            put_table(tabulate(TENSORS, tensors, title="tensors"))
     else:
-        table = {
-            "ops": ops,
-            "backends": backends,
-            "devices": devices,
-            "suites": suites,
-            "dtypes": dtypes,
-            "logs": logs,
-            "strategies": strategies,
-            "emitters": emitters,
-        }[what]()
-        put_table(table)
+        put_table(table(what, store, limit))
     if what in ("runs", "micro") and limit:
         _say_hidden(what, limit, store)
     return 0
+
+
+def table(what: str, store: str | None = None, limit: int = 0) -> Table:
+    """Return what people read: one row per thing."""
+    return tabulate(_COLUMNS[what], _rows(what, store, limit))
+
+
+def document(what: str, store: str | None = None, limit: int = 0) -> list[dict[str, Any]]:
+    """Return the JSON values: stable keys, base units, null for unknown. docs/fields.md lists
+    them."""
+    rows = _rows(what, store, limit)
+    if what == "devices":  # a kind of device that is missing has no more than its reason
+        return [record(DEVICES if row.info else DEVICES[:3], row) for row in rows]
+    return [record(_COLUMNS[what], row) for row in rows]
+
+
+def _rows(what: str, store: str | None, limit: int) -> Sequence[Any]:
+    if what == "runs":
+        return runs(store, limit)
+    if what == "micro":
+        return micro_runs(store, limit)
+    functions: Mapping[str, Callable[[], Sequence[Any]]] = {
+        "ops": ops,
+        "backends": backends,
+        "devices": devices,
+        "suites": suites,
+        "dtypes": dtypes,
+        "logs": logs,
+        "strategies": strategies,
+        "emitters": emitters,
+    }
+    return functions[what]()
 
 
 def _say_hidden(what: str, limit: int, place: str | None) -> None:
@@ -108,71 +126,101 @@ def _say_hidden(what: str, limit: int, place: str | None) -> None:
         say(f"the newest {limit} of {total} runs; all: --limit 0")
 
 
-def _document(what: str, op: str | None, limit: int, store: str | None) -> object:
-    """Return the JSON values of `kmark list`."""
-    from kernelmark.cli import listing_json as made
-
-    if what == "runs":
-        return made.runs(store, limit)
-    if what == "micro":
-        return made.micro_runs(store, limit)
-    return getattr(made, what)() if op is None else made.op(op)
+def _op_document(name: str) -> dict[str, Any]:
+    parameters, tensors = _op_rows(name)
+    return {
+        "parameters": [record(PARAMETERS, row) for row in parameters],
+        "tensors": [record(TENSORS, row) for row in tensors],
+    }
 
 
-def _put_op(name: str) -> None:
-    """Print the parameters of an op and the tensors derived from them."""
+def _op_rows(name: str) -> tuple[list[tuple[str, str]], Sequence[TensorHelp]]:
+    """Return the parameters of an op and the tensors derived from them."""
     from kernelmark.ops import registry
 
     op = registry.get(name)
-    tables = [_table(("parameter", "meaning"), list(op.parameters.items()), title="parameters")]
-    if op.tensor_help:
-        names = ("tensor", "role", "shape", "dtype", "when")
-        rows = [(t.name, t.role, t.shape, t.dtype, t.when) for t in op.tensor_help]
-        tables.append(_table(names, rows, title="tensors"))
-    put_tables(tables)
+    return list(op.parameters.items()), op.tensor_help
 
 
-def ops() -> Table:
+PARAMETERS = (
+    Column("parameter", lambda row: row[0], "name"),
+    Column("meaning", lambda row: row[1], "meaning"),
+)
+TENSORS = (
+    Column("tensor", "name", "name"),
+    Column("role", "role", "input or output"),
+    Column("shape", "shape", "shape, in terms of the parameters"),
+    Column("dtype", "dtype", "dtype, or the parameter that has it"),
+    Column("when", "when", "condition for which the tensor exists; empty: always"),
+)
+OPS = (
+    Column("op", "name", "op"),
+    Column("summary", "summary", "what it computes", title="what it computes"),
+    Column("parameters", lambda op: list(op.parameters), "names of its parameters", "list of text"),
+)
+
+
+def ops() -> list[Op]:
     from kernelmark.ops import registry
 
-    rows = []
-    for name in registry.names():
-        op = registry.get(name)
-        rows.append((name, op.summary, ", ".join(op.parameters)))
-    return _table(("op", "what it computes", "parameters"), rows)
+    return [registry.get(name) for name in registry.names()]
 
 
-def backends() -> Table:
+class BackendRow(NamedTuple):
+    """A backend with its state, as in `kmark doctor`."""
+
+    name: str
+    state: str = "broken"
+    devices: tuple[str, ...] = ()
+    summary: str | None = None
+    reason: str | None = None
+
+
+_AVAILABLE = {"ready": "yes", "no device": "no device"}
+BACKENDS = (
+    Column("backend", "name", "backend"),
+    Column(
+        "state",
+        "state",
+        "`ready`, `missing` (not installed), `no device` or `broken`",
+        title="available",
+        text=lambda row: _AVAILABLE.get(row.state, "no"),
+    ),
+    Column(
+        "devices", lambda row: list(row.devices), "kinds of devices that it runs on", "list of text"
+    ),
+    Column(
+        "summary",
+        "summary",
+        "what it is",
+        "text?",
+        title="what it is, or why it is not there",
+        text=lambda row: str(row.reason or row.summary),
+    ),
+    file_column("reason", "reason", "why it is missing or broken", "text?"),
+)
+
+
+def backends() -> list[BackendRow]:
     from kernelmark.backends import registry
-    from kernelmark.core.errors import KernelmarkError
     from kernelmark.devices import registry as kinds
 
     here = {name for name in kinds.names() if kinds.get(name).available() is None}
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for name in registry.names():
         try:
             backend = registry.get(name)
         except KernelmarkError as error:
-            rows.append((name, "no", "", error.message))
+            rows.append(BackendRow(name, reason=error.message))
             continue
-        reason = backend.available()
-        runs_on = backend.device_kinds
+        reason, runs_on = backend.available(), backend.device_kinds
         if reason is None:
             runs_on, lacking = split_kinds(backend)
             reason = None if runs_on else next(iter(lacking.values()))
-        usable = "yes" if here & set(runs_on) else "no device"
-        rows.append(
-            (name, "no" if reason else usable, ", ".join(runs_on), reason or backend.summary)
-        )
-    return _table(("backend", "available", "devices", "what it is, or why it is not there"), rows)
-
-
-def _without_vendor(reason: Reason) -> Reason:
-    """Return the reason without the name of the vendor, which the row has already."""
-    cause = reason.fields.get("cause")
-    if isinstance(cause, Reason) and "vendor" in cause.fields:
-        return reason.having(cause=cause.having(vendor=""))
-    return reason
+        usable = "ready" if here & set(runs_on) else "no device"
+        state = "missing" if reason else usable
+        rows.append(BackendRow(name, state, tuple(runs_on), backend.summary, reason))
+    return rows
 
 
 def split_kinds(backend: Backend) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -182,8 +230,57 @@ def split_kinds(backend: Backend) -> tuple[tuple[str, ...], dict[str, str]]:
     return runs_on, {kind: reason for kind, reason in lacking.items() if reason}
 
 
-def devices() -> Table:
-    from kernelmark.core.units import bytes_text
+class DeviceRow(NamedTuple):
+    """A device, or a kind of device that is missing."""
+
+    device: str
+    available: bool
+    reason: str | None
+    info: DeviceInfo | None = None
+
+
+def _model_or_reason(row: DeviceRow) -> str:
+    """Return the model, or the reason without the name of the vendor, which the row has already."""
+    if row.info is not None:
+        return row.info.model
+    reason = Reason.of(row.reason or "")
+    cause = reason.fields.get("cause")
+    if isinstance(cause, Reason) and "vendor" in cause.fields:
+        return str(reason.having(cause=cause.having(vendor="")))
+    return str(reason)
+
+
+DEVICES = (
+    Column("device", "device", "device, or kind of device that is missing"),
+    Column("available", "available", "whether it can be used", "true or false"),
+    file_column("reason", "reason", "why not", "text?"),
+    Column("arch", "info.arch", "architecture"),
+    Column(
+        "model",
+        "info.model",
+        "model",
+        title="model, or why it is not there",
+        text=_model_or_reason,
+        last=True,
+        label="",
+    ),
+    Column("units", "info.units", "cores, SMs or CUs", "integer", title="cores/SMs/CUs"),
+    Column(
+        "memory_bytes", "info.memory_bytes", "size of the memory", "integer", "B", title="memory"
+    ),
+    Column(
+        "cache_bytes",
+        "info.cache_bytes",
+        "size of the last-level cache",
+        "integer",
+        "B",
+        title="cache",
+    ),
+    file_column("driver", "info.driver", "version of the driver"),
+)
+
+
+def devices() -> list[DeviceRow]:
     from kernelmark.devices import registry
 
     rows = []
@@ -191,204 +288,274 @@ def devices() -> Table:
         kind = registry.get(name)
         reason = kind.available()
         if reason is not None:
-            rows.append((name, "no", "", "", "", "", str(_without_vendor(Reason.of(reason)))))
+            rows.append(DeviceRow(name, False, reason))
             continue
-        for info in kind.infos():
-            rows.append(
-                (
-                    info.name,
-                    "no" if info.unusable else "yes",
-                    info.arch,
-                    str(info.units),
-                    bytes_text(info.memory_bytes),
-                    bytes_text(info.cache_bytes),
-                    info.model,
-                )
-            )
-    columns = ("device", "available", "arch", "cores/SMs/CUs", "memory", "cache")
-    return _table((*columns, _MODEL), rows)
+        rows += [
+            DeviceRow(info.name, not info.unusable, info.unusable or None, info)
+            for info in kind.infos()
+        ]
+    return rows
 
 
-def suites() -> Table:
+SUITES = (
+    Column("suite", "name", "suite"),
+    Column("problems", "count", "number of problems", "integer"),
+    Column(
+        "ops",
+        lambda suite: dict(suite.ops),
+        "number of problems by op",
+        "object of integer",
+        text=lambda suite: ", ".join(f"{count} {op}" for op, count in suite.ops.items()),
+    ),
+    Column("why", "why", "why it exists", title="why it exists", label=""),
+)
+
+
+def suites() -> Sequence[Any]:
     from kernelmark.workloads.suites import describe
 
-    rows = [
-        (
-            info.name,
-            str(info.count),
-            ", ".join(f"{count} {op}" for op, count in info.ops.items()),
-            info.why,
-        )
-        for info in describe()
-    ]
-    return _table(("suite", "problems", "ops", _WHY), rows, right=("problems",))
+    return list(describe())
 
 
-def runs(place: str | None, limit: int) -> Table:
-    """Return a table of the newest runs."""
-    from kernelmark.core.result import RunState
+class RunRow(NamedTuple):
+    """A run with the number of its results by status; `devices` and the like are those of a run of
+    microbenchmarks."""
+
+    run: Run
+    state: RunState
+    counts: dict[str, int]
+    devices: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    benchmarks: tuple[str, ...] = ()
+
+
+def _when(row: RunRow) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(row.run.started))
+
+
+def _took(row: RunRow) -> str:
     from kernelmark.core.units import duration_text
-    from kernelmark.runners import locks
-    from kernelmark.stores import open_store
 
-    rows: list[tuple[str, ...]] = []
-    with open_store(place, readonly=True) as store:
-        for run in store.runs(limit=limit or None):
-            state = locks.current_state(run)
-            counts = result_counts(store, run)
-            rows.append(
-                (
-                    run.id,
-                    run.label,
-                    run.suite,
-                    _when(run.started),
-                    "" if run.took_s is None else duration_text(run.took_s),
-                    state.value + (", excluded" if run.excluded else ""),
-                    _results_text(counts, run.cases, running=state is RunState.RUNNING),
-                )
-            )
-    columns: tuple[str, ...]
-    columns = ("run", "label", "suite", "started", "took", "state", "results")
-    if not any(row[1] for row in rows):
-        columns, rows = _without_second(columns, rows)
-    return _keeping(
-        _table(columns, rows, right=("took",)),
-        ("run", "started", "results"),
-        usual={"state": RunState.DONE.value},
-    )
+    return "" if row.run.took_s is None else duration_text(row.run.took_s)
 
 
-def result_counts(store: Store, run: Run) -> dict[str, int]:
-    """Return the number of results of a run by status; `disturbed` microbenchmarks are not ok."""
-    from kernelmark.core.micro import MICRO_SUITE
-    from kernelmark.report.tables import status_counts
-
-    if run.suite == MICRO_SUITE:
-        return status_counts(store.results(run.id))
-    return {status.value: count for status, count in store.counts(run.id).items()}
-
-
-def _results_text(counts: Mapping[str, int], cases: int, *, running: bool) -> str:
+def _results(row: RunRow) -> str:
     """Return `all 8 ok`, or `1 ok, 7 missing` with the number of cases without a result."""
+    cases, counts = row.run.cases, row.counts
     if cases > 1 and counts == {"ok": cases}:
         return f"all {cases} ok"
     words = [f"{count} {word}" for word, count in counts.items()]
     if cases > sum(counts.values()):
-        words.append(f"{cases - sum(counts.values())} {'left' if running else 'missing'}")
+        rest = "left" if row.state.value == "running" else "missing"
+        words.append(f"{cases - sum(counts.values())} {rest}")
     return ", ".join(words)
 
 
-def micro_runs(place: str | None, limit: int) -> Table:
-    from kernelmark.cli.micro import opened_for_micro
-    from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, benchmark_name
-    from kernelmark.report.tables import status_counts
-
-    rows: list[tuple[str, ...]] = []
-    with opened_for_micro(place) as store:
-        for run in store.runs(limit=limit or None, suites=(MICRO_SUITE, ROOFS_SUITE)):
-            found = list(store.results(run.id))
-            counts = status_counts(found)
-            rows.append(
-                (
-                    run.id,
-                    run.suite,
-                    _each(result.device for result in found),
-                    _each(result.arch for result in found),
-                    run.environment.host,
-                    _when(run.started),
-                    _each(benchmark_name(result.case.problem) for result in found),
-                    ", ".join(f"{count} {status}" for status, count in counts.items()),
-                )
-            )
-    columns: tuple[str, ...]
-    columns = ("run", "suite", "device", "arch", "host", "started", "benchmarks", "results")
-    if all(row[1] == MICRO_SUITE for row in rows):  # `latest` does not count runs of roofs
-        columns, rows = _without_second(columns, rows)
-    kept = ("run", "started", "results")
-    return _keeping(_table(columns, rows), kept, usual={"suite": MICRO_SUITE})
-
-
-def _without_second(
-    columns: tuple[str, ...], rows: list[tuple[str, ...]]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    return (columns[0], *columns[2:]), [(row[0], *row[2:]) for row in rows]
+_RUN = Column("run", "run.id", "id", keep=True)
+_STARTED = Column(
+    "started", "run.started", "when it began", "number", "date", text=_when, keep=True, align="left"
+)
+_COUNTS = (
+    "number of results by status, or `disturbed` for microbenchmarks whose repetitions disagree"
+)
+RUNS = (
+    _RUN,
+    Column("label", "run.label", "label", show="any"),
+    Column("suite", "run.suite", "names of its suites, separated by commas"),
+    _STARTED,
+    Column(
+        "took_s",
+        "run.took_s",
+        "duration without pauses; null while it runs",
+        "number?",
+        "s",
+        title="took",
+        text=_took,
+    ),
+    Column(
+        "state",
+        "state.value",
+        "`running`, `done` or `interrupted`",
+        text=lambda row: row.state.value + (", excluded" if row.run.excluded else ""),
+        usual="done",
+    ),
+    file_column("excluded", "run.excluded", "left out of history", "true or false"),
+    file_column("cases", "run.cases", "number of planned cases", "integer"),
+    Column("results", "counts", _COUNTS, "object of integer", text=_results, keep=True),
+)
 
 
-def _keeping(table: Table, kept: tuple[str, ...], *, usual: Mapping[str, str]) -> Table:
-    """Return the table with the columns that a narrow terminal keeps, and the values that it leaves
-    out below a row."""
-    columns = tuple(
-        replace(one, usual=usual.get(one.name, ""), keep=one.name in kept) for one in table.columns
-    )
-    return replace(table, columns=columns)
-
-
-def _each(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
-
-
-def _when(started: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
-
-
-def dtypes() -> Table:
-    from kernelmark.core.dtype import DTYPES
-
-    rows = [
-        (
-            kind.name,
-            str(kind.bits),
-            kind.kind,
-            f"{kind.max_value:g}",
-            f"{kind.unit_roundoff:.2g}" if kind.kind == "float" else "exact",
-        )
-        for kind in DTYPES.values()
-    ]
-    columns = ("dtype", "bits", "kind", "largest", "rounding error")
-    return _table(columns, rows, right=("bits", "largest", "rounding error"))
-
-
-def logs() -> Table:
-    """Return a table of the log formats of `import --workload`."""
-    from kernelmark.workloads.logs import registry
-
-    rows = [(name, registry.get(name).summary) for name in registry.names()]
-    return _table(("log", "what is read"), rows)
-
-
-def strategies() -> Table:
-    from kernelmark.tune.strategies import registry
-
-    rows = [(name, registry.get(name).summary) for name in registry.names()]
-    return _table(("strategy", "how it searches"), rows)
-
-
-def emitters() -> Table:
-    """Return a table of the formats of `export --as`, with their --with options."""
-    from kernelmark.tune.install.emitters import registry
+def runs(place: str | None, limit: int) -> list[RunRow]:
+    """Return the newest runs; `disturbed` microbenchmarks are not ok."""
+    from kernelmark.core.micro import MICRO_SUITE
+    from kernelmark.report.results import status_counts
+    from kernelmark.runners import locks
+    from kernelmark.stores import open_store
 
     rows = []
-    for name in registry.names():
-        one = registry.get(name)
-        summary = f"{one.summary}. {one.caution}" if one.caution else one.summary
-        rows.append((name, summary, " ".join(one.options) or "–"))
-    return _table(("emitter", _WRITES, "--with"), rows)
+    with open_store(place, readonly=True) as store:
+        for run in store.runs(limit=limit or None):
+            if run.suite == MICRO_SUITE:
+                counts = status_counts(store.results(run.id))
+            else:
+                counts = {status.value: count for status, count in store.counts(run.id).items()}
+            rows.append(RunRow(run, locks.current_state(run), counts))
+    return rows
 
 
-def _table(
-    names: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    right: tuple[str, ...] = (),
-    title: str = "",
-) -> Table:
-    from kernelmark.report.tables import Column, Table
+# `latest` does not count runs of roofs, so they are marked by their suite if there are any.
+MICRO_RUNS = (
+    _RUN,
+    Column(
+        "suite",
+        "run.suite",
+        "`kmark micro`, or `kmark roofs` for a run that `latest` does not count",
+        text=lambda row: "" if row.run.suite == "kmark micro" else row.run.suite,
+        show="any",
+    ),
+    Column("devices", lambda row: list(row.devices), "devices", "list of text", title="device"),
+    Column(
+        "archs", lambda row: list(row.archs), "their architectures", "list of text", title="arch"
+    ),
+    Column("host", "run.environment.host", "host name"),
+    _STARTED,
+    Column("benchmarks", lambda row: list(row.benchmarks), "microbenchmarks", "list of text"),
+    Column(
+        "results",
+        "counts",
+        _COUNTS,
+        "object of integer",
+        text=lambda row: ", ".join(f"{count} {status}" for status, count in row.counts.items()),
+        keep=True,
+    ),
+)
 
-    columns = tuple(
-        Column(
-            name=n,
-            align="right" if n in right else "left",
-            label="" if n in _SENTENCES else None,
-        )
-        for n in names
-    )
-    return Table(title=title, columns=columns, rows=tuple(rows))
+
+def micro_runs(place: str | None, limit: int) -> list[RunRow]:
+    from kernelmark.cli.micro import opened_for_micro
+    from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, benchmark_name
+    from kernelmark.report.results import status_counts
+
+    rows = []
+    with opened_for_micro(place) as store:
+        for run in store.runs(limit=limit or None, suites=(MICRO_SUITE, ROOFS_SUITE)):
+            results = list(store.results(run.id))
+            row = RunRow(
+                run,
+                run.state,
+                status_counts(results),
+                devices=tuple(dict.fromkeys(result.device for result in results)),
+                archs=tuple(dict.fromkeys(result.arch for result in results)),
+                benchmarks=tuple(dict.fromkeys(benchmark_name(r.case.problem) for r in results)),
+            )
+            rows.append(row)
+    return rows
+
+
+DTYPES = (
+    Column("dtype", "name", "dtype"),
+    Column("bits", "bits", "size", "integer", "bit"),
+    Column("kind", "kind", "`float` or `int`"),
+    Column(
+        "max_value",
+        "max_value",
+        "largest finite value",
+        "number",
+        title="largest",
+        text=lambda kind: f"{kind.max_value:g}",
+    ),
+    Column(
+        "unit_roundoff",
+        "unit_roundoff",
+        "largest relative error of a rounding; 0 for integers",
+        "number",
+        title="rounding error",
+        text=lambda kind: f"{kind.unit_roundoff:.2g}" if kind.kind == "float" else "exact",
+    ),
+)
+
+
+def dtypes() -> list[DType]:
+    from kernelmark.core.dtype import DTYPES as KINDS
+
+    return list(KINDS.values())
+
+
+class Summarised(NamedTuple):
+    """A name of a registry with its summary."""
+
+    name: str
+    summary: str
+    caution: str | None = None
+    options: Mapping[str, str] = {}
+
+
+LOGS = (
+    Column("log", "name", "format of call logs, for `kmark import LOG --workload DIR`"),
+    Column("summary", "summary", "what is read", title="what is read"),
+)
+
+
+def logs() -> list[Summarised]:
+    """Return the log formats of `import --workload`."""
+    from kernelmark.workloads.logs import registry
+
+    return [Summarised(name, registry.get(name).summary) for name in registry.names()]
+
+
+STRATEGIES = (
+    Column("strategy", "name", "strategy of `kmark tune`"),
+    Column("summary", "summary", "how it searches", title="how it searches"),
+)
+
+
+def strategies() -> list[Summarised]:
+    from kernelmark.tune.strategies import registry
+
+    return [Summarised(name, registry.get(name).summary) for name in registry.names()]
+
+
+EMITTERS = (
+    Column("emitter", "name", "format of tuned configs, for `kmark export DIR --as FORMAT`"),
+    Column(
+        "summary",
+        "summary",
+        "what it writes",
+        title="what it writes",
+        text=lambda row: f"{row.summary}. {row.caution}" if row.caution else row.summary,
+        label="",
+    ),
+    file_column("caution", "caution", "what was not tried yet", "text?"),
+    Column(
+        "options",
+        lambda row: dict(row.options),
+        "meaning of each `--with` option",
+        "object of text",
+        title="--with",
+        text=lambda row: " ".join(row.options) or NONE,
+    ),
+)
+
+
+def emitters() -> list[Summarised]:
+    """Return the formats of `export --as`, with their --with options."""
+    from kernelmark.tune.install.emitters import registry
+
+    kinds = [(name, registry.get(name)) for name in registry.names()]
+    return [
+        Summarised(name, kind.summary, kind.caution or None, kind.options) for name, kind in kinds
+    ]
+
+
+_COLUMNS: Mapping[str, Sequence[Column]] = {
+    "ops": OPS,
+    "backends": BACKENDS,
+    "devices": DEVICES,
+    "suites": SUITES,
+    "runs": RUNS,
+    "micro": MICRO_RUNS,
+    "dtypes": DTYPES,
+    "logs": LOGS,
+    "strategies": STRATEGIES,
+    "emitters": EMITTERS,
+}

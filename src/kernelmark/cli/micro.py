@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.followups import kept_by, redacted
 from kernelmark.cli.micro_pack import make_pack
-from kernelmark.cli.output import check_writable, flush, put_table, say
+from kernelmark.cli.output import check_drawable, check_writable, flush, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 
@@ -308,7 +307,7 @@ def _measure(
     from kernelmark.api import micro as api
     from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import counted, duration_text
-    from kernelmark.report.tables import status_text
+    from kernelmark.report.results import status_text
     from kernelmark.stores import open_store
 
     chosen = list(names) or api.names_for(how["device"])
@@ -362,7 +361,7 @@ def _show(
 ) -> None:
     from kernelmark.core.files import csv_text
     from kernelmark.report import micro as report
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
 
     models = _models(results)
     tables = [report.points_table(r, models[r.device]) for r in results.micro if points and r.rows]

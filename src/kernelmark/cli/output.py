@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, overload
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
@@ -19,13 +19,16 @@ from kernelmark.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, Task
+    from rich.text import Text
 
     from kernelmark.report.tables import Table
+    from kernelmark.report.vega import Spec
 
 _COMMAND = re.compile(r"(.*?)(?:(?<=: )(kmark [^:]*))?", re.DOTALL)
 # The space between a number and its unit, where lines must not break.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[nmµ]?s|min|h)(?!\w))")
+_BAR, _LEAST_NAME = 12, 12  # columns of a progress bar, and of its description
 _STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
 
 
@@ -178,8 +181,7 @@ def show_all_columns(asked: bool) -> None:
 
 def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
     """Print a table, folded to the width of a terminal, else in full; one style per row."""
-    from kernelmark.report.draw import draw
-    from kernelmark.report.render import text
+    from kernelmark.report.tables import draw, text
 
     if not fancy(sys.stdout):
         put(text(table))
@@ -215,10 +217,39 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def progress_bar() -> Progress:
-    """Return a transient progress bar on stderr; its tasks have a field `left`."""
-    from kernelmark.cli.bar import OneLine
+    """Return a transient progress bar on stderr. It has one line for each task: a bar, the count,
+    the time left (the field `left`), and the description followed by the field `end`. On a narrow
+    terminal the description is cut in front of `end`; the bar, then the count, are left out."""
+    from rich.progress import Progress
+    from rich.table import Table
+
+    class OneLine(Progress):
+        def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+            grid = Table.grid(padding=0)
+            for task in tasks:
+                grid.add_row(_bar_line(task, self.console.width))
+            return grid
 
     return OneLine(console=console(stderr=True), transient=True)
+
+
+def _bar_line(task: Task, width: int) -> Text:
+    from rich.text import Text
+
+    total = "?" if task.total is None else str(int(task.total))
+    done = int(_BAR * min(task.completed / task.total, 1.0)) if task.total else 0
+    parts = [f"{'━' * done:{_BAR}}", f"{int(task.completed):{len(total)}d}/{total}"]
+    parts.append(str(task.fields.get("left", "")))
+    while len(parts) > 1 and len(" ".join(parts)) > width:
+        parts.pop(0)
+    name, end = Text(task.description), Text(str(task.fields.get("end", "")))
+    start = " ".join(filter(None, parts)) + " "
+    room = width - len(start)
+    if name.cell_len + end.cell_len > room >= _LEAST_NAME + end.cell_len:
+        name.truncate(room - end.cell_len, overflow="ellipsis")
+    line = Text(start).append_text(name).append_text(end)
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def say_above(bar: Progress, text: str) -> None:
@@ -226,3 +257,23 @@ def say_above(bar: Progress, text: str) -> None:
     # soft_wrap: rich would fold the lines once more, without the indent and within commands
     whole = folded(printable(text), bar.console.width)
     bar.console.print(whole, markup=False, highlight=False, soft_wrap=True)
+
+
+@overload
+def check_drawable(figure: str) -> Path: ...
+@overload
+def check_drawable(figure: str | None) -> Path | None: ...
+def check_drawable(figure: str | None) -> Path | None:
+    """Return the path if a figure can be rendered to it; None without a figure."""
+    if figure is None:
+        return None
+    from kernelmark.report.vega import check_ready
+
+    return check_ready(figure)
+
+
+def draw(spec: Spec, path: Path, title: str, subtitle: str = "", *, dark: bool = False) -> None:
+    """Render a figure with its title to a file."""
+    from kernelmark.report import figures, vega
+
+    vega.save(figures.themed(spec, title=title, subtitle=subtitle, dark=dark), path)

@@ -10,8 +10,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable
-from kernelmark.cli.output import put
+from kernelmark.cli.output import check_drawable, put
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 
@@ -117,7 +116,7 @@ def _of_results(asked: _Asked) -> Figure:
     from kernelmark.api import plot
     from kernelmark.api.load import loaded
     from kernelmark.api.roofs import memory_roofs
-    from kernelmark.cli.showing import chosen
+    from kernelmark.cli.show import chosen
 
     found = []
     for ref in asked.refs or ("latest",):
@@ -158,8 +157,4 @@ def _of_tuning(asked: _Asked) -> Figure:
     return plot.of_tuning(asked.refs[0], dark=asked.dark)
 
 
-_FIGURES = {
-    **dict.fromkeys(Kind, _of_results),
-    Kind.HISTORY: _of_history,
-    Kind.TUNING: _of_tuning,
-}
+_FIGURES = {**dict.fromkeys(Kind, _of_results), Kind.HISTORY: _of_history, Kind.TUNING: _of_tuning}

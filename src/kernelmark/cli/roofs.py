@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.followups import extended, kept_by, store_words
-from kernelmark.cli.output import check_writable, put_table, say, write
+from kernelmark.cli.output import check_drawable, check_writable, draw, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.reason import Reason
 

@@ -9,10 +9,18 @@ from kernelmark.cli.followups import extended, started_as
 from kernelmark.cli.output import flush, put_table, say
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
-from kernelmark.report import tables
-from kernelmark.report.answer import answer
 from kernelmark.report.micro import metrics_table
 from kernelmark.report.names import backend_text, short
+from kernelmark.report.results import ResultRow, results_table, with_separator
+from kernelmark.report.summary import (
+    Failure,
+    answer,
+    collect_warnings,
+    find_failures,
+    mark_text,
+    status_summary,
+)
+from kernelmark.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -40,8 +48,8 @@ def put_results(
                 say(sentence)
             if results.timed:
                 put_table(
-                    tables.results_table(results.timed),
-                    styles=[_style(row) for row in tables.divided(results.timed)],
+                    results_table(results.timed),
+                    styles=[_style(row) for row in with_separator(results.timed)],
                 )
             if results.micro:
                 put_table(metrics_table(results.micro))
@@ -64,22 +72,22 @@ def print_notes(
     """Print failures with rerun commands, warnings, notes, and where results are stored. `warned`:
     stdout has the warnings. `place` is the `--store` option, `more` are arguments for reruns."""
     run_id = results.run.id if store is not None else None
-    for failure in tables.failures(results.rows):
+    for failure in find_failures(results.rows):
         _print_failure(failure, run_id, place, more)
-    mark = "" if warned else tables.mark_text(results.rows)
+    mark = "" if warned else mark_text(results.rows)
     if quiet:
         if mark and run_id is not None:
             say(f"{mark}; details: {extended(f'kmark show {run_id}', place)}")
         return
     if mark:
         say(f"{mark}:")
-    for warning in () if warned else tables.warnings(results.rows):
+    for warning in () if warned else collect_warnings(results.rows):
         say(f"warning: {format_reason(warning, OPTIONS)}")
     for text in results.notes:
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"
     name = f"{results.run.id} ({results.run.label})" if results.run.label else results.run.id
-    say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
+    say(f"run {name}: {status_summary(results.rows) or 'no results'}; {where}")
 
 
 def print_demo_hints(results: Results, place: Sequence[str]) -> None:
@@ -93,15 +101,15 @@ def print_demo_hints(results: Results, place: Sequence[str]) -> None:
         say(f"  {extended(program + words, place)}")
 
 
-def plan_table(cases: Sequence[Case]) -> tables.Table:
+def plan_table(cases: Sequence[Case]) -> Table:
     """Return a table of the cases that would run."""
-    columns = tuple(tables.Column(name=name) for name in ("problem", "backend", "case"))
+    columns = tuple(Column(name=name) for name in ("problem", "backend", "case"))
     rows = tuple((short(case.problem), backend_text(case), case.id) for case in cases)
-    return tables.Table(columns=columns, rows=rows)
+    return Table(columns=columns, rows=rows)
 
 
 def _print_failure(
-    failure: tables.Failure, run_id: str | None, place: Sequence[str], more: Sequence[str]
+    failure: Failure, run_id: str | None, place: Sequence[str], more: Sequence[str]
 ) -> None:
     count = len(failure.rows)
     say(failure.sentence)
@@ -117,7 +125,7 @@ def _print_failure(
         say(f"  and {count - _COMMANDS} more: {extended(rest, place)}")
 
 
-def _style(row: tables.Row | None) -> str:
+def _style(row: ResultRow | None) -> str:
     if row is None:
         return "dim"
     if row.result.status.failed:

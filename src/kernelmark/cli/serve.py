@@ -88,17 +88,12 @@ Refs = Annotated[
 ]
 TokenFile = Annotated[
     Path | None,
-    o.option(
-        "--token-file FILE",
-        help="Read the token from FILE. Default: $KERNELMARK_TOKEN.",
-    ),
+    o.option("--token-file FILE", help="Read the token from FILE. Default: $KERNELMARK_TOKEN."),
 ]
 Patience = Annotated[
     float,
     o.option(
-        "--patience SECONDS",
-        min=0,
-        help="Retry for this long if the server does not answer.",
+        "--patience SECONDS", min=0, help="Retry for this long if the server does not answer."
     ),
 ]
 
@@ -185,19 +180,20 @@ def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = No
 def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
     """List the names and scopes of tokens."""
     from kernelmark.core.files import json_text
-    from kernelmark.report.history import date_text
-    from kernelmark.report.tables import Column, Table
+    from kernelmark.report.tables import Column, date_text, record, tabulate
     from kernelmark.stores import open_store
 
+    columns = (
+        Column("name", "name"),
+        Column("scope", "scope.value"),
+        Column("created", "created", text=lambda one: f"{date_text(one.created)} UTC"),
+    )
     with open_store(store, readonly=True) as opened:
         tokens = opened.tokens()
     if json is not None:
-        rows = [{"name": t.name, "scope": t.scope.value, "created": t.created} for t in tokens]
-        write(json, json_text(rows))
-        return 0
-    columns = tuple(Column(name=name) for name in ("name", "scope", "created"))
-    cells = tuple((t.name, t.scope.value, f"{date_text(t.created)} UTC") for t in tokens)
-    put_table(Table(columns=columns, rows=cells))
+        write(json, json_text([record(columns, one) for one in tokens]))
+    else:
+        put_table(tabulate(columns, tokens))
     return 0
 
 

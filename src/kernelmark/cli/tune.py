@@ -12,8 +12,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_run
-from kernelmark.cli.drawing import check_drawable, draw
-from kernelmark.cli.output import put_table, say
+from kernelmark.cli.output import check_drawable, draw, put_table, say
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import NOTHING, SOME_FAILED
@@ -204,7 +203,7 @@ def _put(
 ) -> None:
     """Print a table, with `rows` for what it leaves out, and write all records to files."""
     from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
 
     if table.rows and not outputs.stdout_taken:
         put_table(table, styles=styles or [""] * len(table.rows))

@@ -123,8 +123,8 @@ def check(
 
 def _put_checks(checks: Sequence[Check], outputs: o.Outputs) -> None:
     from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report import checks as report
-    from kernelmark.report.render import markdown
+    from kernelmark.report import tuning_results as report
+    from kernelmark.report.tables import markdown
 
     records, table = report.check_records(checks), report.check_table(checks)
     if not outputs.stdout_taken:
@@ -194,8 +194,8 @@ def _for_roofs(place: str | None) -> Iterator[Store | None]:
 
 
 def _put(done: Tuned, outputs: o.Outputs) -> None:
-    from kernelmark.report.outcomes import by_worth, outcome_table
-    from kernelmark.report.render import markdown
+    from kernelmark.report.tables import markdown
+    from kernelmark.report.tuning_results import by_worth, outcome_table
     from kernelmark.tune.records import results
 
     shown = by_worth(done.outcomes)

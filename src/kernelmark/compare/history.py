@@ -188,10 +188,10 @@ def counted_s(measurement: Measurement) -> float:
 def is_reliable(point: Point) -> bool:
     """Return whether a point has enough blocks and these agree. If not, its median may be a time
     that no launch took: the point is shown, but neither judged nor part of a level."""
-    return bool(point.metric) or _doubt(point) is None
+    return bool(point.metric) or _why_not_judged(point) is None
 
 
-def _doubt(point: Point) -> Reason | None:
+def _why_not_judged(point: Point) -> Reason | None:
     """Return why a point is not judged; None if it is. Stores of earlier versions have no `doubt`,
     so the width of the interval decides."""
     low_s, high_s = point.low_s, point.high_s
@@ -352,7 +352,7 @@ def _screened(
         return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=_failed_before(points[-2]))
-    if not newest.metric and (doubt := _doubt(newest)) is not None:
+    if not newest.metric and (doubt := _why_not_judged(newest)) is not None:
         return Screen(status=VerdictStatus.UNSURE, reason=doubt)
     level, log = levels[-1], math.log(judged)
     if len(level) >= LEAST_POINTS:
@@ -448,11 +448,7 @@ class _Spread:
             moves = [abs(b - a) for a, b in itertools.pairwise(part)]
             if moves:
                 estimates += [mad(part, scaled=True), _NORMAL_MOVE * statistics.median(moves)]
-        return cls(
-            sigma=max(estimates),
-            dof=len(older or level) - 1,
-            points=(*older, *level),
-        )
+        return cls(sigma=max(estimates), dof=len(older or level) - 1, points=(*older, *level))
 
 
 def _expected(

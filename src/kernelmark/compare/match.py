@@ -28,7 +28,7 @@ class Pair:
     metric: str = ""
 
     @property
-    def both(self) -> tuple[Result, Result]:
+    def results(self) -> tuple[Result, Result]:
         """Both results. Raise ValueError if one is missing."""
         if self.base is None or self.head is None:
             raise ValueError("a pair of less than two results")
@@ -37,7 +37,7 @@ class Pair:
     @property
     def metrics(self) -> tuple[Metric, Metric]:
         """The metric of both sides."""
-        base, head = self.both
+        base, head = self.results
         return base.metric(self.metric), head.metric(self.metric)
 
     @property
@@ -156,11 +156,7 @@ def _join_processes(results: Sequence[Result]) -> Result:
     first = results[0].measurement
     assert first is not None
     whole = dataclasses.replace(
-        first,
-        blocks=blocks,
-        low_s=interval.low_s,
-        high_s=interval.high_s,
-        modes=interval.modes,
+        first, blocks=blocks, low_s=interval.low_s, high_s=interval.high_s, modes=interval.modes
     )
     return dataclasses.replace(results[0], measurement=whole)
 

@@ -47,19 +47,19 @@ def ratio_of(base: Metric, head: Metric) -> float | None:
 def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     """Return the verdict on a pair of one metric, and its reason."""
     base, head = pair.metrics
-    results = pair.both
+    results = pair.results
     ratio = ratio_of(base, head)
     if ratio is None:
         return VerdictStatus.IGNORED, Reason("base-zero")
-    apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
-    if apart < SAME:
+    difference = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
+    if difference < SAME:
         return VerdictStatus.SAME, Reason("metric-within", limit=SAME)
     # A fit over other sizes is not comparable; the sizes for a headline are always measured.
     if not base.headline and (ways := taken_ways(*results)):
         return VerdictStatus.UNSURE, Reason("taken-otherwise", ways=tuple(ways))
     spread = max(base.spread or 0.0, head.spread or 0.0)
     least = floor(base, *results)
-    if apart < max(spread, least):
+    if difference < max(spread, least):
         if spread > least:
             return VerdictStatus.UNSURE, Reason("samples-spread", spread=spread)
         return VerdictStatus.UNSURE, Reason("runs-differ", limit=least)
@@ -77,7 +77,7 @@ def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
     return (
         ("base", value_text(base.value, base.unit)),
         ("head", value_text(head.value, head.unit)),
-        ("runs differ by", f"{100 * floor(base, *pair.both):g} %"),
+        ("runs differ by", f"{100 * floor(base, *pair.results):g} %"),
         *([("spread of samples", f"{100 * max(spreads):.2g} %")] if spreads else []),
     )
 

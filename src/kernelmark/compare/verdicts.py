@@ -30,7 +30,7 @@ CHANGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparedRow:
     """A pair with its judgement, numbered from 1. `runs` are the ids of base and head; `held` is
     why its alarm is suppressed."""
 
@@ -80,7 +80,7 @@ class Comparison:
     head: Run
     rule: str
     settings: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     moved: tuple[Reason, ...] = ()  # canaries that moved
     notes: tuple[str, ...] = ()
 
@@ -95,7 +95,7 @@ class Comparison:
         return {status: found.count(status) for status in VerdictStatus if status in found}
 
     @property
-    def changed(self) -> list[Row]:
+    def changed(self) -> list[ComparedRow]:
         """Rows that are neither same, unsure nor ignored, the worst first."""
         found = [row for row in self.rows if row.status in CHANGES]
         return sorted(found, key=lambda row: (CHANGES.index(row.status), -_size(row)))
@@ -112,12 +112,7 @@ class Comparison:
 
 
 def compare(
-    base: ResultSet,
-    head: ResultSet,
-    *,
-    rule: Rule,
-    by: By = "case",
-    sentinels: Sequence[str] = (),
+    base: ResultSet, head: ResultSet, *, rule: Rule, by: By = "case", sentinels: Sequence[str] = ()
 ) -> Comparison:
     """Match the results of two runs and judge every row. `sentinels` are the problem keys of
     canaries.
@@ -134,7 +129,7 @@ def compare(
     judged = rule.judge(found)
     ids = base.run.id, head.run.id
     rows = tuple(
-        Row(number=number, pair=pair, judgement=judgement, runs=ids)
+        ComparedRow(number=number, pair=pair, judgement=judgement, runs=ids)
         for number, (pair, judgement) in enumerate(zip(found, judged, strict=True), 1)
     )
     seen = moved(rows, sentinels)
@@ -149,13 +144,13 @@ def compare(
     )
 
 
-def _suppress(row: Row, rule: Rule) -> Row:
+def _suppress(row: ComparedRow, rule: Rule) -> ComparedRow:
     if row.status not in ALARMS or not rule.holds(row.pair):
         return row
     return dataclasses.replace(row, held=HELD)
 
 
-def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
+def moved(rows: Sequence[ComparedRow], sentinels: Sequence[str]) -> list[Reason]:
     """Return the canaries that moved, with the direction.
 
     A canary moved if every backend that ran it changed in the same direction: then the machine is
@@ -174,7 +169,7 @@ def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
     ]
 
 
-def _size(row: Row) -> float:
+def _size(row: ComparedRow) -> float:
     """Return the size of a change as a factor of at least 1, in either direction."""
     ratio = row.judgement.judged or row.judgement.ratio
     return 0.0 if not ratio else max(ratio, 1 / ratio)

@@ -45,16 +45,6 @@ SETTINGS = {
         _CALL,
     ),
 }
-# How a case ended, after the name of its backend, by status.
-OUTCOMES = {
-    "wrong": "is wrong",
-    "impossible": "is impossibly fast",
-    "compile_error": "did not compile",
-    "runtime_error": "raised an error",
-    "out_of_memory": "ran out of memory",
-    "timeout": "timed out",
-    "crashed": "crashed",
-}
 _GAPS = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
 _SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
 _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
@@ -712,44 +702,6 @@ TEMPLATES = {
     "multimodal-more": "multimodal: {count} more; kmark show --samples has all values",
     "warnings-more": "{count:n more warning}; kmark show has all of them",
     "worst-of": "{cause} (the worst of {count} results)",
-    # The answer of a run; several findings of one problem are joined in `answer`
-    "answer": "{findings:each}",
-    "answer-failed": "{backend} {status:outcome}{of:if  in {count} of {of:n problem}}",
-    "answer-alone": "{backend} took {median_s:time}",
-    "answer-unsupported": "{backends:all} do{single:if es} not support it",
-    "answer-only": "only {backend} supports {count:n problem}",
-    "answer-no-support": "no backend supports {count:n problem}",
-    "answer-unranked": (
-        "{count:n problem} not ranked{unreliable:if : unreliable times (see the warnings)}"
-    ),
-    "answer-of": ("{cause}{problems:if  in {problems:n problem}}{left_out:if ; {left_out:each}}"),
-    "answer-ratio": "{first} ran {ratio:within {width}} times as fast as {second}",
-    "answer-noisy": (
-        "{first} ran about {ratio:.3g} times as fast as {second}: too noisy to say more"
-    ),
-    "answer-tie": (
-        "{first} does not differ from {others:all} beyond the noise: their intervals overlap"
-        " (medians: {several:if up to }{ratio:factor} ×)"
-    ),
-    "answer-wins": (
-        "{first} is fastest in {wins} of {problems:n problem}{second_wins:if , {second} in"
-        " {second_wins}}{ties:if  ({ties} within the noise)}; {geomean}"
-    ),
-    "answer-no-wins": (
-        "no backend is fastest beyond the noise in any of {problems:n problem}; {geomean}"
-    ),
-    "answer-furthest": "furthest from its roof: {problem} by {backend}, {share}",
-    "geomean": (
-        "{but:if but }in the geomean{shared:if  of {shared} that both measured,} {first} is"
-        " {mean:factor} × as fast as {second}"
-        "{low:if  ({level:level} interval {low:factor} to {high:factor})}"
-    ),
-    "geomean-open": (
-        "in the geomean{shared:if  of {shared} that both measured,} {first} does not clearly"
-        " differ from {second}: {mean:factor} ×"
-        " ({level:level} interval {low:factor} to {high:factor})"
-    ),
-    "shared-one": "{but:if but }in the one problem that both measured, {cause}",
     # Files of other tools
     "file-size": "{where}: {file} holds {size} bytes where {expected} belong",
     "number-missing": "{where}: a number is missing",

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from kernelmark.core import units
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.messages import OUTCOMES, SETTINGS, TEMPLATES
+from kernelmark.core.messages import SETTINGS, TEMPLATES
 
 TEXT = "text"  # the code of plain text, as in old stores and files of other tools
 WIDEST = 9.99  # largest relative width of an interval that is shown as a number
@@ -287,23 +287,10 @@ def _spread(width: float, _word: str, _: Style) -> str:
     return f"±{units.width_text(width)}" if width <= WIDEST else f"more than ±{100 * WIDEST:.0f} %"
 
 
-def _within(value: float, width: str, _: Style) -> str:
-    """Format a value with its ±, with as many decimals as two digits of the width need."""
-    half = float(width)
-    digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if half else 3
-    return f"{value:.{digits}f} ± {max(half, 10**-digits):.{digits}f}"
-
-
-def _all(names: Sequence[str], _word: str, _: Style) -> str:
-    """Format `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
 # By the first word of a format: (value, rest of the format, style) -> text.
 FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "aside": _aside,
     "against": lambda value, limit, _: units.told_apart(value, float(limit))[0],
-    "all": _all,
     "and": lambda values, _word, _: " and ".join(values),
     "bytes": lambda count, _word, _: units.bytes_text(count),
     "brief": lambda value, _word, style: format_reason(value, replace(style, brief=True)),
@@ -313,12 +300,10 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "excess": _excess,
     "exact": lambda value, _word, _: units.exact(value),
     "failures": _failures,
-    "factor": lambda value, _word, _: f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.2g}",
     "level": lambda level, _word, _: f"{100 * level:.3g} %",
     "list": lambda values, _word, _: ", ".join(map(str, values)),
     "n": lambda count, noun, _: units.counted(count, noun),
     "or": lambda values, _word, _: " or ".join(filter(None, (", ".join(values[:-1]), values[-1]))),
-    "outcome": lambda status, _word, _: OUTCOMES.get(status, f"ended as {status}"),
     "percent": lambda ratio, _word, _: units.percent_text(_log(ratio)),
     "phase": lambda phase, _word, _: f" (in phase {phase})" if phase else "",
     "rate": lambda value, unit, _: units.rate_text(value, unit),
@@ -328,5 +313,4 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "time": lambda seconds, _word, _: ("-" if seconds < 0 else "") + units.time_text(abs(seconds)),
     "to": _span,
     "value": lambda value, unit, _: units.value_text(value, unit),
-    "within": _within,
 }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kernelmark.core import codec
 from kernelmark.core.environment import difference
@@ -13,15 +12,23 @@ from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run
 from kernelmark.core.timing import Duty
-from kernelmark.core.units import MOST_PERCENT, counted, time_text
+from kernelmark.core.units import MOST_PERCENT, counted
 from kernelmark.core.verdict import Verdict, VerdictStatus
 from kernelmark.report.changes import TWO_NUMBERS, answer, command_text, comment, of_pairs
 from kernelmark.report.names import backend_text, short
-from kernelmark.report.render import markdown
-from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.runners.ab import Row, Rule
+from kernelmark.report.tables import (
+    NONE,
+    Column,
+    Table,
+    csv_names,
+    file_column,
+    markdown,
+    record,
+    tabulate,
+)
+from kernelmark.runners.ab import Row as PairedRow
+from kernelmark.runners.ab import Rule
 from kernelmark.runners.sides import USUAL_NAMES
-from kernelmark.stats.paired import Paired
 
 # In order of importance.
 ORDER = (
@@ -35,10 +42,6 @@ ORDER = (
 )
 # Relative difference up to which core clocks count as equal.
 _CLOCK_TOLERANCE = 0.02
-_FIELDS = (
-    *("problem", "base_backend", "head_backend", "status", "base_us", "head_us", "ratio", "low"),
-    *("high", "q_value", "rounds", "detectable", "same_binary", "reason"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class AbReport:
     base: Run
     head: Run
     rule: Rule
-    rows: tuple[Row, ...]
+    rows: tuple[PairedRow, ...]
 
     @property
     def changes(self) -> list[tuple[str, str, str]]:
@@ -62,46 +65,26 @@ class AbReport:
         return max(0, self.base.cases - len(self.rows))
 
     @property
-    def sorted_rows(self) -> list[Row]:
+    def sorted_rows(self) -> list[PairedRow]:
         return sorted(self.rows, key=lambda row: (ORDER.index(row.status), -_ratio(row)))
 
     def verdicts(self) -> list[Verdict]:
         return [_verdict(row, self.base.id, self.head.id) for row in self.rows]
 
 
-def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
-    """Return a table of environment differences; one row "nothing differs" if there are none."""
-    made = _named(changes, names)
-    return made if made.rows else replace(made, rows=(("nothing differs", NONE, NONE),))
-
-
-def _named(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
-    columns = tuple(Column(name=name) for name in ("environment", *names))
-    return Table(
-        columns=columns, rows=tuple((what, a or NONE, b or NONE) for what, a, b in changes)
-    )
+def difference_table(
+    changes: Sequence[tuple[str, str, str]], names: tuple[str, str], *, empty: str = ""
+) -> Table:
+    """Return a table of environment differences; if there are none, with one row `empty`."""
+    rows = [(what, base or NONE, head or NONE) for what, base, head in changes]
+    columns = tuple(Column(name) for name in ("environment", *names))
+    return Table(columns=columns, rows=tuple(rows or [(empty, NONE, NONE)] * bool(empty)))
 
 
 def rows_table(report: AbReport) -> Table:
     """Return a table with one row per pair, alarms first."""
-    several = any(
-        (row.pair.base.backend, row.pair.base.config)
-        != (row.pair.head.backend, row.pair.head.config)
-        for row in report.rows
-    )
-    columns = (
-        Column(name="problem"),
-        Column(name="backend"),
-        Column(name=report.names[0], align="right"),
-        Column(name=report.names[1], align="right"),
-        Column(name="change", align="right"),
-        Column(name="interval", align="right"),
-        Column(name="rounds", align="right"),
-        Column(name="verdict"),
-    )
-    return Table(
-        columns=columns, rows=tuple(_cells(row, several=several) for row in report.sorted_rows)
-    )
+    titles = dict(zip(("base_us", "head_us"), report.names, strict=True))
+    return tabulate(COLUMNS, report.sorted_rows, titles=titles)
 
 
 def summary(report: AbReport) -> str:
@@ -185,11 +168,11 @@ def two_numbers(report: AbReport) -> str:
         if row.paired is not None and base is not None and head is not None:
             ratio = head.median_s / base.median_s
             found.append((abs(ratio - row.paired.ratio), ratio, row))
-    apart = [one for one in found if one[0] > TWO_NUMBERS]
-    if not apart:
+    differing = [one for one in found if one[0] > TWO_NUMBERS]
+    if not differing:
         return ""
-    _, ratio, row = max(apart, key=lambda one: one[0])
-    most = f" (the largest difference of {len(apart)} pairs)" if len(apart) > 1 else ""
+    _, ratio, row = max(differing, key=lambda one: one[0])
+    most = f" (the largest difference of {len(differing)} pairs)" if len(differing) > 1 else ""
     return (
         "note: change compares the sides within each round; the columns "
         f"{' and '.join(report.names)} are medians over all rounds, as in kmark show, and differ "
@@ -197,7 +180,7 @@ def two_numbers(report: AbReport) -> str:
     )
 
 
-def clocks(row: Row) -> list[float]:
+def clocks(row: PairedRow) -> list[float]:
     """Return the core clock in MHz of each block of both sides; [] if any block has no clock."""
     measured = [side.measurement for side in (row.base, row.head)]
     blocks = [block for found in measured if found for block in found.blocks]
@@ -218,7 +201,7 @@ def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()
         of_pairs(report.rows, report.base.argv, report.names),
         facts=[*sides, *facts, summary(report)],
         notes=[*remarks(report), *notes],
-        environment=_named(report.changes, report.names),
+        environment=difference_table(report.changes, report.names),
         command=command_text(report.base.argv),
     )
     every = ["<details><summary>All pairs</summary>", "", markdown(rows_table(report))]
@@ -227,8 +210,7 @@ def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()
 
 def to_csv(report: AbReport) -> str:
     """Return CSV with one line per pair, times in microseconds."""
-    rows = [{k: v for k, v in _values(row).items() if k in _FIELDS} for row in report.rows]
-    return csv_text(rows, _FIELDS)
+    return csv_text([record(COLUMNS, row) for row in report.rows], csv_names(COLUMNS))
 
 
 def to_json(report: AbReport) -> str:
@@ -248,72 +230,18 @@ def to_json(report: AbReport) -> str:
             "seed": report.rule.seed,
         },
         "rows": [
-            {**_values(row), "base_s": list(row.base_s), "head_s": list(row.head_s)}
+            {**record(COLUMNS, row), "base_s": list(row.base_s), "head_s": list(row.head_s)}
             for row in report.rows
         ],
     }
     return json_text(document)
 
 
-def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
-    pair, paired = row.pair, row.paired
-    backend = backend_text(pair.base)
-    if several:
-        backend = f"{backend} → {backend_text(pair.head)}"
-    times = [_time(side.measurement.median_s if side.measurement else None) for side in _sides(row)]
-    change = interval = NONE
-    if paired is not None:
-        change = f"{100 * (paired.ratio - 1):+.1f} %"
-        if math.isfinite(paired.high):
-            interval = f"{100 * (paired.low - 1):+.1f} … {_high_text(paired)}"
-    rounds = str(min(len(row.base_s), len(row.head_s)))
-    return (short(pair.base.problem), backend, *times, change, interval, rounds, row.status.value)
-
-
-def _high_text(paired: Paired) -> str:
-    """Return the upper bound in percent, capped if the interval is too wide to be meaningful."""
-    percent = 100 * (paired.high - 1)
-    far = 50 * (paired.high - paired.low) > MOST_PERCENT
-    return f"> {MOST_PERCENT} %" if far else f"{percent:+.1f} %"
-
-
-def _sides(row: Row) -> tuple[Any, Any]:
-    return row.base, row.head
-
-
-def _time(seconds: float | None) -> str:
-    return NONE if seconds is None else time_text(seconds)
-
-
-def _ratio(row: Row) -> float:
+def _ratio(row: PairedRow) -> float:
     return row.paired.ratio if row.paired else 1.0
 
 
-def _values(row: Row) -> dict[str, Any]:
-    """Return the values of a row for CSV and JSON, None for those not finite and positive."""
-    paired = row.paired
-    times = [s.measurement.median_s * 1e6 if s.measurement else None for s in _sides(row)]
-    found: dict[str, float | None] = dict.fromkeys(("ratio", "low", "high", "detectable"))
-    found["q_value"] = None if paired is None else paired.q_value
-    if paired is not None:
-        for name in ("ratio", "low", "high", "detectable"):
-            value = float(getattr(paired, name))
-            found[name] = value if math.isfinite(value) and value > 0 else None
-    return {
-        "problem": row.pair.base.problem.key,
-        "base_backend": backend_text(row.pair.base),
-        "head_backend": backend_text(row.pair.head),
-        "status": row.status.value,
-        "base_us": times[0],
-        "head_us": times[1],
-        **found,
-        "rounds": min(len(row.base_s), len(row.head_s)),
-        "same_binary": row.same_binary,
-        "reason": row.reason,
-    }
-
-
-def _verdict(row: Row, base: str, head: str) -> Verdict:
+def _verdict(row: PairedRow, base: str, head: str) -> Verdict:
     paired = row.paired
     return Verdict(
         series=row.head.series,
@@ -325,3 +253,97 @@ def _verdict(row: Row, base: str, head: str) -> Verdict:
         low=paired.low if paired else None,
         high=paired.high if paired else None,
     )
+
+
+def _backends(row: PairedRow) -> str:
+    return " → ".join(dict.fromkeys(map(backend_text, row.pair.cases)))
+
+
+def _paired_number(name: str) -> Callable[[PairedRow], float | None]:
+    """Return the function of a number of the paired test, None if it is not finite and positive."""
+
+    def value(row: PairedRow) -> float | None:
+        number = float(getattr(row.paired, name)) if row.paired is not None else math.nan
+        return number if math.isfinite(number) and number > 0 else None
+
+    return value
+
+
+def _median_us(side: str) -> Callable[[PairedRow], float | None]:
+    def value(row: PairedRow) -> float | None:
+        measured = getattr(row, side).measurement
+        return measured.median_s * 1e6 if measured else None
+
+    return value
+
+
+def _change_cell(row: PairedRow) -> str:
+    return NONE if row.paired is None else f"{100 * (row.paired.ratio - 1):+.1f} %"
+
+
+def _interval_cell(row: PairedRow) -> str:
+    """Return the interval in percent; the upper bound is capped if it is too wide to be
+    meaningful."""
+    paired = row.paired
+    if paired is None or not math.isfinite(paired.high):
+        return NONE
+    high = f"{100 * (paired.high - 1):+.1f} %"
+    if 50 * (paired.high - paired.low) > MOST_PERCENT:
+        high = f"> {MOST_PERCENT} %"
+    return f"{100 * (paired.low - 1):+.1f} … {high}"
+
+
+def _rounds(row: PairedRow) -> int:
+    return min(len(row.base_s), len(row.head_s))
+
+
+# Every column of pairs: in the table, in CSV and JSON, and in docs/fields.md.
+COLUMNS = (
+    Column(
+        "problem",
+        "pair.base.problem.key",
+        "problem, with every parameter",
+        text=lambda row: short(row.pair.base.problem),
+    ),
+    Column(
+        "base_backend",
+        lambda row: backend_text(row.pair.base),
+        "backend of base, with its config",
+        title="backend",
+        text=_backends,
+    ),
+    file_column(
+        "head_backend", lambda row: backend_text(row.pair.head), "backend of head, with its config"
+    ),
+    Column("status", "status.value", "verdict, as in `compare`", title="verdict", last=True),
+    Column("base_us", _median_us("base"), "median of base over all rounds", "number?", "µs"),
+    Column("head_us", _median_us("head"), "median of head over all rounds", "number?", "µs"),
+    Column(
+        "ratio",
+        _paired_number("ratio"),
+        "head / base inside rounds: above 1 is slower",
+        "number?",
+        title="change",
+        text=_change_cell,
+    ),
+    file_column("low", _paired_number("low"), "lower end of the interval of ratio", "number?"),
+    file_column("high", _paired_number("high"), "upper end of the interval of ratio", "number?"),
+    Column("interval", align="right", text=_interval_cell),
+    file_column(
+        "q_value",
+        "paired.q_value",
+        "false discovery rate at which the pair counts as changed",
+        "number?",
+    ),
+    Column("rounds", _rounds, "rounds that were measured", "integer"),
+    file_column(
+        "detectable",
+        _paired_number("detectable"),
+        "least slowdown that this many rounds find: 0.02 is 2 %",
+        "number?",
+    ),
+    file_column(
+        "same_binary", "same_binary", "whether both sides ran the same binary", "true or false"
+    ),
+    file_column("reason", "reason", "reason of the verdict"),
+)

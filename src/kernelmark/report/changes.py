@@ -11,16 +11,14 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelmark.compare.verdicts import Comparison
-from kernelmark.compare.verdicts import Row as ComparedRow
+from kernelmark.compare.verdicts import ComparedRow, Comparison
 from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
 from kernelmark.core.result import Case, Result
 from kernelmark.core.text import markdown_cell
 from kernelmark.core.units import percent_text, span_text, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.names import backend_text, rerun, short
-from kernelmark.report.render import markdown
-from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.tables import NONE, Column, Table, markdown, tabulate
 from kernelmark.runners.ab import Row as PairedRow
 
 # GitHub rejects comments of more than 65,536 characters.
@@ -140,19 +138,54 @@ def ranked(changes: Iterable[Change]) -> list[Change]:
     return sorted(moved, key=lambda one: (bool(one.held), _MOVED.index(one.status), -one.impact))
 
 
+def _interval_cell(change: Change) -> str:
+    if change.low and change.high and math.isfinite(change.high):
+        return span_text(math.log(change.low), math.log(change.high))
+    return NONE
+
+
+def _cost_cell(change: Change) -> str:
+    if change.base is None or change.head is None:
+        return NONE
+    sign = "+" if change.head >= change.base else "-"
+    return f"{sign}{value_text(change.impact, change.unit)}"
+
+
+def _value_column(name: str) -> Column:
+    """Return the column of a side's value, in the unit of the change."""
+
+    def cell(change: Change) -> str:
+        value = getattr(change, name)
+        return NONE if value is None else value_text(value, change.unit)
+
+    return Column(name, align="right", text=cell)
+
+
+def _ratio_cell(change: Change) -> str:
+    return percent_text(math.log(change.ratio)) if change.ratio else NONE
+
+
+def verdict_text(row: Change | ComparedRow) -> str:
+    """Return the verdict, and whether its alarm is suppressed."""
+    return f"{row.status.value}, suppressed" if row.held else row.status.value
+
+
+COLUMNS = (
+    Column("kernel", "problem"),
+    Column("backend", "backend"),
+    Column("device", "device", show="several"),
+    _value_column("base"),
+    _value_column("head"),
+    Column("change", align="right", text=_ratio_cell),
+    Column("interval", align="right", text=_interval_cell),
+    Column("per call", align="right", text=_cost_cell),
+    Column("verdict", text=verdict_text),
+)
+
+
 def movers_table(changes: Sequence[Change]) -> Table:
     """Return a table of changes: both values, the ratio with its interval and the cost per call."""
-    several = len({change.device for change in changes}) > 1
-    columns = (
-        Column(name="kernel"),
-        Column(name="backend"),
-        *([Column(name="device")] if several else []),
-        *(Column(name=name, align="right") for name in ("base", "head", "change")),
-        Column(name="interval", align="right"),
-        Column(name="per call", align="right"),
-        Column(name="verdict"),
-    )
-    return Table(columns=columns, rows=tuple(_cells(change, device=several) for change in changes))
+    return tabulate(COLUMNS, changes)
 
 
 def total_text(changes: Sequence[Change]) -> str:
@@ -256,26 +289,6 @@ def _fields(change: Change) -> dict[str, object]:
     if change.ratio is not None and change.low is not None and change.high is not None:
         fields |= {"low": change.low, "high": change.high, "level": change.level}
     return fields
-
-
-def _cells(change: Change, *, device: bool) -> tuple[str, ...]:
-    interval = cost = NONE
-    if change.low and change.high and math.isfinite(change.high):
-        interval = span_text(math.log(change.low), math.log(change.high))
-    if change.base is not None and change.head is not None:
-        sign = "+" if change.head >= change.base else "-"
-        cost = f"{sign}{value_text(change.impact, change.unit)}"
-    values = (NONE if v is None else value_text(v, change.unit) for v in (change.base, change.head))
-    return (
-        change.problem,
-        change.backend,
-        *([change.device] if device else []),
-        *values,
-        NONE if not change.ratio else percent_text(math.log(change.ratio)),
-        interval,
-        cost,
-        f"{change.status.value}, suppressed" if change.held else change.status.value,
-    )
 
 
 def _backends(names: Sequence[str]) -> str:

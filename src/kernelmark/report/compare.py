@@ -8,66 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.compare.metrics import taken_ways
-from kernelmark.compare.verdicts import Comparison, Row
+from kernelmark.compare.verdicts import ALARMS, ComparedRow, Comparison
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.files import Cell
 from kernelmark.core.micro import benchmark_name, is_micro
 from kernelmark.core.problem import parse_key
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Measurement, Result, Run, config_key
+from kernelmark.core.result import Measurement, Run, config_key
 from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report import clocks
-from kernelmark.report.apart import apart
-from kernelmark.report.changes import TWO_NUMBERS, of_comparison
+from kernelmark.report.changes import TWO_NUMBERS, of_comparison, verdict_text
 from kernelmark.report.changes import comment as changes_comment
 from kernelmark.report.detail import facts
-from kernelmark.report.names import backend_text, rerun, short
-from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.names import backend_text, distinguishing, rerun, short
+from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
 from kernelmark.workloads.importers import notes as file_notes
 
 _UNKNOWN = Environment()
+# Clocks that differ by less than the robust rule's effect floor cannot explain a change.
+_CLOCK_FLOOR = 0.01
 _GONE_HINT = "; to fail on that too: --fail-on slower,broken,gone"
 
 
-def table(rows: Sequence[Row], title: str = "") -> Table:
+def table(rows: Sequence[ComparedRow], title: str = "") -> Table:
     """Return a table with one line per row: times, change with interval, verdict, reason."""
-    several = len({row.pair.shown.device for row in rows}) > 1
-    metrics = any(row.pair.metric for row in rows)
-    timings = apart(
-        [
-            (
-                short(row.pair.shown.case.problem),
-                backends_text(row),
-                row.pair.metric,
-                row.pair.shown.device,
-            )
-            for row in rows
-        ],
-        [row.pair.shown.case.timing.identity for row in rows],
-    )
-    columns = [
-        Column(name="#", align="right"),
-        Column(name="problem"),
-        Column(name="backend"),
-        *([Column(name="device")] if several else []),
-        *([Column(name="timing")] if any(timings) else []),
-        *([Column(name="metric")] if metrics else []),
-        Column(name="base", align="right"),
-        Column(name="head", align="right"),
-        Column(name="change", align="right"),
-        Column(name="verdict"),
-        Column(name="why"),
+    shown = [row.pair.shown for row in rows]
+    names = [
+        (result.case.problem.key, backends_text(row), row.pair.metric, result.device)
+        for row, result in zip(rows, shown, strict=True)
     ]
-    return Table(
-        title=title,
-        columns=tuple(columns),
-        rows=tuple(
-            _cells(row, device=several, timing=[timing] if any(timings) else [], metric=metrics)
-            for row, timing in zip(rows, timings, strict=True)
-        ),
-    )
+    timings = distinguishing(names, [result.case.timing for result in shown])
+    has_metrics = any(row.pair.metric for row in rows)
+    metrics = [(_metric(row) or NONE) if has_metrics else "" for row in rows]
+    return tabulate(COLUMNS, rows, title=title, texts={"timing": timings, "metric": metrics})
 
 
 def summary(comparison: Comparison) -> str:
@@ -103,11 +77,12 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     if otherwise := [row for row in comparison.rows if _is_timed_otherwise(row)]:
         base, head = _timings(otherwise[0])
         lines.append(f"{_rows(len(otherwise))} timed in another way in head: {base} → {head}")
-    archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
-    others = {row.pair.head.arch or "unknown" for row in comparison.rows if row.pair.head}
-    if archs != others:
+    base_archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
+    head_archs = {row.pair.head.arch or "unknown" for row in comparison.rows if row.pair.head}
+    if base_archs != head_archs:
         lines.append(
-            f"the devices differ: {', '.join(sorted(archs))} and {', '.join(sorted(others))}"
+            f"the devices differ: {', '.join(sorted(base_archs))} and "
+            f"{', '.join(sorted(head_archs))}"
         )
     if moved := sum(_on_another_gpu(row, comparison) for row in comparison.rows):
         lines.append(
@@ -122,7 +97,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
         )
     lines += _two_numbers(comparison)
     lines += _micro_differences(comparison)
-    lines += clocks.notes(comparison)
+    lines += _clock_notes(comparison)
     lines += comparison.notes
     lines += _import_notes(comparison)
     if gone := comparison.counts.get(VerdictStatus.GONE):
@@ -131,7 +106,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     return lines
 
 
-def change_of_medians(row: Row) -> float | None:
+def change_of_medians(row: ComparedRow) -> float | None:
     """Return the ratio of a row's medians if it differs from the judged ratio, else None."""
     sides = [side.measurement for side in (row.pair.base, row.pair.head) if side is not None]
     medians = [found.median_s for found in sides if found is not None]
@@ -143,11 +118,11 @@ def change_of_medians(row: Row) -> float | None:
 
 def _two_numbers(comparison: Comparison) -> list[str]:
     """Return a note if the change of some rows differs from the change of their medians."""
-    apart = [(row, ratio) for row in comparison.rows if (ratio := change_of_medians(row))]
-    if not apart:
+    differing = [(row, ratio) for row in comparison.rows if (ratio := change_of_medians(row))]
+    if not differing:
         return []
-    row, ratio = max(apart, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
-    most = f" (the largest difference of {len(apart)} rows)" if len(apart) > 1 else ""
+    row, ratio = max(differing, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
+    most = f" (the largest difference of {len(differing)} rows)" if len(differing) > 1 else ""
     return [
         f"base and head are the times that {comparison.rule} judges, not medians as in kmark show "
         f"and kmark history: the medians of row {row.number} changed by {change_text(ratio)}{most}"
@@ -158,7 +133,7 @@ def _micro_differences(comparison: Comparison) -> list[str]:
     """Return notes on microbenchmarks that were measured differently on the two sides."""
     found: dict[str, dict[str, None]] = {}
     for row in comparison.rows:
-        if row.pair.metric and (ways := taken_ways(*row.pair.both)):
+        if row.pair.metric and (ways := taken_ways(*row.pair.results)):
             name = benchmark_name(row.pair.shown.case.problem)
             found.setdefault(", ".join(ways), {})[name] = None
     return [f"{', '.join(names)}: taken {ways}" for ways, names in found.items()]
@@ -179,14 +154,14 @@ def environment(comparison: Comparison) -> Table:
     """Return a table of all differences between the two environments."""
     return Table(
         title="environment",
-        columns=tuple(Column(name=name) for name in ("what", "base", "head")),
+        columns=tuple(Column(name) for name in ("what", "base", "head")),
         rows=tuple(
             (what, base or NONE, head or NONE) for what, base, head in comparison.environment
         ),
     )
 
 
-def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
+def explain(row: ComparedRow, more: Sequence[str] = ()) -> list[Table]:
     """Return tables that explain a row's verdict, with its rerun command and `more` arguments."""
     shown = row.pair.shown
     what = [
@@ -198,7 +173,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
         *([("suppressed", row.held)] if row.held else []),
-        *([("clock", clocks.change_text(row))] if row.pair.clocks_mhz else []),
+        *([("clock", clock_text(row))] if row.pair.clocks_mhz else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
         *([("run again", command)] if (command := rerun(shown, more)) else []),
     ]
@@ -236,7 +211,7 @@ def comment(
 
 def records(comparison: Comparison) -> list[dict[str, Cell]]:
     """Return one flat record per row, in seconds."""
-    return [_record(comparison, row) for row in comparison.rows]
+    return [record(COLUMNS, row) for row in comparison.rows]
 
 
 def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]:
@@ -256,7 +231,7 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
             for what, base, head in comparison.environment
         ],
         "rows": [
-            {name: _plain(value) for name, value in _record(comparison, row).items()}
+            {name: _plain(value) for name, value in record(COLUMNS, row).items()}
             | {"again": rerun(row.pair.shown, more)}
             for row in comparison.rows
         ],
@@ -286,77 +261,20 @@ def change_text(ratio: float | None, low: float | None = None, high: float | Non
     return f"{text} ±{half:.1f}" if half <= MOST_PERCENT else f"{text} ±> {MOST_PERCENT}"
 
 
-def _cells(row: Row, *, device: bool, timing: Sequence[str], metric: bool) -> tuple[str, ...]:
-    shown, judged = row.pair.shown, row.judgement
-    return (
-        str(row.number),
-        short(shown.case.problem),
-        backends_text(row),
-        *([shown.device] if device else []),
-        *timing,
-        *([_metric(row) or NONE] if metric else []),
-        *(NONE if value is None else value_text(value, unit_of(row)) for value in values_of(row)),
-        change_text(judged.ratio, judged.low, judged.high),
-        f"{row.status.value}, suppressed" if row.held else row.status.value,
-        f"{judged.reason}; {clocks.change_text(row)}" if clocks.explains(row) else judged.reason,
-    )
-
-
-def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
-    shown, judged = row.pair.shown, row.judgement
-    base_mhz, head_mhz = row.pair.clocks_mhz or (None, None)
-    base = row.pair.base.case if row.pair.base else None
-    return {
-        "number": row.number,
-        "base_run": comparison.base.id,
-        "head_run": comparison.head.id,
-        "op": shown.case.problem.op,
-        "problem": shown.case.problem.key,
-        "backend": shown.case.backend,
-        "config": config_key(shown.case.config),
-        "timing": shown.case.timing.identity,
-        "device": shown.device,
-        "arch": shown.arch,
-        "case": shown.case.id,
-        "verdict": row.status.value,
-        "reason": judged.reason,
-        "base_status": _status(row.pair.base),
-        "head_status": _status(row.pair.head),
-        "metric": _metric(row) or None,
-        "unit": unit_of(row) or None,
-        "base_value": values_of(row)[0],
-        "head_value": values_of(row)[1],
-        "base_s": judged.base_s,
-        "head_s": judged.head_s,
-        "ratio": judged.ratio,
-        "low": judged.low,
-        "high": judged.high,
-        "p_value": judged.p_value,
-        "detectable": judged.detectable,
-        "same_binary": "yes" if row.pair.same_binary else "no",
-        "base_backend": base.backend if base else None,
-        "base_config": config_key(base.config) if base else None,
-        "base_timing": base.timing.identity if base else None,
-        "held": row.held or None,
-        "base_mhz": base_mhz,
-        "head_mhz": head_mhz,
-    }
-
-
-def backends_text(row: Row) -> str:
+def backends_text(row: ComparedRow) -> str:
     """Return the backend, or both if the best results of each side are compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
 
 
-def _timings(row: Row) -> list[str]:
+def _timings(row: ComparedRow) -> list[str]:
     """Return the timing identity, or that of base and of head if they differ, which they can only
     when the best results of each side are compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return list(dict.fromkeys(side.case.timing.identity for side in sides))
 
 
-def _is_timed_otherwise(row: Row) -> bool:
+def _is_timed_otherwise(row: ComparedRow) -> bool:
     """Return whether the two sides have different timing identities. Results from one store share
     Timing objects, so `is` is checked first: formatting a thousand identities dominates the time of
     the notes."""
@@ -366,11 +284,7 @@ def _is_timed_otherwise(row: Row) -> bool:
     return base.case.timing.identity != head.case.timing.identity
 
 
-def _status(result: Result | None) -> str | None:
-    return result.status.value if result else None
-
-
-def values_of(row: Row) -> tuple[float | None, float | None]:
+def values_of(row: ComparedRow) -> tuple[float | None, float | None]:
     """Return the compared values of base and head."""
     if row.pair.metric:
         base, head = row.pair.metrics
@@ -378,12 +292,12 @@ def values_of(row: Row) -> tuple[float | None, float | None]:
     return row.judgement.base_s, row.judgement.head_s
 
 
-def _metric(row: Row) -> str:
+def _metric(row: ComparedRow) -> str:
     """Return the name of the compared quantity; "" for a microbenchmark that only one side has."""
     return row.pair.metric or ("" if is_micro(row.pair.shown.case) else "time")
 
 
-def unit_of(row: Row) -> str:
+def unit_of(row: ComparedRow) -> str:
     if row.pair.metric:
         return row.pair.metrics[0].unit
     return "s" if _metric(row) else ""
@@ -399,7 +313,7 @@ def _import_notes(comparison: Comparison) -> list[str]:
     return found
 
 
-def _one_process(row: Row) -> bool:
+def _one_process(row: ComparedRow) -> bool:
     if row.status in (VerdictStatus.NEW, VerdictStatus.GONE) or row.judgement.low is None:
         return False
     return any(
@@ -410,7 +324,7 @@ def _one_process(row: Row) -> bool:
     )
 
 
-def _on_another_gpu(row: Row, comparison: Comparison) -> bool:
+def _on_another_gpu(row: ComparedRow, comparison: Comparison) -> bool:
     """Return whether the two sides of a row were measured on two GPUs of one architecture."""
     base, head = row.pair.base, row.pair.head
     if base is None or head is None or base.arch != head.arch:
@@ -420,7 +334,7 @@ def _on_another_gpu(row: Row, comparison: Comparison) -> bool:
     return bool(one and other) and one != other
 
 
-def _is_bare(row: Row) -> bool:
+def _is_bare(row: ComparedRow) -> bool:
     """Return whether both sides have a time and at least one is a bare mean."""
     base, head = row.pair.base, row.pair.head
     if base is None or head is None or base.measurement is None or head.measurement is None:
@@ -463,3 +377,201 @@ def _run_document(run: Run) -> dict[str, Any]:
 
 def _untitled(made: Table) -> Table:
     return Table(columns=made.columns, rows=made.rows)
+
+
+def is_clock_change(row: ComparedRow) -> bool:
+    """Return whether the row's time changed and its core clock changed too.
+
+    A GPU at its power cap runs the same kernel at a clock that depends on temperature and on the
+    load before. A rule that judges only times calls such a row changed; the change in cycles shows
+    whether the kernel or the clock changed. The rule robust compares at equal clocks itself."""
+    if row.status not in ALARMS or row.judgement.reason.code == "at-equal-clock":
+        return False
+    clocks = row.pair.clocks_mhz
+    return clocks is not None and abs(math.log(clocks[1] / clocks[0])) > _CLOCK_FLOOR
+
+
+def clock_text(row: ComparedRow) -> str:
+    """Return `1402 → 1606 MHz: -1.4 % in cycles`; "" if a side has no measured clock."""
+    if row.pair.clocks_mhz is None:
+        return ""
+    base, head = row.pair.clocks_mhz
+    text = f"{base:.0f} → {head:.0f} MHz"
+    ratio = row.judgement.ratio
+    if ratio is None:
+        return text
+    return f"{text}: {100 * (ratio * head / base - 1):+.1f} % in cycles"
+
+
+def _clock_notes(comparison: Comparison) -> list[str]:
+    """Return a note if rows changed along with the clock, and if the sides' warm-ups differ."""
+    rows = [row for row in comparison.rows if is_clock_change(row)]
+    if not rows:
+        return []
+    what = "1 changed row" if len(rows) == 1 else f"{len(rows)} changed rows"
+    text = (
+        f"{what} ran at another core clock in head, so the change in cycles is beside: heat, power "
+        "and the work before set the clock; kmark ab measures both sides in turns"
+    )
+    base, head = max((_warmups(row) for row in rows), key=lambda pair: abs(pair[0] - pair[1]))
+    if base != head:
+        text += (
+            f". Base was warmed up for up to {base:g} s, head for {head:g} s: measure both with "
+            "the same --timing"
+        )
+    return [text]
+
+
+def _warmups(row: ComparedRow) -> tuple[float, float]:
+    base, head = row.pair.base or row.pair.shown, row.pair.shown
+    return base.case.timing.warmup_s, head.case.timing.warmup_s
+
+
+def change_cell(row: ComparedRow) -> str:
+    judged = row.judgement
+    return change_text(judged.ratio, judged.low, judged.high)
+
+
+def _value_cell(row: ComparedRow, side: int) -> str:
+    value = values_of(row)[side]
+    return NONE if value is None else value_text(value, unit_of(row))
+
+
+def _reason_cell(row: ComparedRow) -> str:
+    reason = row.judgement.reason
+    return f"{reason}; {clock_text(row)}" if is_clock_change(row) else str(reason)
+
+
+def _number(name: str, path: str, meaning: str, unit: str = "") -> Column:
+    return file_column(name, path, meaning, "number?", unit)
+
+
+# Every column of a comparison: in the table, CSV, JSON, the dashboard and docs/fields.md.
+COLUMNS = (
+    Column("number", "number", "number of the row", "integer", title="#", page="-"),
+    file_column("base_run", lambda row: row.runs[0], "id of base"),
+    file_column("head_run", lambda row: row.runs[1], "id of head"),
+    file_column("op", "pair.shown.case.problem.op", "op"),
+    Column(
+        "problem",
+        "pair.shown.case.problem.key",
+        "problem, with every parameter",
+        text=lambda row: short(row.pair.shown.case.problem),
+        page="problem:name",
+    ),
+    Column(
+        "backend",
+        "pair.shown.case.backend",
+        "backend of head, or of base if head has none",
+        text=backends_text,
+    ),
+    file_column(
+        "config",
+        lambda row: config_key(row.pair.shown.case.config),
+        "config of the same side",
+        "JSON",
+    ),
+    Column(
+        "timing",
+        "pair.shown.case.timing.identity",
+        "timing of the same side, as in a series",
+        show="any",
+        page="-",
+    ),
+    Column("device", "pair.shown.device", "device of the same side", show="several"),
+    file_column("arch", "pair.shown.arch", "architecture of the device"),
+    file_column("case", "pair.shown.case.id", "id of the case"),
+    Column(
+        "verdict",
+        "status.value",
+        "faster, slower, same, unsure, new, gone, broken, fixed or ignored",
+        text=verdict_text,
+        last=True,
+        page="verdict:state",
+    ),
+    Column(
+        "reason",
+        "judgement.reason",
+        "reason of the verdict",
+        title="why",
+        text=_reason_cell,
+        last=True,
+        page="why",
+    ),
+    file_column("base_status", "pair.base.status.value", "status of the result in base", "text?"),
+    file_column("head_status", "pair.head.status.value", "status of the result in head", "text?"),
+    Column(
+        "metric",
+        lambda row: _metric(row) or None,
+        "metric, if it is not the time of a launch",
+        "text?",
+        show="any",
+        page="-",
+    ),
+    file_column(
+        "unit", lambda row: unit_of(row) or None, "unit of base_value and head_value", "text?"
+    ),
+    Column(
+        "base_value",
+        lambda row: values_of(row)[0],
+        "value in base",
+        "number?",
+        "`unit`",
+        title="base",
+        text=lambda row: _value_cell(row, 0),
+        page="base_value:value",
+    ),
+    Column(
+        "head_value",
+        lambda row: values_of(row)[1],
+        "value in head",
+        "number?",
+        "`unit`",
+        title="head",
+        text=lambda row: _value_cell(row, 1),
+        page="head_value:value",
+    ),
+    _number("base_s", "judgement.base_s", "time in base that the rule compares", "s"),
+    _number("head_s", "judgement.head_s", "time in head that the rule compares", "s"),
+    Column(
+        "ratio",
+        "judgement.ratio",
+        "head / base: above 1 is slower",
+        "number?",
+        title="change",
+        text=change_cell,
+        page="ratio:interval",
+    ),
+    _number("low", "judgement.low", "lower end of the interval of ratio"),
+    _number("high", "judgement.high", "upper end of the interval of ratio"),
+    _number("p_value", "judgement.p_value", "p-value of the test"),
+    _number(
+        "detectable",
+        "judgement.detectable",
+        "least slowdown that would have been found: 0.02 is 2 %",
+    ),
+    file_column("same_binary", lambda row: "yes" if row.pair.same_binary else "no", "yes or no"),
+    file_column("base_backend", "pair.base.case.backend", "backend of base", "text?"),
+    file_column(
+        "base_config",
+        lambda row: config_key(row.pair.base.case.config) if row.pair.base else None,
+        "config of base",
+        "JSON?",
+    ),
+    file_column("base_timing", "pair.base.case.timing.identity", "timing of base", "text?"),
+    file_column("held", lambda row: row.held or None, "why the row is suppressed", "text?"),
+    file_column(
+        "base_mhz",
+        lambda row: (row.pair.clocks_mhz or (None, None))[0],
+        "core clock of base",
+        "number?",
+        "MHz",
+    ),
+    file_column(
+        "head_mhz",
+        lambda row: (row.pair.clocks_mhz or (None, None))[1],
+        "core clock of head",
+        "number?",
+        "MHz",
+    ),
+)

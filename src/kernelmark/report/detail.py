@@ -11,7 +11,8 @@ from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text, width_text
 from kernelmark.report.micro import metrics_table, points_table
 from kernelmark.report.names import config_text, rerun
-from kernelmark.report.tables import NONE, Column, Row, Table, share_text
+from kernelmark.report.results import ResultRow, share_text
+from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.stats.modes import modes_text
 
 # Entries of a cost that are no phases: a sum, and times that overlap with the phases.
@@ -19,7 +20,7 @@ _NO_PHASE = ("total", "device", "compile_ahead")
 _MIN_OTHER_FRACTION = 0.05
 
 
-def detail(row: Row, *, samples: bool = True, more: Sequence[str] = ()) -> list[Table]:
+def detail(row: ResultRow, *, samples: bool = True, more: Sequence[str] = ()) -> list[Table]:
     """Return tables of the case, its measurement, check, kernel and cost. `samples` adds
     all samples; `more` arguments are appended to the rerun command."""
     result = row.result
@@ -55,7 +56,7 @@ def _facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
     )
 
 
-def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
+def _what(row: ResultRow, more: Sequence[str]) -> list[tuple[str, str]]:
     result, timing = row.result, row.result.case.timing
     key = result.case.problem.key
     pairs = [
@@ -87,7 +88,7 @@ def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
     return [*pairs, ("total", time_text(cost["total"]))]
 
 
-def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
+def _measured(row: ResultRow, measured: Measurement) -> list[tuple[str, str]]:
     result = row.result
     interval = f"± {width_text(measured.rel_half_width)}"
     if measured.rel_half_width * 100 <= MOST_PERCENT:  # wider bounds are not plausible times
@@ -115,7 +116,7 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
     return pairs
 
 
-def _roof_text(row: Row) -> str:
+def _roof_text(row: ResultRow) -> str:
     roof = row.share.roof if row.share else None
     if roof is None:
         return NONE

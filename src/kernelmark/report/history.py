@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelmark import backends, ops
 from kernelmark.compare.history import History, Point, SeriesStep, Story, is_reliable, judged_s
@@ -18,12 +17,20 @@ from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.apart import apart
 from kernelmark.report.changes import TWO_NUMBERS
 from kernelmark.report.compare import change_text, moved_text
-from kernelmark.report.names import config_text, option_text, short
-from kernelmark.report.render import markdown
-from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.names import config_text, distinguishing, option_text, short
+from kernelmark.report.results import modes_json
+from kernelmark.report.tables import (
+    NONE,
+    Column,
+    Table,
+    date_text,
+    file_column,
+    markdown,
+    record,
+    tabulate,
+)
 
 _BARS = "▁▂▃▄▅▆▇█"
 _FAILED = "×"
@@ -32,93 +39,111 @@ _SHOWN_POINTS = 20
 _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
-_AGAINST_LEVEL, _LAST_STEP = "against level", "last step"
-_OPTIONAL = (_AGAINST_LEVEL, _LAST_STEP)  # columns left out if no row has a value
-# The names in `records`: the header of a CSV without series.
-COLUMNS = (
-    *("series", "run", "started", "status", "median_s", "metric", "value", "unit", "modes"),
-    *("fingerprint", "step_ratio"),
-)
 _VARIABLE = "variable "  # prefix of environment variables in the keys of `difference`
 
 
 def table(history: History, shown: Sequence[Story]) -> Table:
     """Return a table with one row per series: trend, newest value, its status and the last step.
     Rows of a problem follow each other, problems are in the order of their first series."""
-    together: dict[str, list[Story]] = {}
+    by_problem: dict[str, list[Story]] = {}
     for story in shown:
-        together.setdefault(parts(story)["problem"], []).append(story)
-    shown = [story for stories in together.values() for story in stories]
-    several = len({parts(story)["arch"] for story in shown}) > 1
-    metrics = any(story.newest.metric for story in shown)
-    timing_of = timings(shown)
-    columns = [
-        Column(name="problem"),
-        Column(name="backend"),
-        *([Column(name="arch")] if several else []),
-        *([Column(name="timing")] if any(timing_of.values()) else []),
-        *([Column(name="metric")] if metrics else []),
-        Column(name="runs", align="right"),
-        Column(name=_trend_name(shown)),
-        Column(name="newest", align="right"),
-        Column(name=_AGAINST_LEVEL, align="right"),
-        *([Column(name=f"against {history.baseline_name}")] if history.baseline_name else []),
-        Column(name="state"),
-        Column(name=_LAST_STEP),
-    ]
-    rows = [
-        _cells(
-            history,
-            story,
-            arch=several,
-            more=[
-                *([timing_of[story.series]] if any(timing_of.values()) else []),
-                *([story.newest.metric or "time"] if metrics else []),
-            ],
-        )
-        for story in shown
-    ]
-    # Short histories have neither a level nor a step.
-    kept = [
-        at
-        for at, column in enumerate(columns)
-        if column.name not in _OPTIONAL or any(row[at] != NONE for row in rows)
-    ]
-    return Table(
-        columns=tuple(columns[at] for at in kept),
-        rows=tuple(tuple(row[at] for at in kept) for row in rows),
+        by_problem.setdefault(story.problem, []).append(story)
+    shown = [story for stories in by_problem.values() for story in stories]
+    has_metrics = any(story.newest.metric for story in shown)
+    is_cut = any(len(story.points) > _SHOWN_POINTS for story in shown)
+    return tabulate(
+        SERIES_COLUMNS,
+        shown,
+        texts={
+            "timing": list(timings(shown).values()),
+            "metric": [story.newest.metric or "time" if has_metrics else "" for story in shown],
+            "baseline": [_baseline_cell(history, story) for story in shown],
+        },
+        titles={
+            "trend": f"trend (newest {_SHOWN_POINTS})" if is_cut else "trend",
+            "baseline": f"against {history.baseline_name}",
+        },
     )
+
+
+def _baseline_cell(history: History, story: Story) -> str:
+    if not history.baseline_name:
+        return ""
+    newest, base = judged_s(story.newest), history.baseline.get(story.series)
+    return change_text(newest / base if newest and base else None)
+
+
+def _newest_cell(story: Story) -> str:
+    newest = judged_s(story.newest)
+    return NONE if newest is None else value_text(newest, story.newest.unit or "s")
+
+
+def _state_cell(story: Story) -> str:
+    status = story.screen.status
+    state = status.value if status is not VerdictStatus.SAME else "steady"
+    state += ", multimodal" if story.newest.modes else ""
+    state += "" if is_reliable(story.newest) else ", unreliable"
+    return f"{state}, suppressed" if story.held else state
+
+
+def _last_step_cell(story: Story) -> str:
+    if not story.steps:
+        return NONE
+    last = story.steps[-1]
+    return f"{change_text(last.ratio)} on {date_text(last.started)}"
+
+
+# Short histories have neither a level nor a step.
+SERIES_COLUMNS = (
+    Column("problem", text=lambda story: parts(story)["problem"]),
+    Column("backend", text=lambda story: parts(story)["backend"]),
+    Column("arch", text=lambda story: parts(story)["arch"], show="several"),
+    Column("timing", show="any"),
+    Column("metric", show="any"),
+    Column("runs", lambda story: len(story.points), type="integer"),
+    Column("trend", text=lambda story: trend(story.points)),
+    Column("newest", align="right", text=_newest_cell),
+    Column(
+        "against level",
+        align="right",
+        text=lambda story: change_text(story.screen.ratio),
+        show="any",
+    ),
+    Column("baseline", show="any"),
+    Column("state", text=_state_cell),
+    Column("last step", text=_last_step_cell, show="any"),
+)
 
 
 def steps(history: History, shown: Sequence[Story]) -> Table:
     """Return a table of all steps with the environment changes at each, newest first."""
-    found = [(step, story) for story in shown for step in story.steps]
-    found.sort(key=lambda pair: pair[0].started, reverse=True)
+    rows = [(step, story) for story in shown for step in story.steps]
+    rows.sort(key=lambda pair: pair[0].started, reverse=True)
     timing_of = timings(shown)
-    timed = any(timing_of[story.series] for _, story in found)
-    names = ["when", "run", "problem", "backend", "change", "what changed in the environment"]
-    names[4:4] = ["timing"] if timed else []
-    rows = [
-        (
-            date_text(step.started),
-            step.run_id,
-            " ".join(filter(None, (parts(story)["problem"], story.newest.metric))),
-            parts(story)["backend"],
-            *([timing_of[story.series]] if timed else []),
-            change_text(step.ratio),
-            _why(history, step),
-        )
-        for step, story in found
-    ]
-    return Table(
-        title="steps", columns=tuple(Column(name=name) for name in names), rows=tuple(rows)
-    )
+    texts = {
+        "timing": [timing_of[story.series] for _, story in rows],
+        "why": [_why(history, step) for step, _ in rows],
+    }
+    return tabulate(_STEP_COLUMNS, rows, title="steps", texts=texts)
+
+
+_STEP_COLUMNS = (
+    Column("when", text=lambda row: date_text(row[0].started)),
+    Column("run", text=lambda row: row[0].run_id),
+    Column(
+        "problem", text=lambda row: f"{parts(row[1])['problem']} {row[1].newest.metric}".rstrip()
+    ),
+    Column("backend", text=lambda row: parts(row[1])["backend"]),
+    Column("timing", show="any"),
+    Column("change", text=lambda row: change_text(row[0].ratio)),
+    Column("why", title="what changed in the environment"),
+)
 
 
 def timings(shown: Sequence[Story]) -> dict[str, str]:
     """Return by series the timing fields that distinguish it from series with the same text."""
     known = [parts(story) for story in shown]
-    found = apart(
+    found = distinguishing(
         [(one["problem"], one["backend"], one["arch"], one["metric"]) for one in known],
         [one["timing"] for one in known],
     )
@@ -128,8 +153,7 @@ def timings(shown: Sequence[Story]) -> dict[str, str]:
 def by_worry(shown: Sequence[Story]) -> list[Story]:
     """Return the series by urgency: alarms (even suppressed), then steps, then the newest."""
     return sorted(
-        shown,
-        key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started),
+        shown, key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started)
     )
 
 
@@ -168,11 +192,11 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
         mean_s, median_s = judged_s(story.newest), story.newest.median_s
         if story.newest.modes and mean_s and median_s:
             found.append((abs(mean_s / median_s - 1), mean_s, median_s, story))
-    apart = [one for one in found if one[0] > TWO_NUMBERS]
-    if not apart:
+    differing = [one for one in found if one[0] > TWO_NUMBERS]
+    if not differing:
         return []
-    _, mean_s, median_s, story = max(apart, key=lambda one: one[0])
-    most = f" (the largest difference of {len(apart)} series)" if len(apart) > 1 else ""
+    _, mean_s, median_s, story = max(differing, key=lambda one: one[0])
+    most = f" (the largest difference of {len(differing)} series)" if len(differing) > 1 else ""
     return [
         "multimodal results and their changes are by the mean of their modes; kmark show and kmark "
         f"compare print the median: {value_text(mean_s, 's')} and {value_text(median_s, 's')} for "
@@ -220,8 +244,8 @@ def markdown_page(
     made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
     if commands := confirmations(history, alarms, more):
         made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
-    if others := unconfirmed(alarms):
-        made += ["", f"{others}."]
+    if text := unconfirmed(alarms):
+        made += ["", f"{text}."]
     if lines := notes(history, shown):
         made += ["", *(f"- {line}" for line in lines)]
     return "\n".join(made).rstrip() + "\n"
@@ -247,40 +271,61 @@ def unconfirmed(alarms: Sequence[Story]) -> str:
     """Return which flagged series no `kmark ab` command can confirm; "" if all can be."""
     flagged = [story for story in alarms if story.screen.flagged]
     again = {parts(story)["problem"].split()[0]: None for story in flagged if story.newest.metric}
-    others = [story for story in flagged if not story.newest.metric and not _can_run(story)]
-    if again and not others:
+    foreign = [story for story in flagged if not story.newest.metric and not _can_run(story)]
+    if again and not foreign:
         return f"to confirm, measure again: kmark micro {' '.join(again)}"
-    if not others:
+    if not foreign:
         return ""
-    names = dict.fromkeys(parts(story)["bare_backend"] for story in others)
+    names = dict.fromkeys(parts(story)["bare_backend"] for story in foreign)
     return (
-        f"{counted(len(others), 'alarm')} cannot be confirmed here, as another tool measured it or "
-        f"its backend is not installed: {', '.join(names)}"
+        f"{counted(len(foreign), 'alarm')} cannot be confirmed here, as another tool measured it "
+        f"or its backend is not installed: {', '.join(names)}"
     )
+
+
+class _SeriesPoint(NamedTuple):
+    point: Point
+    step_ratio: float | None
+
+
+# Every column of the CSV of points.
+COLUMNS = (
+    file_column("series", "point.series", "problem, backend, config, timing and architecture"),
+    file_column("run", "point.run_id", "id of the run"),
+    file_column("started", "point.started", "when the run began", "number", "date"),
+    file_column("status", "point.status.value", "status of the result"),
+    file_column("median_s", "point.median_s", "median of the result", "number", "s"),
+    file_column("metric", lambda row: row.point.metric or "time", "name of the metric, or `time`"),
+    file_column(
+        "value",
+        lambda row: judged_s(row.point),
+        "value that is judged: median, mean of the modes, or metric",
+        "number",
+        "`unit`",
+    ),
+    file_column("unit", lambda row: row.point.unit or "s", "unit of value"),
+    file_column(
+        "modes",
+        lambda row: modes_json(row.point.modes) if row.point.modes else None,
+        "[time, fraction] of each mode, if there are several",
+        "JSON",
+        "s",
+    ),
+    file_column("fingerprint", "point.fingerprint", "hash of the environment"),
+    file_column(
+        "step_ratio", "step_ratio", "new level / old level, if a step begins here", "number"
+    ),
+)
 
 
 def records(shown: Sequence[Story]) -> list[dict[str, Cell]]:
     """Return one flat record per point of a series, in seconds."""
-    made: list[dict[str, Cell]] = []
-    for story in shown:
-        starts = {step.run_id: step.ratio for step in story.steps}
-        made += [
-            {
-                "series": story.series,
-                "run": point.run_id,
-                "started": point.started,
-                "status": point.status.value,
-                "median_s": point.median_s,
-                "metric": point.metric or "time",
-                "value": judged_s(point),
-                "unit": point.unit or "s",
-                "modes": json.dumps(_modes(point)) if point.modes else None,
-                "fingerprint": point.fingerprint,
-                "step_ratio": starts.get(point.run_id),
-            }
-            for point in story.points
-        ]
-    return made
+    return [
+        record(COLUMNS, _SeriesPoint(point, starts.get(point.run_id)))
+        for story in shown
+        for starts in [{step.run_id: step.ratio for step in story.steps}]
+        for point in story.points
+    ]
 
 
 def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
@@ -318,11 +363,6 @@ def parts(story: Story) -> dict[str, str]:
     }
 
 
-def _trend_name(shown: Sequence[Story]) -> str:
-    cut = any(len(story.points) > _SHOWN_POINTS for story in shown)
-    return f"trend (newest {_SHOWN_POINTS})" if cut else "trend"
-
-
 def trend(points: Sequence[Point]) -> str:
     """Return a sparkline of the newest points with its minimum and maximum; × is a failure."""
     newest = points[-_SHOWN_POINTS:]
@@ -345,10 +385,6 @@ def trend(points: Sequence[Point]) -> str:
     return f"{''.join(map(bar, newest))} {' to '.join(ends)}"
 
 
-def date_text(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
-
-
 def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
     """Return `library torch 2.12 → 2.13; commit a1b2 → c3d4`, limited to the first few changes."""
     shown = [f"{what} {base or NONE} → {head or NONE}" for what, base, head in changes]
@@ -360,33 +396,6 @@ def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
 def _why(history: History, step: SeriesStep) -> str:
     changes = changes_text(history.changes.get((step.before_id, step.run_id), ()))
     return f"{changes}; a canary moved too" if step.run_id in history.marked else changes
-
-
-def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -> tuple[str, ...]:
-    known = parts(story)
-    newest = judged_s(story.newest)
-    last = story.steps[-1] if story.steps else None
-    base = history.baseline.get(story.series)
-    state = story.screen.status.value if story.screen.status is not VerdictStatus.SAME else "steady"
-    state += ", multimodal" if story.newest.modes else ""
-    state += "" if is_reliable(story.newest) else ", unreliable"
-    return (
-        known["problem"],
-        known["backend"],
-        *([known["arch"]] if arch else []),
-        *more,
-        str(len(story.points)),
-        trend(story.points),
-        NONE if newest is None else value_text(newest, story.newest.unit or "s"),
-        change_text(story.screen.ratio),
-        *(
-            [change_text(newest / base if newest and base else None)]
-            if history.baseline_name
-            else []
-        ),
-        f"{state}, suppressed" if story.held else state,
-        f"{change_text(last.ratio)} on {date_text(last.started)}" if last else NONE,
-    )
 
 
 def _can_run(story: Story) -> bool:
@@ -465,13 +474,8 @@ def _series_document(history: History, story: Story) -> dict[str, Any]:
                 "status": point.status.value,
                 "median_s": point.median_s,
                 "value": judged_s(point),
-                "modes": _modes(point),
+                "modes": [[mode.value_s, mode.share] for mode in point.modes],
             }
             for point in story.points
         ],
     }
-
-
-def _modes(point: Point) -> list[list[float]]:
-    """Return [seconds, share] of each mode of a multimodal point."""
-    return [[mode.value_s, mode.share] for mode in point.modes]

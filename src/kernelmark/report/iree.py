@@ -14,7 +14,7 @@ from kernelmark.iree.ab import Outcome, Report, Times
 from kernelmark.iree.dispatches import DispatchCost
 from kernelmark.iree.modules import Built, Dispatch
 from kernelmark.numerics.divergence import ULP_BOUNDS, Divergence
-from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
 from kernelmark.stats.paired import Paired
 
 _SHORT = {
@@ -215,31 +215,34 @@ def _table(
     return Table(title=title, columns=made, rows=tuple(rows))
 
 
+def _left_out(cost: DispatchCost) -> str:
+    return " ".join(cost.computed.lost) or cost.computed.why or NONE
+
+
+# Every column of `kmark iree costs`, in the table and in JSON.
+COST_COLUMNS = (
+    Column("name", "name", title="dispatch"),
+    Column("calls", "calls", type="integer"),
+    Column("seconds", "seconds", type="number", unit="s", title="time × calls"),
+    Column(
+        "fraction",
+        "fraction",
+        type="number",
+        title="of all",
+        text=lambda cost: f"{100 * cost.fraction:.1f} %",
+    ),
+    Column("problem", "computed.problem.key"),
+    Column("lost", lambda cost: list(cost.computed.lost), title="left out", text=_left_out),
+    file_column("why", "computed.why", "why no problem was found"),
+    file_column("resources", lambda cost: dict(cost.resources), "resources"),
+)
+
+
 def costs_table(costs: Sequence[DispatchCost]) -> Table:
     """Return a table of dispatches by time, with the problem that each computes."""
-    rows = [
-        (
-            cost.name,
-            str(cost.calls),
-            time_text(cost.seconds),
-            f"{100 * cost.fraction:.1f} %",
-            cost.computed.problem.key if cost.computed.problem else NONE,
-            " ".join(cost.computed.lost) or cost.computed.why or NONE,
-        )
-        for cost in costs
-    ]
-    columns = ("dispatch", "calls", "time × calls", "of all", "problem", "left out")
-    return _table("", columns, rows, {"dispatch", "problem", "left out"})
+    return tabulate(COST_COLUMNS, costs)
 
 
 def costs_document(costs: Sequence[DispatchCost]) -> list[dict[str, Any]]:
     """Return JSON records of dispatches by time, in seconds."""
-    return [
-        {
-            **_fields(cost, "name", "calls", "seconds", "fraction"),
-            "problem": cost.computed.problem.key if cost.computed.problem else None,
-            **_fields(cost.computed, "lost", "why"),
-            "resources": dict(cost.resources),
-        }
-        for cost in costs
-    ]
+    return [record(COST_COLUMNS, cost) for cost in costs]

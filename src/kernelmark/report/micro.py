@@ -14,7 +14,8 @@ from kernelmark.core.result import Result, ResultSet
 from kernelmark.core.units import duration_text, rate_text, value_text, width_text
 from kernelmark.micro.hardware import find_sheet, sheet_value
 from kernelmark.report.names import short
-from kernelmark.report.tables import NONE, Column, Row, Table, results_table, status_text
+from kernelmark.report.results import ResultRow, results_table, status_text
+from kernelmark.report.tables import NONE, Column, Table
 
 # Columns of every CSV of points, before those of the microbenchmarks.
 POINT_COLUMNS = ("benchmark", "device", "model", "arch", "mode", "started", "status")
@@ -59,7 +60,7 @@ def _half_spread(metric: Metric) -> str:
     return NONE if metric.spread is None else width_text(metric.spread / 2)
 
 
-def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table]:
+def result_tables(timed: Sequence[ResultRow], results: Iterable[Result]) -> list[Table]:
     """Return a table of times and one of metrics; a table without rows is left out, except for an
     empty table of times if there are no metrics either."""
     micro = [result for result in results if is_micro(result.case)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark import backends, ops
@@ -44,14 +46,69 @@ def _short(key: str) -> str:
         ops.registry.get(problem.op)
     except KernelmarkError:  # a plugin that is not installed or does not load
         return key
-    given = dict(word.split("=", 1) for word in key.split()[1:])
-    likeness = _likeness(problem)
-    words = _words(_SHAPES.get(likeness, ()), given)
-    if not words or not _same(problem, words):
-        shape = _shape(problem, given)
-        _SHAPES[likeness] = shape
-        words = _words(shape, given)
-    return _text(problem.op, words)
+    for dtype in dict.fromkeys(problem.dtypes.values()):
+        with contextlib.suppress(KernelmarkError):  # another dtype is the one to derive from
+            text = _without_defaults(problem, dtype)
+            if ops.parse(text) == problem:
+                return text
+    return key
+
+
+def _without_defaults(problem: Problem, dtype: str) -> str:
+    """Return the problem without the words that the op fills in, given the sizes that it needs and
+    the dtype that others are derived from."""
+    words = dict(word.split("=", 1) for word in problem.key.split()[1:])
+    needed = {name: words[name] for name in problem.dims if name not in _optional(problem.op)}
+    always = {name: words[name] for name in _ALWAYS if name in words}
+    usual = ops.parse(_text(problem.op, {**needed, "dtype": dtype, **always})).key.split()
+    given = {
+        name: word
+        for name, word in words.items()
+        if name in needed or name in always or f"{name}={word}" not in usual
+    }
+    sizes = {name: word for name, word in given.items() if name in problem.dims}
+    rest = {name: word for name, word in given.items() if name not in problem.dims}
+    return _text(problem.op, {**_with_shorthands(problem.op, sizes), "dtype": dtype} | rest)
+
+
+@functools.cache
+def _optional(op_name: str) -> frozenset[str]:
+    """Return the sizes that an op has defaults for. Those of a user-defined op are not known
+    elsewhere, so they are always written."""
+    from kernelmark.ops._own import OwnOp
+
+    op = ops.registry.get(op_name)
+    if isinstance(op, OwnOp) or not op.examples:
+        return frozenset()
+    example = ops.parse(op.examples[0])
+    words = example.key.split()
+    return frozenset(
+        name
+        for name in example.dims
+        if _parses(" ".join(word for word in words if not word.startswith(f"{name}=")))
+    )
+
+
+def _parses(text: str) -> bool:
+    try:
+        return bool(ops.parse(text))
+    except KernelmarkError:
+        return False
+
+
+def _with_shorthands(op_name: str, dims: Mapping[str, str]) -> dict[str, str]:
+    """Return the sizes with `stride=2` instead of stride_h=2 stride_w=2."""
+    words = dict(dims)
+    for short_name in ops.registry.get(op_name).parameters:
+        names = [name for name in words if name.startswith(f"{short_name}_")]
+        if short_name not in words and len(names) > 1 and len({words[name] for name in names}) == 1:
+            words = {short_name if n == names[0] else n: w for n, w in words.items()}
+            words = {name: word for name, word in words.items() if name not in names}
+    return words
+
+
+def _text(op: str, words: Mapping[str, str]) -> str:
+    return " ".join([op, *(f"{name}={text}" for name, text in words.items())])
 
 
 def _short_micro(problem: Problem) -> str:
@@ -77,75 +134,6 @@ def _abbreviated(value: str) -> str:
     return f"{each[0]},…,{each[-1]} ({len(each)})" if len(each) > 2 else f"{value[:_LONGEST]}…"
 
 
-# Which words are needed depends on which values are defaults or equal to each other, hardly on the
-# values: problems alike in that are shortened alike, and the result is verified.
-_Shape = tuple[tuple[str, str], ...]  # (name to write, name whose value it has in the key)
-_SHAPES: dict[tuple[object, ...], _Shape] = {}
-
-
-def _likeness(problem: Problem) -> tuple[object, ...]:
-    sizes = list(problem.dims.values())
-    dims = tuple(size if size < 2 else -sizes.index(size) - 1 for size in sizes)
-    return problem.op, dims, *problem.dtypes.values(), *problem.options.values()
-
-
-def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
-    """Return the fewest words that still parse to the problem, found by greedy removal."""
-    from kernelmark.ops._own import OwnOp
-
-    # Always write the dims of a user-defined op: its defaults are not known elsewhere.
-    own = isinstance(ops.registry.get(problem.op), OwnOp)
-    kept = (*_ALWAYS, *problem.dims) if own else _ALWAYS
-    shape = _with_dtype(problem, given)
-    for name in ops.registry.get(problem.op).parameters:
-        if name not in given and name != "dtype":
-            candidate = _with_shorthand(shape, name)
-            shape = candidate if _same(problem, _words(candidate, given)) else shape
-    for pair in reversed(shape):
-        fewer = tuple(other for other in shape if other != pair)
-        if pair[0] not in kept and _same(problem, _words(fewer, given)):
-            shape = fewer
-    return shape
-
-
-def _with_dtype(problem: Problem, given: Mapping[str, str]) -> _Shape:
-    """Return the shape with `dtype=` before the dtypes, if one of them can be derived from it."""
-    whole = [(name, name) for name in given]
-    position = len(problem.dims)
-    for source in problem.dtypes:
-        candidate = (*whole[:position], ("dtype", source), *whole[position:])
-        if _same(problem, _words(candidate, given)):
-            return candidate
-    return tuple(whole)
-
-
-def _with_shorthand(shape: _Shape, short_name: str) -> _Shape:
-    """Return the shape with `stride=2` instead of stride_h=2 stride_w=2."""
-    long_names = [name for name, _ in shape if name.startswith(f"{short_name}_")]
-    if len(long_names) < 2:
-        return shape
-    return tuple(
-        (short_name, source) if name == long_names[0] else (name, source)
-        for name, source in shape
-        if name not in long_names[1:]
-    )
-
-
-def _words(shape: _Shape, given: Mapping[str, str]) -> dict[str, str]:
-    return {name: given[source] for name, source in shape}
-
-
-def _same(problem: Problem, words: Mapping[str, str]) -> bool:
-    try:
-        return ops.parse(_text(problem.op, words)) == problem
-    except KernelmarkError:
-        return False
-
-
-def _text(op: str, words: Mapping[str, str]) -> str:
-    return " ".join([op, *(f"{name}={text}" for name, text in words.items())])
-
-
 def config_text(config: Config) -> str:
     """Return `tile=64 stages=2`; "" for the backend's default config."""
     return " ".join(f"{name}={option_text(value)}" for name, value in sorted(config.items()))
@@ -155,6 +143,35 @@ def backend_text(case: Case) -> str:
     """Return the backend, with its config if it has one."""
     config = config_text(case.config)
     return f"{case.backend} [{config}]" if config else case.backend
+
+
+def distinguishing(names: Sequence[tuple[str, ...]], timings: Sequence[Timing | str]) -> list[str]:
+    """Return for each row the timing fields in which it differs from rows with the same names, as
+    `cache=hot threads=1`; "" for a row whose names are unique."""
+    counts = Counter(names)
+    alike: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    fields = [
+        _timing_fields(timing) if counts[name] > 1 else {}
+        for name, timing in zip(names, timings, strict=True)
+    ]
+    for name, own in zip(names, fields, strict=True):
+        alike.setdefault(name, []).append(own)
+    return [
+        " ".join(
+            f"{field}={value}"
+            for field, value in own.items()
+            if any(row.get(field) != value for row in alike[name])
+        )
+        for name, own in zip(names, fields, strict=True)
+    ]
+
+
+def _timing_fields(timing: Timing | str) -> dict[str, str]:
+    text = timing if isinstance(timing, str) else timing.identity
+    fields = {name: value for name, _, value in (word.partition("=") for word in text.split())}
+    if fields.get("threads") == "0":
+        fields["threads"] = "all"
+    return fields
 
 
 def first_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -14,15 +14,21 @@ from kernelmark.core.reason import BRIEF, FIELDS, format_reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.text import markdown_cell, printable
 from kernelmark.core.units import bytes_text
-from kernelmark.report import figures, tables, vega
-from kernelmark.report.answer import answer
+from kernelmark.report import figures, vega
 from kernelmark.report.changes import Change, movers_table, ranked
 from kernelmark.report.changes import answer as changes_answer
-from kernelmark.report.history import date_text
 from kernelmark.report.micro import result_tables
 from kernelmark.report.names import rerun
-from kernelmark.report.render import html_table, markdown
-from kernelmark.report.wins import wins_table
+from kernelmark.report.results import ResultRow
+from kernelmark.report.summary import (
+    answer,
+    collect_warnings,
+    find_failures,
+    mark_text,
+    status_summary,
+    wins_table,
+)
+from kernelmark.report.tables import Column, Table, date_text, html_table, markdown
 
 _KINDS = ("roofline", "bars", "sweep", "heatmap")  # kinds with nothing to draw are left out
 _STYLE = """
@@ -63,19 +69,19 @@ class Part:
     """One run of a report."""
 
     results: ResultSet
-    rows: Sequence[tables.Row]
+    rows: Sequence[ResultRow]
     roofs: Sequence[Roof] = ()
     # memory roofs that no percentage refers to: lines of the roofline only
     levels: Sequence[Roof] = ()
     notes: Sequence[str] = ()
 
     @property
-    def timed(self) -> list[tables.Row]:
+    def timed(self) -> list[ResultRow]:
         """The rows whose metric is time."""
         return [row for row in self.rows if not is_micro(row.result.case)]
 
     @property
-    def shown(self) -> list[tables.Table]:
+    def shown(self) -> list[Table]:
         """The tables of results, after the table of wins if backends are compared."""
         wins = wins_table(self.timed)
         found = result_tables(self.timed, self.results.results)
@@ -128,15 +134,15 @@ def _changes_figure(changes: Sequence[Change]) -> list[str]:
 
 def _section(part: Part, *, drawn: bool) -> list[str]:
     run = part.results.run
-    words: Sequence[str] = answer(part.rows) or [tables.summary(part.rows) or "no results"]
+    words: Sequence[str] = answer(part.rows) or [status_summary(part.rows) or "no results"]
     made = [
         f"<h2>Run {_escaped(part.name)}, {date_text(run.started)}</h2>",
         *(f'<p class="answer">{_escaped(_capital(line, part.rows))}.</p>' for line in words),
-        f"<p>{_escaped(tables.summary(part.rows) or 'no results')}</p>",
+        f"<p>{_escaped(status_summary(part.rows) or 'no results')}</p>",
         *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
     made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
-    failures = tables.failures(part.rows)
+    failures = find_failures(part.rows)
     if failures:
         made.append("<h2>Failures</h2>")
     for failure in failures:
@@ -147,7 +153,7 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     warned = _warnings(part)
     if warned:
         items = "".join(f"<li>{_escaped(text)}</li>" for text in warned)
-        mark = tables.mark_text(part.rows)
+        mark = mark_text(part.rows)
         made.append(f"<h2>Warnings</h2>{f'<p>{mark}:</p>' if mark else ''}<ul>{items}</ul>")
     commands = [line for line in (rerun(row.result) for row in part.rows) if line]
     made.append("<h2>Environment</h2>")
@@ -168,22 +174,22 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
             lines += [markdown(movers_table(moved)), ""]
     for part in parts:
         run = part.results.run
-        words: Sequence[str] = answer(part.rows) or [tables.summary(part.rows) or "no results"]
+        words: Sequence[str] = answer(part.rows) or [status_summary(part.rows) or "no results"]
         lines += [f"## Run {markdown_cell(part.name)}, {date_text(run.started)}", ""]
         lines += [f"**{markdown_cell(_capital(line, part.rows))}.**" for line in words]
         for table in part.shown:
             lines += ["", markdown(table)]
-        for failure in tables.failures(part.rows):
+        for failure in find_failures(part.rows):
             lines += [f"- {markdown_cell(failure.sentence)}"]
             lines += [f"  - `{markdown_cell(command)}`" for command in failure.commands()]
-        if mark := tables.mark_text(part.rows):
+        if mark := mark_text(part.rows):
             lines += ["", f"{mark}:", ""]
         lines += [f"- {markdown_cell(text)}" for text in _warnings(part)]
         lines += ["", markdown(environment_table(run.environment))]
     return "\n".join(lines) + "\n"
 
 
-def environment_table(environment: Environment) -> tables.Table:
+def environment_table(environment: Environment) -> Table:
     """Return a table of the host, devices, libraries and variables of a run."""
     pairs = [("host", environment.host), ("os", environment.os), ("python", environment.python)]
     pairs += [("kernelmark", environment.kernelmark_version), ("container", environment.container)]
@@ -194,8 +200,8 @@ def environment_table(environment: Environment) -> tables.Table:
     pairs += list(environment.libraries.items()) + [
         (f"${k}", v) for k, v in environment.variables.items()
     ]
-    return tables.Table(
-        columns=(tables.Column(name="what"), tables.Column(name="is")),
+    return Table(
+        columns=(Column(name="what"), Column(name="is")),
         rows=tuple((name, value) for name, value in pairs if value),
     )
 
@@ -225,7 +231,7 @@ def _inline(spec: vega.Spec) -> str:
 
 
 def _warnings(part: Part) -> list[str]:
-    found = [format_reason(reason, FIELDS) for reason in tables.warnings(part.rows)]
+    found = [format_reason(reason, FIELDS) for reason in collect_warnings(part.rows)]
     return [*found, *part.notes]
 
 
@@ -234,7 +240,7 @@ def _escaped(text: str) -> str:
     return html.escape("\n".join(map(printable, text.split("\n"))))
 
 
-def _capital(line: str, rows: Sequence[tables.Row] = ()) -> str:
+def _capital(line: str, rows: Sequence[ResultRow] = ()) -> str:
     """Return the line with a capital, unless it begins with the name of a backend of the rows."""
     named = any(line.startswith((f"{row.backend} ", f"{row.backend},")) for row in rows)
     return line if named else line[:1].upper() + line[1:]

@@ -1,62 +1,129 @@
-"""Results as rows and tables: pure functions from values to text cells."""
+"""Tables whose columns are declared once: for people as text, Markdown and HTML, for programs as
+CSV and JSON, for the dashboard, and for docs/fields.md.
+
+`tabulate` makes a `Table` of text cells from rows and their columns; `record` and `csv_names` make
+what CSV and JSON have. A `Table` that is too wide for a terminal is laid out without truncating
+values: columns leave its grid. The row's name moves to a line above it, other columns to lines
+below it. Lines break only between words, never between a number and its unit.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+import html
+import math
+import re
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
-from kernelmark.core.metric import Metric, Roof
-from kernelmark.core.micro import is_micro
-from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
-from kernelmark.core.result import Measurement, Result, ResultSet, Status
-from kernelmark.core.text import printable
-from kernelmark.core.units import counted, rate_text, time_text, width_text
-from kernelmark.report.apart import apart
-from kernelmark.report.names import backend_text, first_names, rerun, short
-from kernelmark.report.percent import Known, Share, share
-from kernelmark.stats.modes import modes_text
+from kernelmark.core.text import markdown_cell, printable
+from kernelmark.core.units import bytes_text, time_text
 
 NONE = "–"
-_SENTINELS = "canaries:"
-_DISTURBED = "disturbed"  # an ok microbenchmark whose repetitions disagree
-MARK = "!"  # after the ± of a result with a warning
-_MOST_MULTIMODAL = 5  # maximum rows listed
-_MOST_TEXTS = 5  # maximum warnings without a code listed
-# Worker failures whose error text is mostly a stack trace of kernelmark's code.
-ENDED_WORKERS = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
-# Ranks several warnings with the same code; default: by the first number.
-_SEVERITY: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
-    "clock-moved": lambda fields: fields["high_mhz"] - fields["low_mhz"],
-    "few-samples": lambda fields: -fields["samples"],
-    "few-blocks": lambda fields: -fields["blocks"],
-    "blocks-disagree": lambda fields: (
-        fields.get("interval_high_s", fields["high_s"])
-        / (fields.get("interval_low_s") or fields["low_s"])
-    ),
-    "interval-above-target": lambda fields: fields["width"],
-}
-# Additional times of a kernel, in column order; a column is shown if any row has a value.
-BESIDE = {
-    "hot_s": "hot",
-    "host_s": "eager",
-    "profiler_s": "profiler",
-    "profiler_at_clock_s": "at our clock",
+# Minimum width to wrap a sentence inside its column; with less room it moves below its row.
+_LEAST_ROOM = 28
+_INDENT = 2
+_BEFORE_UNIT = re.compile(
+    r"(?<=\d) (?=(?:[nµm]?s|%|×|MHz|[kKMGTP]?i?(?:B|FLOP)(?:/s)?|1/s|ago)(?![\w=]))"
+)
+
+
+def date_text(seconds: float) -> str:
+    """Return `2026-11-18 21:05`, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "s": time_text,
+    "µs": lambda value: time_text(value * 1e-6),
+    "B": bytes_text,
+    "date": date_text,
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@functools.cache
+def _attributes(path: str) -> tuple[str, ...]:
+    return tuple(path.split(".")) if path else ()
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
-    """The name and alignment of a column. Where a narrow terminal moves the column to lines below
-    its rows, its values follow `label` (None: the name), and the value `usual` is left out. Columns
-    to `keep` move only after all others."""
+    """A column, declared once for all outputs.
+
+    `name` is its key in CSV and JSON, and its heading unless `title` is set; people do not see a
+    column whose title is "". `value` is the plain value of a row: a function, or a path of
+    attributes such as `measurement.median_s`, None if one on the way is None. Without `value` the
+    column is for people only, and `in_files=False` keeps it out of CSV and JSON. People read
+    `text`, by default the value in its unit; columns that are `last` come after all others.
+    `type`, `unit` and `meaning` are for docs/fields.md; a type that ends with `?` may be null.
+
+    `show` leaves the column out of a table for people if no row has `any` value, or if there are
+    not `several` values. Where a narrow terminal moves the column to lines below its rows, its
+    values follow `label` (None: the heading), and the value `usual` is left out. Columns to `keep`
+    move only after all others. `page` is the column in the dashboard, as `key:kind`, one of the
+    kinds of web/rendering.py (default: by name and unit); "-" keeps it out.
+    """
 
     name: str
+    value: Callable[[Any], Any] | str | None = None
+    meaning: str = ""
+    type: str = "text"
+    unit: str = ""
+    _: KW_ONLY
+    title: str | None = None
+    text: Callable[[Any], str] | None = None
+    in_files: bool = True
+    show: Literal["always", "any", "several"] = "always"
+    last: bool = False
     align: Literal["left", "right"] = "left"
     usual: str = ""
     label: str | None = None
     keep: bool = False
+    page: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type.startswith(("number", "integer")) and self.unit != "date":
+            object.__setattr__(self, "align", "right")
+
+    @property
+    def heading(self) -> str:
+        return self.name if self.title is None else self.title
+
+    @property
+    def is_written(self) -> bool:
+        """Whether CSV and JSON have the column."""
+        return self.in_files and self.value is not None
+
+    def value_of(self, item: Any) -> Any:
+        """Return the plain value of a row."""
+        if callable(self.value):
+            return self.value(item)
+        for name in _attributes(self.value or ""):
+            item = None if item is None else getattr(item, name)
+        return item if self.value else None
+
+    def cell(self, item: Any) -> str:
+        """Return what people read in a row."""
+        if self.text is not None:
+            return self.text(item)
+        value = self.value_of(item)
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, list | tuple):
+            return ", ".join(map(str, value))
+        return NONE if value is None else _FORMATS.get(self.unit, str)(value)
+
+
+def file_column(
+    name: str, value: Callable[[Any], Any] | str, meaning: str, type: str = "text", unit: str = ""
+) -> Column:
+    """Return a column of CSV and JSON that people do not see."""
+    return Column(name, value, meaning, type, unit, title="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,334 +141,232 @@ class Table:
         object.__setattr__(self, "title", printable(self.title))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One result for display. `times_best` is its time over that of the fastest correct result for
-    the same problem, None without another result. `tied`: its interval overlaps the fastest one's,
-    so the ranking is within the noise. `sentinel`: it is a canary."""
-
-    result: Result
-    backend: str
-    share: Share | None
-    times_best: float | None = None
-    tied: bool = False
-    sentinel: bool = False
-
-    @property
-    def problem(self) -> str:
-        """The short name, computed lazily: looking up an unknown op loads all plugins, 40 ms."""
-        return short(self.result.case.problem)
-
-    @property
-    def timed(self) -> bool:
-        """Whether the result is correct and has a time."""
-        return self.result.status is Status.OK and self.result.measurement is not None
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the time may be compared with others."""
-        return _ranks(self.result)
-
-    @property
-    def shown_share(self) -> Share | None:
-        """The share of the roof to print; None for a wrong result, which did other work."""
-        return None if self.result.status is Status.WRONG else self.share
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Cases with the same status and reason. `cut`: the full reason is longer than `reason`."""
-
-    status: Status
-    reason: str
-    rows: tuple[Row, ...]
-    cut: bool = False
-
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """The first backends of the cases; () if the reason has the backend as a field."""
-        named = [row for row in self.rows if "backend" not in row.result.why.root.fields]
-        return first_names(row.backend for row in named if not is_micro(row.result.case))
-
-    @property
-    def sentence(self) -> str:
-        names = f" ({', '.join(self.backends)})" if self.backends else ""
-        return f"{self.status.value}, {counted(len(self.rows), 'case')}{names}: {self.reason}"
-
-    def commands(self, more: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the rerun command of each case that has one."""
-        return tuple(filter(None, (rerun(row.result, more) for row in self.rows)))
-
-
-def rows(
-    results: ResultSet, roofs: Sequence[Roof] = (), sentinels: Collection[str] = ()
-) -> list[Row]:
-    """Return one row per result in the requested order, grouped by problem. Canaries (`sentinels`:
-    problem keys) come last."""
-    infos = {info.name: info for info in results.run.environment.devices}
-    best = _best(results.results)
-    known: Known = {}
-    return [
-        _row(
-            result,
-            share(result, roofs, infos.get(result.device), known),
-            best,
-            sentinels,
-        )
-        for result in results.ordered(sentinels)
-    ]
-
-
-def divided(made: Sequence[Row]) -> list[Row | None]:
-    """Return the rows with None as the separator in front of the canaries."""
-    first = next((i for i, row in enumerate(made) if row.sentinel), 0)
-    return [*made[:first], None, *made[first:]] if first else list(made)
-
-
-def results_table(made: Sequence[Row]) -> Table:
-    """Return the table printed by `run` and `show`."""
-    several_devices = len({row.result.device for row in made}) > 1
-    timings = _timings(made)
-    marked = any(map(warned, made))
-    compared = any(row.times_best is not None for row in made)
-    beside = [name for name in BESIDE if any(name in _also(row) for row in made)]
-    columns = [
-        Column(name="problem"),
-        Column(name="backend"),
-        *([Column(name="device")] if several_devices else []),
-        *([Column(name="timing")] if any(timings.values()) else []),
-        Column(name="median", align="right"),
-        Column(name="±", align="right"),
-        Column(name="rate", align="right"),
-        Column(name="of roof", align="right"),
-        *(Column(name=BESIDE[name], align="right") for name in beside),
-        *([Column(name="vs best", align="right")] if compared else []),
-        Column(name="status", usual=Status.OK.value),
-    ]
-    cells = []
-    for row in divided(made):
-        if row is None:
-            cells.append((_SENTINELS, *[""] * (len(columns) - 1)))
+def tabulate(
+    columns: Iterable[Column],
+    items: Sequence[Any],
+    *,
+    title: str = "",
+    texts: Mapping[str, Sequence[str]] | None = None,
+    titles: Mapping[str, str] | None = None,
+) -> Table:
+    """Return the table that people read, one row per item. By the name of a column, `texts` are
+    cells that depend on all rows, and `titles` are other headings."""
+    shown: list[Column] = []
+    cells: list[Sequence[str]] = []
+    for column in sorted(columns, key=lambda column: column.last):
+        if not column.heading:
             continue
-        line = [row.problem, row.backend]
-        line += [row.result.device] if several_devices else []
-        line += [timings[id(row)]] if any(timings.values()) else []
-        line += [*_numbers(row, marked=marked)]
-        line += [time_text(_also(row)[name]) if name in _also(row) else NONE for name in beside]
-        line += [_times(row)] if compared else []
-        cells.append((*line, _status(row)))
-    return Table(columns=tuple(columns), rows=tuple(cells))
+        given = (texts or {}).get(column.name)
+        values = list(map(column.cell, items)) if given is None else given
+        if column.show == "any" and all(value in ("", NONE) for value in values):
+            continue
+        if column.show == "several" and len(set(values)) < 2:
+            continue
+        heading = (titles or {}).get(column.name, column.heading)
+        shown.append(replace(column, name=heading, title=None))
+        cells.append(values)
+    return Table(columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), title=title)
 
 
-def _timings(made: Sequence[Row]) -> dict[int, str]:
-    """Return the timing fields that distinguish rows with the same text, by id(row)."""
-    found = apart(
-        [(row.problem, row.backend, row.result.device) for row in made],
-        [row.result.case.timing.identity for row in made],
-    )
-    return {id(row): text for row, text in zip(made, found, strict=True)}
+def record(columns: Iterable[Column], item: Any) -> dict[str, Any]:
+    """Return the values of a row by column, as CSV and JSON have them."""
+    return {column.name: column.value_of(item) for column in columns if column.is_written}
 
 
-def _also(row: Row) -> Mapping[str, float]:
-    return row.result.measurement.also if row.result.measurement else {}
+def csv_names(columns: Iterable[Column]) -> list[str]:
+    """Return the header of a CSV file with these columns."""
+    return [column.name for column in columns if column.is_written]
 
 
-def _ranks(result: Result) -> bool:
-    measured = result.measurement
-    return result.status is Status.OK and measured is not None and measured.reliable
+def text(table: Table) -> str:
+    """Return aligned columns for a pipe or a file; cells of several lines stay in their column."""
+    return "".join(f"{line.text}\n" for line in draw(table))
 
 
-def _status(row: Row) -> str:
-    words, measured = [row.result.status.value], row.result.measurement
-    if measured is not None:
-        words += [] if measured.reliable else ["unreliable"]
-        words += ["launch-bound"] if measured.launch_bound else []
-    return ", ".join(words)
+def printed(table: Table) -> str:
+    """Return a table for `print`, folded to the terminal's width if stdout is a terminal."""
+    terminal = getattr(sys.stdout, "isatty", lambda: False)()
+    width = shutil.get_terminal_size().columns if terminal else math.inf
+    return "".join(f"{line.text}\n" for line in draw(table, width))
 
 
-def failures(made: Iterable[Row]) -> list[Failure]:
-    """Return everything that is not ok, grouped by status and reason; failures come before
-    unsupported and skipped cases."""
-    groups: dict[tuple[Status, str], list[Row]] = {}
-    for row in made:
-        if row.result.status is not Status.OK:
-            groups.setdefault((row.result.status, _reason(row.result)), []).append(row)
-    found = [
-        Failure(
-            status=status,
-            reason=reason or "no reason was given",
-            rows=tuple(group),
-            cut=reason != str(group[0].result.why),
-        )
-        for (status, reason), group in groups.items()
-    ]
-    return sorted(found, key=lambda f: not f.status.failed)
+def markdown(table: Table) -> str:
+    """Return a GitHub Markdown table."""
+    rule = ["---:" if column.align == "right" else "---" for column in table.columns]
+    lines = [f"### {markdown_cell(table.title)}", ""] if table.title else []
+    lines += [_pipes([column.name for column in table.columns]), _pipes(rule)]
+    lines += [_pipes(row) for row in table.rows]
+    return "\n".join(lines) + "\n"
 
 
-def _reason(result: Result) -> str:
-    """Return the reason on one line; in full for compiler errors, where every line may matter."""
-    brief = result.status in (Status.WRONG, *ENDED_WORKERS)
-    return format_reason(result.why, BRIEF) if brief else str(result.why)
+def _pipes(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(markdown_cell, cells))} |"
 
 
-def warned(row: Row) -> bool:
-    """Return whether the row has a warning."""
-    found = row.result.measurement
-    return _above(row) or bool(found and (found.warnings or found.modes))
+def html_table(table: Table) -> str:
+    """Return an HTML table element with escaped cells."""
 
-
-def mark_text(made: Sequence[Row]) -> str:
-    """Return what the mark in a table of these rows means; "" if no row has it."""
-    marked = sum(map(warned, made))
-    return f"{MARK} after ± marks {counted(marked, 'result')} with a warning" if marked else ""
-
-
-def _above(row: Row) -> bool:
-    return row.ranks and row.share is not None and row.share.value > 1.0
-
-
-def _multimodal(made: Sequence[Row]) -> list[Reason]:
-    """Return the multimodal rows with their modes, limited to the first few."""
-    found = [
-        Reason(
-            "multimodal",
-            problem=row.problem,
-            backend=row.backend,
-            modes=modes_text(row.result.measurement.modes),
-        )
-        for row in made
-        if row.result.measurement and row.result.measurement.modes
-    ]
-    rest = len(found) - _MOST_MULTIMODAL
-    return found if rest <= 0 else [*found[:-rest], Reason("multimodal-more", count=rest)]
-
-
-def warnings(made: Sequence[Row]) -> list[Reason]:
-    """Return the warnings of the measurements, once per kind (code, or text without a code)."""
-    groups: dict[object, list[Reason]] = {}
-    rows_of: dict[object, set[int]] = {}  # each process of a result may have the same warning
-    for number, row in enumerate(made):
-        for one in row.result.measurement.warnings if row.result.measurement else ():
-            words = [v for v in one.fields.values() if not isinstance(v, int | float)]
-            kind = (one.code, *words, *([str(one)] if one.code == TEXT else ()))
-            groups.setdefault(kind, []).append(one)
-            rows_of.setdefault(kind, set()).add(number)
-    found = [
-        _worst(ones)
-        if len(rows_of[kind]) == 1
-        else Reason("worst-of", cause=_worst(ones), count=len(rows_of[kind]))
-        for kind, ones in groups.items()
-    ]
-    texts = [one for one in found if one.root.code == TEXT]
-    if len(texts) > _MOST_TEXTS:
-        found = [one for one in found if one not in texts[_MOST_TEXTS:]]
-        found.append(Reason("warnings-more", count=len(texts) - _MOST_TEXTS))
-    found += _multimodal(made)
-    above = sum(map(_above, made))
-    return [*found, Reason("above-roof", count=above)] if above else found
-
-
-def _worst(warnings: Sequence[Reason]) -> Reason:
-    def badness(reason: Reason) -> float:
-        numbers = (v for v in reason.fields.values() if isinstance(v, int | float))
-        return (
-            _SEVERITY[reason.code](reason.fields)
-            if reason.code in _SEVERITY
-            else next(numbers, 0.0)
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} style="text-align:{column.align}">{html.escape(value)}</{tag}>'
+            for column, value in zip(table.columns, values, strict=True)
         )
 
-    return max(warnings, key=badness)
+    head = cells("th", [column.name for column in table.columns])
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in table.rows)
+    caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def summary(made: Sequence[Row]) -> str:
-    """Return `12 ok, 2 unsupported, 1 crashed`."""
-    counts = status_counts(row.result for row in made)
-    return ", ".join(f"{count} {word}" for word, count in counts.items())
+def html_list(items: Sequence[str]) -> str:
+    """Return an HTML list element with escaped items; "" without items."""
+    escaped = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<ul>{escaped}</ul>" if escaped else ""
 
 
-def status_counts(results: Iterable[Result]) -> dict[str, int]:
-    """Return the number of results by status, in the order of `Status`. A microbenchmark is
-    `disturbed` if one of its headline metrics is."""
-    counts = Counter(status_text(result, result.headlines) for result in results)
-    words = (Status.OK.value, _DISTURBED, *(status.value for status in Status))
-    return {word: counts[word] for word in words if counts[word]}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a laid-out table. `row` is the index of the table row it belongs to."""
+
+    text: str
+    kind: Literal["title", "head", "name", "row"] = "row"
+    row: int = -1
 
 
-def status_text(result: Result, metrics: Sequence[Metric]) -> str:
-    """Return the status; `disturbed` if the repetitions of one of the metrics disagree."""
-    disturbed = result.status is Status.OK and any(metric.disturbed for metric in metrics)
-    return _DISTURBED if disturbed else result.status.value
+def draw(table: Table, width: float = math.inf) -> list[Line]:
+    """Lay out a table. A line is wider than `width` only if a single word is."""
+    grid = _fitting(table, width)
+    lines = [Line(text=one, kind="title") for one in _wrapped(table.title, width)]
+    if grid.inside:
+        head = [column.name for column in table.columns]
+        rule = ["-" * one for one in grid.widths]
+        lines += [Line(text=grid.line(cells), kind="head") for cells in (head, rule)]
+    before: list[str] = []
+    for at, row in enumerate(table.rows):
+        names = [row[one] for one in grid.above]
+        made = _wrapped(names[0], width) if names[:1] != before[:1] else []
+        made += _packed(names[1:], width, _INDENT) if names != before else []
+        lines += [Line(text=one, kind="name", row=at) for one in made]
+        lines += [Line(text=one, row=at) for one in grid.row(row)]
+        before = names
+    return lines
 
 
-def rate(result: Result, bound: str | None) -> str:
-    """Return bytes/s for memory-bound results and ops without FLOPs, else FLOP/s."""
-    if result.measurement is None or not (result.flops or result.bytes):
-        return NONE
-    if bound == "memory" or (result.flops == 0 and result.bytes):
-        return rate_text(result.bytes_per_s or 0.0, "B/s")
-    return rate_text(result.flops_per_s or 0.0, "FLOP/s")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grid:
+    """The columns `inside` the grid with their widths, and those `above` or `below` the row."""
+
+    table: Table
+    width: float
+    widths: tuple[int, ...]
+    inside: tuple[int, ...]
+    above: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
+
+    @property
+    def room(self) -> float:
+        """Characters left on a line; negative if the grid does not fit."""
+        used = sum(self.widths[at] for at in self.inside) + 2 * (len(self.inside) - 1)
+        return self.width - used - len(self.indent)
+
+    @property
+    def indent(self) -> str:
+        return " " * _INDENT if self.above else ""
+
+    def without(self, at: int) -> _Grid:
+        """Return the grid without one column. The first text column moves above the rows that share
+        its value, followed by text columns before the first number, which also name a row; others
+        move below."""
+        inside = tuple(one for one in self.inside if one != at)
+        sides = [column.align for column in self.table.columns]
+        first = sides.index("left") if "left" in sides else len(sides)
+        if at == first or (self.above and "right" not in sides[first:at]):
+            return replace(self, inside=inside, above=tuple(sorted((*self.above, at))))
+        return replace(self, inside=inside, below=tuple(sorted((*self.below, at))))
+
+    def with_last_wrapped(self) -> _Grid | None:
+        """Return the grid with its last column wrapped, or None if there is too little room."""
+        last = self.inside[-1]
+        room = self.room + self.widths[last]
+        cells = [self.table.columns[last].name, *(row[last] for row in self.table.rows)]
+        longest = max(len(word) for cell in cells for word in _words(cell))
+        if self.table.columns[last].align == "right" or room < max(_LEAST_ROOM, longest):
+            return None
+        return replace(self, widths=(*self.widths[:last], int(room), *self.widths[last + 1 :]))
+
+    def line(self, cells: Sequence[str]) -> str:
+        """Return one line of the grid."""
+        parts = []
+        for at in self.inside:
+            right = self.table.columns[at].align == "right"
+            parts.append((cells[at].rjust if right else cells[at].ljust)(self.widths[at]))
+        return f"{self.indent}{'  '.join(parts)}".rstrip()
+
+    def row(self, cells: Sequence[str]) -> list[str]:
+        """Return the lines of a row: as many as its tallest cell, then the columns below."""
+        parts = {at: _wrapped(cells[at], self.widths[at], hang=0) for at in self.inside}
+        lines = []
+        for nth in range(max(map(len, parts.values()), default=0)):
+            shown = {at: part[nth] if nth < len(part) else "" for at, part in parts.items()}
+            lines.append(self.line([shown.get(at, "") for at in range(len(cells))]))
+        below = [(self.table.columns[at], cells[at]) for at in self.below]
+        pairs = [_labelled(c, cell) for c, cell in below if cell not in ("", NONE, c.usual)]
+        return [*lines, *_packed(pairs, self.width, 2 * _INDENT)]
 
 
-def share_text(found: Share | None) -> str:
-    """Return `87 % compute`; values above 100 % are not clamped."""
-    return NONE if found is None else f"{share_percent(found)} % {found.bound}"
-
-
-def share_percent(found: Share) -> str:
-    """Return the percentage as it is rounded in tables."""
-    percent = 100 * found.value
-    return f"{percent:.1f}" if percent < 9.95 else f"{percent:.0f}"
-
-
-def _row(
-    result: Result,
-    of_roof: Share | None,
-    best: dict[str, Measurement],
-    sentinels: Collection[str],
-) -> Row:
-    fastest = best.get(result.case.problem.key)
-    ratio, tied = None, False
-    if _ranks(result) and result.measurement is not None and fastest is not None:
-        ratio = result.measurement.median_s / fastest.median_s
-        tied = result.measurement is not fastest and result.measurement.low_s <= fastest.high_s
-    return Row(
-        result=result,
-        backend=backend_text(result.case),
-        share=of_roof,
-        times_best=ratio,
-        tied=tied,
-        sentinel=result.case.problem.key in sentinels,
+def _fitting(table: Table, width: float) -> _Grid:
+    """Return the grid that fits `width` with the fewest columns moved out."""
+    widths = tuple(
+        max([len(column.name), *(len(one) for row in table.rows for one in row[at].splitlines())])
+        for at, column in enumerate(table.columns)
     )
+    grid = _Grid(table=table, width=width, widths=widths, inside=tuple(range(len(widths))))
+    while grid.inside and grid.room < 0:
+        wrapped = grid.with_last_wrapped()
+        if wrapped is not None:
+            return wrapped
+        free = [at for at in grid.inside if not table.columns[at].keep] or grid.inside
+        text = [at for at in free if table.columns[at].align == "left"]
+        # A column whose usual value needs no line below its row costs nothing to move.
+        cheap = [at for at in text if table.columns[at].usual and grid.without(at).room >= 0]
+        grid = grid.without(max(cheap or text, key=lambda at: widths[at], default=free[-1]))
+    return grid
 
 
-def _best(results: Iterable[Result]) -> dict[str, Measurement]:
-    """Return the fastest measurement of each problem that has at least two comparable results."""
-    found: dict[str, list[Measurement]] = {}
-    for result in results:
-        if _ranks(result) and result.measurement is not None:
-            found.setdefault(result.case.problem.key, []).append(result.measurement)
-    return {
-        key: min(ones, key=lambda one: one.median_s) for key, ones in found.items() if len(ones) > 1
-    }
+def _labelled(column: Column, cell: str) -> str:
+    label = column.name if column.label is None else column.label
+    return f"{label}: {cell}" if label else cell
 
 
-def _numbers(row: Row, *, marked: bool) -> tuple[str, str, str, str]:
-    measured = row.result.measurement
-    if measured is None:
-        return NONE, NONE, NONE, NONE
-    return (
-        time_text(measured.median_s),
-        # Pad unmarked rows, so that the numbers stay aligned.
-        width_text(measured.rel_half_width)
-        + (f" {MARK if warned(row) else ' '}" if marked else ""),
-        rate(row.result, row.share.bound if row.share else None),
-        share_text(row.shown_share),
-    )
+def _packed(cells: Sequence[str], width: float, indent: int) -> list[str]:
+    """Return lines, each packed with as many cells as fit."""
+    lines: list[str] = []
+    for cell in filter(None, cells):
+        if lines and indent + len(lines[-1]) + 3 + len(cell) <= width:
+            lines[-1] += f"   {cell}"
+        else:
+            lines.append(cell)
+    return [one for line in lines for one in _wrapped(line, width, indent=indent)]
 
 
-def _times(row: Row) -> str:
-    if row.times_best is None:
-        return NONE
-    if row.tied:
-        return f"≈ {row.times_best:.2f} ×"
-    return "best" if row.times_best == 1.0 else f"{row.times_best:.2f} ×"
+def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -> list[str]:
+    """Return `text` wrapped to `width`; continuation lines are indented by `hang` more."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if indent + len(line) <= width:
+            lines.append(" " * indent + line)
+            continue
+        made = textwrap.wrap(
+            _BEFORE_UNIT.sub("\xa0", line),
+            int(width),
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hang),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [one.replace("\xa0", " ") for one in made]
+    return lines
+
+
+def _words(text: str) -> list[str]:
+    return _BEFORE_UNIT.sub("\xa0", text).split(" ")

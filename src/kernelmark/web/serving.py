@@ -52,10 +52,7 @@ def serve(
     source = Source(store, tuning, prepare=rows_of)
     bound = _bind(host, port)
     app = create_app(
-        source,
-        local=host in LOCAL_NAMES,
-        public=public,
-        is_closing=lambda: server.should_exit,
+        source, local=host in LOCAL_NAMES, public=public, is_closing=lambda: server.should_exit
     )
     config = uvicorn.Config(
         app,

@@ -97,8 +97,7 @@ def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -
             count += 1
     except OSError as error:
         raise UsageError(
-            file_unwritable(error.filename or folder, error),
-            hint="name another folder",
+            file_unwritable(error.filename or folder, error), hint="name another folder"
         ) from None
     return count
 

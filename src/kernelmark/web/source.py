@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelmark.api.compare import assembled, compare, placed, series_runs
 from kernelmark.api.results import Results
@@ -24,7 +24,7 @@ from kernelmark.compare.history import History, SeriesStep, Story, story
 from kernelmark.compare.verdicts import Comparison
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.percent import Share
+from kernelmark.report.results import Share
 from kernelmark.stores.store import Store
 from kernelmark.stores.values import SeriesPoint
 
@@ -34,6 +34,7 @@ _KEPT_RESULTS = 12  # runs kept in memory with all samples
 _KEPT_COMPARISONS = 6
 _SHARED_RUNS = 6  # newest runs with percentages of the roof in the summary
 _PAUSE_S = 1.0  # between checks of the store
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -148,16 +149,29 @@ class Source:
         return self._results_of(run, self._state(run))
 
     def _results_of(self, run: Run, key: tuple[object, ...]) -> Results:
+        def read() -> Results:
+            found = self.store.result_set(run.id)
+            return Results(found, stored_roofs(self.store, found))
+
+        return self._cached(self._results, key, read, _KEPT_RESULTS)
+
+    def _cached(
+        self,
+        cache: OrderedDict[tuple[object, ...], T],
+        key: tuple[object, ...],
+        make: Callable[[], T],
+        most: int,
+    ) -> T:
+        """Return a value of a cache that keeps the values used last. Two threads may make one."""
         with self._reading:
-            if key in self._results:
-                self._results.move_to_end(key)
-                return self._results[key]
-        found = self.store.result_set(run.id)
-        made = Results(found, stored_roofs(self.store, found))
+            if key in cache:
+                cache.move_to_end(key)
+                return cache[key]
+        made = make()
         with self._reading:
-            self._results[key] = made
-            while len(self._results) > _KEPT_RESULTS:
-                self._results.popitem(last=False)
+            cache[key] = made
+            while len(cache) > most:
+                cache.popitem(last=False)
         return made
 
     def results_like(self, ref: str, case_id: str) -> Results:
@@ -176,21 +190,15 @@ class Source:
     def comparison(self, base: Run, head: Run, rule: str) -> Comparison:
         """Return the comparison of two runs, cached."""
         states = [self._state(run) for run in (base, head)]
-        key = (*states, rule)
-        with self._reading:
-            if key in self._comparisons:
-                self._comparisons.move_to_end(key)
-                return self._comparisons[key]
-        sides = [
-            self._results_of(run, state).result_set
-            for run, state in zip((base, head), states, strict=True)
-        ]
-        made = compare(sides[0], sides[1], rule=rule)
-        with self._reading:
-            self._comparisons[key] = made
-            while len(self._comparisons) > _KEPT_COMPARISONS:
-                self._comparisons.popitem(last=False)
-        return made
+
+        def judge() -> Comparison:
+            sides = [
+                self._results_of(run, state).result_set
+                for run, state in zip((base, head), states, strict=True)
+            ]
+            return compare(sides[0], sides[1], rule=rule)
+
+        return self._cached(self._comparisons, (*states, rule), judge, _KEPT_COMPARISONS)
 
     def _state(self, run: Run) -> tuple[object, ...]:
         """Return a key that stays equal while the run has the same results: a finished run changes

@@ -149,10 +149,7 @@ def medians_s(pair: Pair) -> tuple[float, float]:
 
 
 def checked(
-    pair: Pair,
-    status: VerdictStatus,
-    reason: Callable[[], Reason],
-    contrary: Callable[[], Reason],
+    pair: Pair, status: VerdictStatus, reason: Callable[[], Reason], contrary: Callable[[], Reason]
 ) -> tuple[VerdictStatus, Callable[[], Reason]]:
     """Return the verdict with its reason. A change becomes unsure if a side is unreliable, as in
     history, or, with the reason `contrary`, if the medians moved in the opposite direction."""

@@ -18,14 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.match import Pair, groups
-from kernelmark.compare.rules.base import (
-    Judgement,
-    Preset,
-    measured,
-    mode_facts,
-    noted,
-    times,
-)
+from kernelmark.compare.rules.base import Judgement, Preset, measured, mode_facts, noted, times
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result
 from kernelmark.core.units import counted, exact

@@ -406,11 +406,7 @@ def _judge_too_few(pair: Pair) -> Judgement:
         base_s=base_s,
         head_s=head_s,
         ratio=head_s / base_s,
-        explanation=(
-            ("base", time_text(base_s)),
-            ("head", time_text(head_s)),
-            ("verdict", reason),
-        ),
+        explanation=(("base", time_text(base_s)), ("head", time_text(head_s)), ("verdict", reason)),
     )
 
 

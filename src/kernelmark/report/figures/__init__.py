@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelmark.report.figures._backends import bars, ecdf, heatmap
-from kernelmark.report.figures._changes import changes
-from kernelmark.report.figures._history import history
+from kernelmark.report.figures._comparisons import changes, history
 from kernelmark.report.figures._parts import HEIGHT, PALETTE, WIDTH, Values, by_field, themed
-from kernelmark.report.figures._roofline import ceilings, roofline
-from kernelmark.report.figures._samples import samples
-from kernelmark.report.figures._sweep import sweep
+from kernelmark.report.figures._results import ceilings, roofline, samples, sweep
 from kernelmark.report.vega import Spec
 
 __all__ = [

@@ -30,7 +30,7 @@ from kernelmark.report.figures._parts import (
     varying_dims,
 )
 from kernelmark.report.names import rerun
-from kernelmark.report.tables import Row
+from kernelmark.report.results import ResultRow
 from kernelmark.report.vega import Spec
 
 _ONE_BACKEND = "'kmark plot sweep' draws one"
@@ -42,7 +42,7 @@ _MOST_SHADED = 4.0  # larger ratios get the colour of this one
 _LEAST_SHADED = 1.25  # the darkest colour is at least this ratio: 3 % is not a large difference
 
 
-def bars(rows: Sequence[Row]) -> Spec:
+def bars(rows: Sequence[ResultRow]) -> Spec:
     """Return bars of each backend's time over the fastest's, per problem, labelled with the time;
     failures are labelled in place of a bar."""
     tried: dict[str, set[str]] = {}
@@ -108,7 +108,7 @@ def bars(rows: Sequence[Row]) -> Spec:
     }
 
 
-def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
+def ecdf(rows: Sequence[ResultRow], base: str = "") -> Spec:
     """Return the fraction of problems (y) with at most a speed-up of x over the backend `base`."""
     times = times_by_backend(require_rows(timed_rows(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
@@ -172,7 +172,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
+def heatmap(
+    rows: Sequence[ResultRow], x: str = "", y: str = "", base: str = "", head: str = ""
+) -> Spec:
     """Return a heat map of `head`'s speed-up over `base` for two dims; above 1 `head` is faster."""
     some = require_rows(timed_rows(rows))
     timed, words = (some, "") if x and y else rows_of_main_op(some)

@@ -11,7 +11,7 @@ from kernelmark.core.result import Measurement
 from kernelmark.core.units import time_text
 from kernelmark.report import vega
 from kernelmark.report.names import rerun
-from kernelmark.report.tables import Row, rate, share_text
+from kernelmark.report.results import ResultRow, rate, share_text
 from kernelmark.report.vega import SCHEMA, Spec
 
 MOST_BARS = 40  # problems in a bar chart
@@ -109,30 +109,30 @@ def si_prefix(value: float) -> tuple[float, str]:
     return 1.0, ""
 
 
-def timed_rows(rows: Sequence[Row]) -> list[Row]:
+def timed_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """Return rows with a time; canaries only if there is nothing else."""
     timed = [row for row in rows if row.timed]
     return [row for row in timed if not row.sentinel] or timed
 
 
-def require_rows(rows: list[Row]) -> list[Row]:
+def require_rows(rows: list[ResultRow]) -> list[ResultRow]:
     if not rows:
         raise NothingToDo(Reason("nothing-to-draw", what="result", needs="a time"))
     return rows
 
 
-def measurement_of(row: Row) -> Measurement:
+def measurement_of(row: ResultRow) -> Measurement:
     assert row.result.measurement is not None
     return row.result.measurement
 
 
-def point_of(row: Row) -> dict[str, Any]:
+def point_of(row: ResultRow) -> dict[str, Any]:
     return {
         "problem": row.problem,
         "op": row.result.case.problem.op,
         "backend": row.backend,
         "time": time_text(measurement_of(row).median_s),
-        "rate": rate(row.result, row.share.bound if row.share else None),
+        "rate": rate(row),
         "share": share_text(row.shown_share),
         "again": rerun(row.result),
     }
@@ -142,7 +142,7 @@ def interval_of(measured: Measurement) -> tuple[float, float]:
     return drawn_interval(measured.median_s, measured.low_s, measured.high_s)
 
 
-def times_by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+def times_by_backend(rows: Sequence[ResultRow]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for row in timed_rows(rows):
         key = row.result.case.problem.key
@@ -150,7 +150,7 @@ def times_by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
-def varying_dims(rows: Sequence[Row], count: int) -> tuple[str, ...]:
+def varying_dims(rows: Sequence[ResultRow], count: int) -> tuple[str, ...]:
     """Return the `count` dims with the most distinct values."""
     values: dict[str, set[int]] = {}
     for row in rows:
@@ -165,12 +165,12 @@ def varying_dims(rows: Sequence[Row], count: int) -> tuple[str, ...]:
     return tuple(found[:count])
 
 
-def dims_hint(rows: Sequence[Row]) -> str:
+def dims_hint(rows: Sequence[ResultRow]) -> str:
     names = dict.fromkeys(name for row in rows for name in row.result.case.problem.dims)
     return f"dims: {', '.join(names)}"
 
 
-def rows_of_main_op(rows: list[Row]) -> tuple[list[Row], str]:
+def rows_of_main_op(rows: list[ResultRow]) -> tuple[list[ResultRow], str]:
     """Return the rows of the op with the most results, and a note if there are other ops: a dim of
     the same name in two ops, such as n of gemm and copy, is not one axis."""
     ops = [row.result.case.problem.op for row in rows]

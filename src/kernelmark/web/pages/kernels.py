@@ -15,6 +15,7 @@ from kernelmark.core.result import RunState, Status
 from kernelmark.core.units import counted, value_text
 from kernelmark.report import figures
 from kernelmark.report import history as history_report
+from kernelmark.report.tables import date_text
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import progress, result_url, runs_table
@@ -114,7 +115,7 @@ def _evidence(one: Kernel) -> str:
     step = one.step
     if one.story.screen.flagged or step is None:
         return str(one.story.screen.reason)
-    return f"step with p = {step.p_value:.2g} on {history_report.date_text(step.started)}"
+    return f"step with p = {step.p_value:.2g} on {date_text(step.started)}"
 
 
 def _impact(one: Kernel) -> float | None:
@@ -173,7 +174,12 @@ def kernels(source: Source, urls: Urls, params: Params) -> Page:
     every = summary.kernels if summary else ()
     found = [one for one in every if _is_wanted(one, params)]
     shown = parts.paged(
-        _kernel_table(summary, found), params, urls, "kernels", first="rank", finish=_finish(urls)
+        _kernel_table(summary, found),
+        params,
+        urls,
+        "kernels",
+        first="rank",
+        more=_kernel_links(urls),
     )
     # Rows without a metric come first; drop the column if all its cells on the page are empty.
     if params.get("sort") != "metric" and not any(row["metric"] for row in shown["rows"]):
@@ -232,11 +238,12 @@ def _kernel_table(
 
 def _linked(of: Section, urls: Urls) -> Section:
     """Return the table with links in its rows."""
-    return of | {"rows": list(map(_finish(urls), of["rows"]))}
+    more = _kernel_links(urls)
+    return of | {"rows": [row | more(row) for row in of["rows"]]}
 
 
-def _finish(urls: Urls) -> Callable[[Values], Values]:
-    def linked(row: Values) -> Values:
+def _kernel_links(urls: Urls) -> Callable[[Values], Values]:
+    def more(row: Values) -> Values:
         links = {
             "problem": urls("series", row["case"], arch=row["arch"], metric=row["metric"]),
             "started": urls("run", row["run"]),
@@ -244,9 +251,9 @@ def _finish(urls: Urls) -> Callable[[Values], Values]:
         }
         if row["value"] is None:  # a failure has no time: link its state to the result
             links["state"] = links["value"]
-        return row | {"links": links}
+        return {"links": links}
 
-    return linked
+    return more
 
 
 def _kernel_row(one: Kernel, timing: str) -> Values:
@@ -313,8 +320,7 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
             ("problem", story.problem),
         ),
         "figures": parts.figure(
-            "History",
-            lambda: figures.history([replace(story, points=story.points[-_MOST_DRAWN:])]),
+            "History", lambda: figures.history([replace(story, points=story.points[-_MOST_DRAWN:])])
         ),
         "notes": [
             *([drawn] if len(story.points) > _MOST_DRAWN else []),
@@ -325,7 +331,7 @@ def series(source: Source, urls: Urls, params: Params) -> Page:
             parts.paged(
                 *(points, params, urls, "series", found.case_id),
                 make=_point_row,
-                finish=_finish_point(found, urls),
+                more=_point_links(found, urls),
             ),
         ],
     }
@@ -392,24 +398,24 @@ def _point_row(point: Point) -> Values:
         "high_s": parts.finite(getattr(point, "high_s", None)),
         "device": str(getattr(point, "device", "")),
         "environment": point.fingerprint[:8],
-        "of": point,
     }
 
 
-def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the current page need."""
+def _point_links(found: Kernel, urls: Urls) -> Callable[[Point], Values]:
+    """Return a function that returns what only the rows on the current page need."""
 
-    def finished(row: Values) -> Values:
+    def more(point: Point) -> Values:
+        device = str(getattr(point, "device", ""))
         links = {
-            "run": urls("run", row["run"]),
-            "value": result_url(row["run"], found.case_id, row["device"], urls),
-            "environment": urls("environment", row["of"].fingerprint),
+            "run": urls("run", point.run_id),
+            "value": result_url(point.run_id, found.case_id, device, urls),
+            "environment": urls("environment", point.fingerprint),
         }
-        if row["value"] is None:
+        if judged_s(point) is None:
             links["status"] = links["value"]
-        return {name: value for name, value in row.items() if name != "of"} | {"links": links}
+        return {"links": links}
 
-    return finished
+    return more
 
 
 def search(source: Source, urls: Urls, params: Params) -> Page:

@@ -11,10 +11,10 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Run
 from kernelmark.core.units import bytes_text, counted
 from kernelmark.report import tuning_figure
-from kernelmark.report.history import date_text
 from kernelmark.report.micro import roofs_table
 from kernelmark.report.names import short
 from kernelmark.report.page import environment_table
+from kernelmark.report.tables import date_text
 from kernelmark.report.tuning import status_table
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.records.status import plan_statuses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from kernelmark.core.environment import Environment, difference
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.report import figures, micro_figure
-from kernelmark.report.tables import Table
+from kernelmark.report.tables import Column, Table
 from kernelmark.report.vega import Spec
 
 PAGE_ROWS = 50  # a browser takes about a millisecond to lay out a row
@@ -75,6 +75,41 @@ def table(
     }
 
 
+def page_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[str]:
+    """Return the declared columns that the dashboard shows, for `table`; states come first."""
+    specs = []
+    for column in columns:
+        if not column.heading or column.page == "-":
+            continue
+        if column.show != "always":
+            values = {column.value_of(row) for row in rows} - {None, ""}
+            if len(values) < (2 if column.show == "several" else 1):
+                continue
+        key, kind = _key_and_kind(column)
+        specs.append(f"{key}:{kind}:{column.heading}")
+    return sorted(specs, key=lambda spec: ":state:" not in spec)
+
+
+def page_values(columns: Iterable[Column], row: Any) -> Values:
+    """Return the values of a row by the key of the column: numbers and states as they are, all
+    else as people read it."""
+    values: Values = {}
+    for column in columns:
+        if column.heading and column.page != "-":
+            key, kind = _key_and_kind(column)
+            is_text = column.value is None or (column.type.startswith("text") and kind != "state")
+            value = column.cell(row) if is_text else column.value_of(row)
+            values[key] = finite(value) if isinstance(value, float) else value
+    return values
+
+
+def _key_and_kind(column: Column) -> tuple[str, str]:
+    key, _, kind = (column.page or column.name).partition(":")
+    if not kind and column.type.startswith("number"):
+        kind = {"s": "time", "date": "date"}.get(column.unit, "number")
+    return key, kind or ("count" if column.type.startswith("integer") else "text")
+
+
 def text_table(of: Table) -> Section:
     """Return a section with the text cells of a table."""
     keys = [column.name for column in of.columns]
@@ -91,12 +126,12 @@ def paged(
     *parts: str,
     first: str = "",
     make: Callable[[Any], Values] = lambda row: row,
-    finish: Callable[[Values], Values] = lambda row: row,
+    more: Callable[[Any], Values] = lambda row: {},
 ) -> Section:
     """Return one page of a table, sorted by the `sort` parameter, or else by `first` descending.
 
-    `make` turns a value of the table into a row: all values if the table is sorted, otherwise only
-    those on the page. `finish` adds to the rows on the page what is never sorted by.
+    `make` turns an item of the table into a row: all items if the table is sorted, otherwise only
+    those on the page. `more` returns what is added to the rows on the page and never sorted by.
     """
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
     key = params.get("sort") or first
@@ -105,11 +140,11 @@ def paged(
         raise UsageError(
             Reason("unknown-name", what="column", name=key[:40]), hint=f"columns: {', '.join(keys)}"
         )
+    made = {id(item): make(item) for item in rows} if key else {}
     if key:
-        rows = list(map(make, rows))
-        known = [row for row in rows if _sort_value(row, key) is not None]
-        known.sort(key=lambda row: _sort_value(row, key), reverse=order == "desc")
-        rows = known + [row for row in rows if _sort_value(row, key) is None]
+        known = [item for item in rows if _sort_value(made[id(item)], key) is not None]
+        known.sort(key=lambda item: _sort_value(made[id(item)], key), reverse=order == "desc")
+        rows = known + [item for item in rows if _sort_value(made[id(item)], key) is None]
     offset, given = offset_of(params), _query(params)
     kept = {name: value for name, value in given.items() if name not in ("offset", "sort", "order")}
     columns = [
@@ -118,9 +153,9 @@ def paged(
         for name in [column["key"]]
     ]
     within = rows[offset : offset + most_rows(params)]
-    shown = [finish(row) for row in (within if key else map(make, within))]
-    made = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
-    return made | pager(len(rows), params, urls, page, *parts)
+    shown = [(made.get(id(item)) or make(item)) | more(item) for item in within]
+    section = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
+    return section | pager(len(rows), params, urls, page, *parts)
 
 
 def _other(name: str, key: str, order: str) -> str:

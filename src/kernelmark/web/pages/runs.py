@@ -7,20 +7,20 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from kernelmark.api.roofs import memory_roofs
-from kernelmark.compare.verdicts import Row as Compared
+from kernelmark.compare.verdicts import ComparedRow
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
 from kernelmark.core.reason import FIELDS, Reason, format_reason
-from kernelmark.core.result import Result, Run, RunState, Status
+from kernelmark.core.result import Run, RunState, Status
 from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
-from kernelmark.report import figures, micro_figure, tables
-from kernelmark.report.answer import answer
+from kernelmark.report import figures, micro_figure
 from kernelmark.report.detail import detail
-from kernelmark.report.history import date_text
-from kernelmark.report.names import rerun, short
+from kernelmark.report.names import rerun
 from kernelmark.report.page import environment_table
-from kernelmark.report.tables import Row
+from kernelmark.report.results import COLUMNS, ResultRow, rate, share_text
+from kernelmark.report.summary import answer, collect_warnings, find_failures, status_summary
+from kernelmark.report.tables import date_text
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.source import Source
@@ -30,6 +30,7 @@ CHARTS = ("bars", "ecdf", "sweep", "heatmap")  # other kinds have separate pages
 _CHOICES = 50  # maximum runs in a drop-down list
 _MOST_DRAWN = 2000  # maximum points of a roofline
 _COMMANDS = 5  # maximum commands shown per kind of failure
+_TIMES = ("median_s", "width", "rate", "share", "times_best")
 _FILTERS = ("q", "op", "backend", "status", "dtype")
 
 
@@ -105,7 +106,7 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
     here = one.environment
     page: Page = {
         "title": f"Run {one.label or one.id}",
-        "lead": tables.summary(every) or "no results yet",
+        "lead": status_summary(every) or "no results yet",
         "state": one.state.value,
         "answer_lines": answer(every),
         "running": [progress(source, one, urls)] if one.state is RunState.RUNNING else [],
@@ -141,7 +142,7 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
             parts.paged(
                 *(_rows_table(rows), params, urls, "run", one.id),
                 make=_result_row,
-                finish=_finish(one.id, urls),
+                more=_result_links(one.id, urls),
             )
         ],
         "failures": [
@@ -151,9 +152,9 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
                 "cases": len(failure.rows),
                 "commands": list(failure.commands()[:_COMMANDS]),
             }
-            for failure in tables.failures(rows)
+            for failure in find_failures(rows)
         ],
-        "notes": [format_reason(reason, FIELDS) for reason in tables.warnings(rows)],
+        "notes": [format_reason(reason, FIELDS) for reason in collect_warnings(rows)],
         "environment": parts.text_table(environment_table(here)),
     }
     if before:
@@ -162,30 +163,30 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
     return page
 
 
-def _statuses(rows: Sequence[Row]) -> list[str]:
+def _statuses(rows: Sequence[ResultRow]) -> list[str]:
     there = {row.result.status for row in rows}
     return [status.value for status in Status if status in there]
 
 
-def _row_filters(rows: Sequence[Row], params: Params) -> list[Values]:
+def _row_filters(rows: Sequence[ResultRow], params: Params) -> list[Values]:
     ops = sorted({row.result.case.problem.op for row in rows})
     backends = sorted({row.result.case.backend for row in rows})
     return [parts.choice("op", params, ops), parts.choice("backend", params, backends)]
 
 
-def _dtype_filter(rows: Sequence[Row], params: Params) -> Values:
+def _dtype_filter(rows: Sequence[ResultRow], params: Params) -> Values:
     dtypes = {name for row in rows for name in row.result.case.problem.dtypes.values()}
     return parts.choice("dtype", params, sorted(dtypes))
 
 
-def _wanted(rows: Sequence[Row], params: Params) -> Sequence[Row]:
+def _wanted(rows: Sequence[ResultRow], params: Params) -> Sequence[ResultRow]:
     """Return the rows that pass the filters."""
     if not any(params.get(name) for name in _FILTERS):
         return rows
     return [row for row in rows if _is_wanted(row, params)]
 
 
-def _is_wanted(row: Row, params: Params) -> bool:
+def _is_wanted(row: ResultRow, params: Params) -> bool:
     case = row.result.case
     given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
     if any(params.get(name) and params[name] != value for name, value in given.items()):
@@ -195,63 +196,44 @@ def _is_wanted(row: Row, params: Params) -> bool:
     return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", params)
 
 
-def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
+def _rows_table(rows: Sequence[ResultRow], title: str = "") -> Section:
     """Return a table of results; `_result_row` formats the rows of the current page."""
-    many = len({row.result.device for row in rows}) > 1
-    metrics = any(row.result.metrics for row in rows)
-    timed = not metrics or any(row.result.measurement for row in rows)
-    times = ("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof")
-    columns = [
-        *("status:state", "problem:name", "backend", "device" if many else ""),
-        *(("metric", "value:value") if metrics else ()),
-        *((*times, "times_best:ratio:vs best") if timed else ()),
-    ]
+    columns = parts.page_columns(COLUMNS, rows)
+    if any(row.result.metrics for row in rows):
+        if not any(row.measurement for row in rows):
+            columns = [one for one in columns if one.partition(":")[0] not in _TIMES]
+        at = next((i for i, c in enumerate(columns) if c.startswith(_TIMES[0])), len(columns))
+        columns[at:at] = ["metric", "value:value"]
     return table(columns, rows, title=title, empty="No result matches")
 
 
-def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the current page need."""
+def _result_links(run_id: str, urls: Urls) -> Callable[[ResultRow], Values]:
+    """Return a function that returns what only the rows on the current page need."""
 
-    def finished(row: Values) -> Values:
-        of: Row = row["of"]
-        return {name: value for name, value in row.items() if name != "of"} | {
-            "why": str(of.result.why),
-            "again": rerun(of.result),
-            "links": {"problem": result_url(run_id, row["case"], row["device"], urls)},
-        }
+    def more(row: ResultRow) -> Values:
+        result = row.result
+        links = {"problem": result_url(run_id, result.case.id, result.device, urls)}
+        return {"why": str(result.why), "again": rerun(result), "links": links}
 
-    return finished
+    return more
 
 
-def _result_row(row: Row) -> Values:
-    result, measured = row.result, row.result.measurement
+def _result_row(row: ResultRow) -> Values:
+    result, measured, shown = row.result, row.measurement, row.shown_share
     headline = next(iter(result.headlines), None)
-    return {
-        "status": result.status.value,
-        "problem": row.problem,
-        "backend": row.backend,
-        "device": result.device,
+    return parts.page_values(COLUMNS, row) | {
         "arch": result.arch,
         "case": result.case.id,
         "metric": headline.name if headline else "",
         "value": headline.value if headline else None,
         "unit": headline.unit if headline else "s",
-        "median_s": measured.median_s if measured else None,
         "low_s": measured.low_s if measured else None,
         "high_s": measured.high_s if measured else None,
-        "width": parts.finite(measured.rel_half_width) if measured else None,
-        "warned": tables.warned(row),
-        "rate": _rate(row),
-        "share": row.shown_share.value if row.shown_share else None,
-        "bound": row.shown_share.bound if row.shown_share else None,
-        "times_best": row.times_best,
+        "warned": row.is_warned,
+        "share": shown.value if shown else None,
+        "bound": shown.bound if shown else None,
         "tied": row.tied,
-        "of": row,
     }
-
-
-def _rate(row: Row) -> str:
-    return tables.rate(row.result, row.share.bound if row.share else None)
 
 
 def result_url(run_id: str, case_id: str, device: str, urls: Urls) -> str | None:
@@ -269,10 +251,7 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
     numbers = {row.number for row in changed}
     rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
     rows = [row for row in (*changed, *rest) if parts.has_words(row.pair.shown.case.series, params)]
-    columns = [
-        *("verdict:state", "problem:name", "backend", "base_value:value:base"),
-        *("head_value:value:head", "ratio:interval:change", "why"),
-    ]
+    columns = parts.page_columns(compared.COLUMNS, rows)
     choices = _run_choices(source, (base, head))
     whole = {**params, "base": base.id, "head": head.id}
     return {
@@ -293,7 +272,7 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
                 urls,
                 "compare",
                 make=_compared_row,
-                finish=_finish_compared(head.id, urls),
+                more=_compared_links(head.id, urls),
             )
         ],
         "notes": compared.notes(made),
@@ -305,43 +284,32 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
     }
 
 
-def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
-    """Return a function that adds what only the rows on the current page need."""
+def _compared_links(head: str, urls: Urls) -> Callable[[ComparedRow], Values]:
+    """Return a function that returns what only the rows on the current page need."""
 
-    def finished(row: Values) -> Values:
-        pair = row["of"].pair
-        shown: Result = pair.shown
+    def more(row: ComparedRow) -> Values:
+        pair, shown = row.pair, row.pair.shown
         links = {
             "problem": urls("series", shown.case.id, arch=shown.arch, metric=pair.metric),
             "head_value": result_url(head, shown.case.id, shown.device, urls)
             if pair.head
             else None,
         }
-        kept = {name: value for name, value in row.items() if name != "of"}
-        return kept | {"again": rerun(shown), "links": links}
+        return {"again": rerun(shown), "links": links}
 
-    return finished
+    return more
 
 
-def _compared_row(row: Compared) -> Values:
+def _compared_row(row: ComparedRow) -> Values:
     shown, judged = row.pair.shown, row.judgement
-    base_value, head_value = compared.values_of(row)
-    return {
-        "verdict": row.status.value,
+    return parts.page_values(compared.COLUMNS, row) | {
         "suppressed": bool(row.held),
-        "problem": short(shown.case.problem),
-        "backend": compared.backends_text(row),
         "case": shown.case.id,
         "metric": row.pair.metric or "time",
         "unit": compared.unit_of(row) or "s",
-        "base_value": base_value,
-        "head_value": head_value,
-        "ratio": judged.ratio,
         "low": parts.finite(judged.low),
         "high": parts.finite(judged.high),
         "p_value": parts.finite(judged.p_value),
-        "why": str(judged.reason),
-        "of": row,
     }
 
 
@@ -382,7 +350,8 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
     key = one.case.problem.key
     others = [other for other in results.rows if other.result.case.problem.key == key]
     same = _rows_table(others, title="The same problem by all backends")
-    same["rows"] = list(map(_finish(results.run.id, urls), map(_result_row, others)))
+    more = _result_links(results.run.id, urls)
+    same["rows"] = [_result_row(other) | more(other) for other in others]
     return {
         "title": row.problem if is_micro(one.case) else f"{row.problem} by {row.backend}",
         "status": one.status.value,
@@ -401,14 +370,14 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
         "figures": parts.figure("Points", lambda: micro_figure.figure(one))
         if is_micro(one.case)
         else parts.figure("Samples by block", lambda: figures.samples([row])),
-        "notes": [format_reason(reason, FIELDS) for reason in tables.warnings([row])],
+        "notes": [format_reason(reason, FIELDS) for reason in collect_warnings([row])],
         "details": [parts.text_table(of) for of in detail(row, samples=False)],
         "samples": [] if measured is None else [list(block.samples_s) for block in measured.blocks],
         "tables": [same] if len(others) > 1 else [],
     }
 
 
-def _headline(row: Row) -> list[tuple[str, str]]:
+def _headline(row: ResultRow) -> list[tuple[str, str]]:
     measured = row.result.measurement
     pairs = [(m.name, value_text(m.value, m.unit)) for m in row.result.headlines]
     if measured is None:
@@ -418,8 +387,8 @@ def _headline(row: Row) -> list[tuple[str, str]]:
         *pairs,
         ("median", time_text(measured.median_s)),
         ("±", width_text(measured.rel_half_width)),
-        ("rate", _rate(row)),
-        ("of roof", tables.share_text(row.shown_share)),
+        ("rate", rate(row)),
+        ("of roof", share_text(row.shown_share)),
         ("samples", f"{measured.samples} in {counted(len(measured.blocks), 'block')}"),
         ("clock", f"{clock:.0f} MHz" if clock else ""),
     ]
@@ -458,7 +427,7 @@ def roofline(source: Source, urls: Urls, params: Params) -> Page:
         "notes": [most] if len(found) > _MOST_DRAWN else [],
         "tables": [
             parts.paged(
-                *(rows, whole, urls, "roofline"), make=_result_row, finish=_finish(one.id, urls)
+                *(rows, whole, urls, "roofline"), make=_result_row, more=_result_links(one.id, urls)
             )
         ],
     }
@@ -507,7 +476,7 @@ def charts(source: Source, urls: Urls, params: Params) -> Page:
             parts.paged(
                 *(_rows_table(found), whole, urls, "charts"),
                 make=_result_row,
-                finish=_finish(one.id, urls),
+                more=_result_links(one.id, urls),
             )
         ],
     }

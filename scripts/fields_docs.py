@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core.optional import OPTIONAL
+from kernelmark.core.immutable import OPTIONAL
 
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.immutable import OPTIONAL
-
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet

@@ -6,9 +6,8 @@ import pytest
 
 from kernelmark.api.nightly_file import expanded, load
 from kernelmark.core.errors import UsageError
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
-WRONG_TYPE = "value-of-another-type"
 LEAST = 'name = "n"\n[[run]]\nsuites = ["demo"]\n'
 
 
@@ -48,53 +47,52 @@ def test_everything(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "fields", "hint"),
+    ("text", "fields", "hint"),
     [
-        ("name = ", "file-not-toml", {}, ""),
-        ('name = "n"', "key-missing", {"key": "run"}, ""),
-        ('[[run]]\nsuites = ["demo"]', "key-missing", {"key": "name"}, ""),
-        (LEAST + "backend = ['numpy']", "key-unknown", {"key": "run.backend"}, "backends?"),
-        (LEAST + "[judge]\nnight = 3", "key-unknown", {"key": "judge.night"}, "nights?"),
-        (LEAST + "[jugde]\nnights = 3", "key-unknown", {"key": "jugde"}, "judge?"),
-        (LEAST + "[judge]\nnights = 'x'", WRONG_TYPE, {"key": "judge.nights", "given": "'x'"}, "3"),
-        (LEAST + "[judge]\nnights = true", WRONG_TYPE, {"given": "True"}, "3"),
-        (LEAST + "timing = 3", WRONG_TYPE, {"key": "run.timing", "given": "3"}, '"text"'),
-        (LEAST + "[judge]\nnights = 0", "value-not-positive", {"key": "judge.nights"}, ""),
+        ("name = ", {}, ""),
+        ('name = "n"', {"key": "run"}, ""),
+        ('[[run]]\nsuites = ["demo"]', {"key": "name"}, ""),
+        (LEAST + "backend = ['numpy']", {"key": "run.backend"}, "backends?"),
+        (LEAST + "[judge]\nnight = 3", {"key": "judge.night"}, "nights?"),
+        (LEAST + "[jugde]\nnights = 3", {"key": "jugde"}, "judge?"),
+        (LEAST + "[judge]\nnights = 'x'", {"key": "judge.nights", "given": "'x'"}, "3"),
+        (LEAST + "[judge]\nnights = true", {"given": "True"}, "3"),
+        (LEAST + "timing = 3", {"key": "run.timing", "given": "3"}, '"text"'),
+        (LEAST + "[judge]\nnights = 0", {"key": "judge.nights"}, ""),
         (
             LEAST + "[notify]\nwhen = 'now'",
-            "value-unknown",
             {"key": "notify.when"},
             "alarm, change",
         ),
-        (LEAST + "[notify]\nmail_to = ['a']", "key-missing", {"key": "notify.mail_from"}, ""),
-        (LEAST + "[base]\nbuild = 'make'", "key-missing", {"key": "base.repo"}, "base.build"),
-        (LEAST + "[base]\nset = { A = 1 }", WRONG_TYPE, {"key": "base.set"}, ""),
-        (LEAST + "[keep]\nruns = -1", "value-not-whole", {"key": "keep.runs", "given": -1}, ""),
-        ("run = []\nname = 'n'", "key-missing", {"key": "[[run]]"}, ""),
-        ("run = 3\nname = 'n'", WRONG_TYPE, {"key": "run", "given": "3"}, ""),
-        ("run = [3]\nname = 'n'", "value-not-table", {"key": "run"}, ""),
-        ('name = "a.json"\n[[run]]\nsuites = ["demo"]', "name-like-file", {"name": "a.json"}, ""),
+        (LEAST + "[notify]\nmail_to = ['a']", {"key": "notify.mail_from"}, ""),
+        (LEAST + "[base]\nbuild = 'make'", {"key": "base.repo"}, "base.build"),
+        (LEAST + "[base]\nset = { A = 1 }", {"key": "base.set"}, ""),
+        (LEAST + "[keep]\nruns = -1", {"key": "keep.runs", "given": -1}, ""),
+        ("run = []\nname = 'n'", {"key": "[[run]]"}, ""),
+        ("run = 3\nname = 'n'", {"key": "run", "given": "3"}, ""),
+        ("run = [3]\nname = 'n'", {"key": "run"}, ""),
+        ('name = "a.json"\n[[run]]\nsuites = ["demo"]', {"name": "a.json"}, ""),
     ],
 )
-def test_what_is_refused(file, text, code, fields, hint):
-    with raises_code(UsageError, code, **fields) as caught:
+def test_what_is_refused(file, text, fields, hint):
+    with raises(UsageError, **fields) as caught:
         file(text)
     assert hint in (caught.value.hint or "")
 
 
 def test_verdicts_that_fail_a_night_are_checked_when_the_file_is_read(file):
-    with raises_code(UsageError, "unknown-name", what="verdict", name="slowest") as caught:
+    with raises(UsageError, what="verdict", name="slowest") as caught:
         file(LEAST + "[judge]\nfail_on = ['slowest']")
     assert "slower" in (caught.value.hint or "")
 
 
 def test_a_missing_file(tmp_path):
-    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.toml")):
+    with raises(UsageError, file=str(tmp_path / "none.toml")):
         load(tmp_path / "none.toml")
 
 
 def test_secrets_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("HOOK", "https://x")
     assert expanded("$HOOK") == expanded("${HOOK}") == expanded("https://x") == "https://x"
-    with raises_code(UsageError, "variable-unset", name="NOT_THERE"):
+    with raises(UsageError, name="NOT_THERE"):
         expanded("$NOT_THERE")

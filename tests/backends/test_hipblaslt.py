@@ -14,7 +14,7 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 BACKEND = hipblaslt.backend
 PLAIN = "gemm m=5 n=7 k=3 dtype=f32"
@@ -179,23 +179,21 @@ def test_solutions_are_listed_once_for_a_problem(rocm: ctypes.CDLL, gpu: GpuDevi
 
 
 @pytest.mark.parametrize(
-    ("config", "code", "now"),
+    ("config", "now"),
     [
-        ({"solution": THIRD, "solution_index": 4}, "solution-moved", None),
-        ({"solution": THIRD, "solution_index": 99}, "solution-moved", ""),
-        ({"solution_index": 3}, "solution-unnamed", THIRD),
-        ({"solution": "Cijk_nothing"}, "solution-unknown", None),
-        ({"algo": "id=66"}, "config-unknown-name", None),
+        ({"solution": THIRD, "solution_index": 4}, None),
+        ({"solution": THIRD, "solution_index": 99}, ""),
+        ({"solution_index": 3}, THIRD),
+        ({"solution": "Cijk_nothing"}, None),
+        ({"algo": "id=66"}, None),
     ],
 )
 def test_a_config_that_means_another_kernel_is_refused(
-    rocm: ctypes.CDLL, gpu: GpuDevice, config: dict[str, Any], code: str, now: str | None
+    rocm: ctypes.CDLL, gpu: GpuDevice, config: dict[str, Any], now: str | None
 ) -> None:
     before = gpu.free_bytes()
-    with pytest.raises(Unsupported) as raised:
+    with raises(Unsupported, now=now):
         BACKEND.prepare(ops.parse(PLAIN), config, gpu, [])
-    assert raised.value.message.code == code
-    assert now is None or raised.value.message.fields["now"] == now
     assert (rocm.fake_made(), gpu.free_bytes()) == (0, before)
 
 
@@ -216,9 +214,8 @@ def test_every_shuffle_of_the_indices_is_noticed(
     hipblaslt.solutions.cache_clear()
     for one in tuned:
         config = {"solution": one.name, "solution_index": one.index}
-        with pytest.raises(Unsupported) as raised:
+        with pytest.raises(Unsupported):
             BACKEND.prepare(problem, config, gpu, [])
-        assert raised.value.message.code == "solution-moved"
 
 
 def test_a_library_without_names_runs_its_own_choice_only(
@@ -249,12 +246,12 @@ def test_short_names_are_held_in_the_string_itself(rocm: ctypes.CDLL) -> None:
 def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
     problem = ops.parse(PLAIN)
     kind: type[CaseError]
-    for symbol, status, kind, code in (
-        ("hipblasLtMatmulAlgoGetHeuristic", 7, Unsupported, "library-refused"),
-        ("hipblasLtMatrixLayoutCreate", 3, CaseError, "library-failed"),
+    for symbol, status, kind in (
+        ("hipblasLtMatmulAlgoGetHeuristic", 7, Unsupported),
+        ("hipblasLtMatrixLayoutCreate", 3, CaseError),
     ):
         rocm.fake_fail(symbol.encode(), status, 1)
-        with raises_code(kind, code, call=symbol, status=status):
+        with raises(kind, call=symbol, status=status):
             BACKEND.prepare(problem, {}, gpu, [])
         assert rocm.fake_made() == 0
 

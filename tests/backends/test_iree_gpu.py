@@ -24,7 +24,7 @@ from kernelmark.gpu import pack as packs
 from kernelmark.gpu import rtc
 from kernelmark.kernels import rtc as kernels
 from kernelmark.testing.backends import Bench, bench
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 backend = backends.registry.get("iree")
 pytestmark = pytest.mark.skipif(
@@ -85,26 +85,25 @@ def test_the_command_says_what_became_of_each(
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "fields"),
+    ("text", "fields"),
     [
-        (f"{BFLOATS}\n\ngem m=8\n", "unknown-name", {"name": "gem"}),
-        (f"{BFLOATS}\ngemm m=8 n=8 k=8\n", "parameter-missing", {"name": "dtype"}),
-        ("\n# nothing\n", "workload-empty", {}),
-        (None, "file-missing", {}),
-        (b"\xff\xfe", "file-not-utf8", {}),
+        (f"{BFLOATS}\n\ngem m=8\n", {"name": "gem"}),
+        (f"{BFLOATS}\ngemm m=8 n=8 k=8\n", {"name": "dtype"}),
+        ("\n# nothing\n", {}),
+        (None, {}),
+        (b"\xff\xfe", {}),
     ],
 )
 def test_a_bad_file_of_problems_is_one_sentence(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     text: str | bytes | None,
-    code: str,
     fields: dict[str, str],
 ) -> None:
     listed = tmp_path / "problems.txt"
     if text is not None:
         listed.write_bytes(text.encode() if isinstance(text, str) else text)
-    with raises_code(UsageError, code, **fields):
+    with raises(UsageError, **fields):
         pack._problems(f"@{listed}")
     assert pack.main(["-o", str(tmp_path / "pack"), "--arch", "sm_90", f"@{listed}"]) == 2
     assert str(listed) in capsys.readouterr().err.splitlines()[0]
@@ -113,7 +112,7 @@ def test_a_bad_file_of_problems_is_one_sentence(
 
 def test_filling_needs_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "present", lambda name: False)
-    with raises_code(UsageError, "iree-compiler-missing"):
+    with pytest.raises(UsageError):
         pack.fill(tmp_path, [ops.parse(GEMM)], ["sm_90"])
 
 
@@ -266,7 +265,7 @@ for name, change in json.loads(sys.argv[2]).items():
         out[name] |= {"clock": m.blocks[0].clocks_mhz[0], "unwritten": result.check.unwritten}
 other = Case(problem=ops.parse("gemm m=8 n=8 k=8 dtype=f32"), backend="iree", timing=short)
 reason = execute(other, device, 0, lambda phase: None).error.root
-out["not packed"] = [reason.code, reason.fields["bundle"]]
+out["not packed"] = reason
 device.close()
 print(json.dumps(out))
 """
@@ -318,7 +317,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_pack_stands_in_for_the_compiler(told: dict[str, Any]) -> None:
     assert told["available"] is None
     assert told["libraries"] == backend.libraries()
-    assert told["not packed"] == ["iree-compiler-missing", "iree-sm_89"]
+    assert "iree-sm_89" in told["not packed"]
 
 
 def test_our_memory_is_worked_on_in_order(told: dict[str, Any]) -> None:

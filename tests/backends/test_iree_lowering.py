@@ -19,7 +19,7 @@ from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.space import Space
 from kernelmark.tune.plans.plan import narrowed
 from kernelmark.tune.points import Points
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 CPU = [
     "gemm m=100 n=96 k=70 dtype=f32 tb=t",
@@ -233,41 +233,32 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m: int, n: int, k: 
 
 
 @pytest.mark.parametrize(
-    ("arch", "key", "code"),
+    ("arch", "key"),
     [
-        ("x86_64", "copy n=64 dtype=f32", "lowering-op"),
-        ("x86_64", "gemm m=64 n=1 k=64 dtype=f32", "lowering-unit-loop"),
-        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32", "lowering-layout"),
-        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2", "lowering-groups"),
-        ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3", "lowering-mixed"),
-        ("gfx942", "gemm m=96 n=96 k=101 dtype=f16", "lowering-tile"),
-        ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16", "lowering-layout"),
-        (
-            *("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc stride=2"),
-            "lowering-pointwise",
-        ),
-        (
-            *("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc pad=1"),
-            "lowering-pointwise",
-        ),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz", "lowering-instruction"),
-        (
-            *("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 kv=f8e4m3fnuz"),
-            "lowering-instruction",
-        ),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f64", "lowering-acc"),
-        ("gfx942", "attention heads=8 seq=1000 dim=64 dtype=f16", "lowering-tile"),
-        ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2", "lowering-instruction"),
-        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32", "lowering-instruction"),
-        ("gfx1201", "gemm m=512 n=512 k=512 dtype=f16", "lowering-arch"),
+        ("x86_64", "copy n=64 dtype=f32"),
+        ("x86_64", "gemm m=64 n=1 k=64 dtype=f32"),
+        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
+        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
+        ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3"),
+        ("gfx942", "gemm m=96 n=96 k=101 dtype=f16"),
+        ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
+        ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc stride=2"),
+        ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc pad=1"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 kv=f8e4m3fnuz"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f64"),
+        ("gfx942", "attention heads=8 seq=1000 dim=64 dtype=f16"),
+        ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2"),
+        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32"),
+        ("gfx1201", "gemm m=512 n=512 k=512 dtype=f16"),
         # An instruction of k=16 does not divide the head's dim.
-        ("gfx1100", "attention heads=8 seq=1024 dim=72 dtype=f16", "lowering-none-fits"),
+        ("gfx1100", "attention heads=8 seq=1024 dim=72 dtype=f16"),
     ],
 )
-def test_what_cannot_be_tuned_has_a_cause(arch: str, key: str, code: str) -> None:
+def test_what_cannot_be_tuned_has_a_cause(arch: str, key: str) -> None:
     found, cause = space(key, arch), choices.untunable(ops.parse(key), goal(arch))
     assert found is None or next(iter(found), None) is None
-    assert cause.code == code
+    assert cause
 
 
 @pytest.mark.parametrize(("arch", "key"), ALL)
@@ -276,26 +267,23 @@ def test_what_can_be_tuned_has_no_cause_against_it(arch: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "code"),
+    ("name", "value", "named"),
     [
-        ("mma", "MFMA_F32_16x16x16_F16", "config-not-in-space"),  # of another dtype
-        ("tile_m", 48, "config-not-in-space"),
-        ("tile_k", 256, "lowering-shared-memory"),
-        ("subgroups_m", 4, "lowering-subgroups"),
+        ("mma", "MFMA_F32_16x16x16_F16", True),  # of another dtype
+        ("tile_m", 48, True),
+        ("tile_k", 256, False),
+        ("subgroups_m", 4, False),
     ],
 )
-def test_an_impossible_amd_lowering_is_refused(name: str, value: object, code: str) -> None:
+def test_an_impossible_amd_lowering_is_refused(name: str, value: object, named: bool) -> None:
     problem = ops.parse("gemm m=1024 n=1024 k=1024 dtype=bf16")
     found = choices.space(problem, goal("gfx942"))
     assert found is not None
     fitting = {"mma": "MFMA_F32_32x32x8_BF16", "tile_m": 64, "tile_n": 256, "tile_k": 64}
     config = {**found.default, **fitting}
     assert choices.choose(problem, config, goal("gfx942")).entries
-    with raises_code(Unsupported, code) as refused:
+    with raises(Unsupported, values=(name, value) if named else ()):
         choices.choose(problem, {**config, name: value}, goal("gfx942"))
-    if code == "config-not-in-space":
-        fields = refused.value.message.fields
-        assert (fields["name"], fields["value"]) == (name, str(value))
 
 
 @pytest.mark.parametrize(("arch", "wave"), [("gfx942", 64), ("gfx1100", 32)])

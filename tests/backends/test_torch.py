@@ -19,13 +19,12 @@ from kernelmark.backends.torch.cpu import TorchKernel, view
 from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, _conv, refusal
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises, raises_code
 
 ARM = DeviceInfo(name="cpu", kind="cpu", model="", arch="aarch64")
 X86 = DeviceInfo(name="cpu", kind="cpu", model="", arch="x86_64")
@@ -55,11 +54,10 @@ def test_f16_conv_on_arm_stays_away_from_onednn():
     problem = ops.parse(F16_CONV)
     assert cpu.onednn(problem, {}, ARM) is False
     assert cpu.onednn(problem, {}, X86) is True
-    with raises_code(Unsupported, "onednn-f16"):
+    with pytest.raises(Unsupported):
         cpu.onednn(problem, {"onednn": True}, ARM)
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(Unsupported):
         cpu.onednn(problem, {"onednn": 1}, X86)
-    assert Reason.of(caught.value.message).code == "config-not-yes-or-no"
     space = backend.space(problem, ARM)
     assert space is not None
     assert [dict(config) for config in space] == [{"onednn": False}]
@@ -67,9 +65,8 @@ def test_f16_conv_on_arm_stays_away_from_onednn():
 
 @needs_torch
 def test_another_value_than_yes_or_no_does_not_switch_benchmark_on():
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(Unsupported):
         _conv(ops.parse(F16_CONV), {"benchmark": "maybe"}, [])
-    assert Reason.of(caught.value.message).code == "config-not-yes-or-no"
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
@@ -123,7 +120,7 @@ def test_the_gpus_that_torch_is_built_for_are_known_without_an_import(
         reason = backend.missing_on(kind)
         assert bool(reason) == (found is not None and kind not in found)
         if reason:
-            assert (reason.code, reason.fields["device"]) == ("torch-build", kind)
+            assert str(kind) in reason
     assert not backend.missing_on("cpu")
 
 
@@ -137,8 +134,7 @@ def test_a_broken_torch_is_one_sentence(tmp_path):
         "try:\n"
         f"    backends.registry.get('torch').prepare(ops.parse({GEMM!r}), {{}}, CpuDevice(), [])\n"
         "except CaseError as error:\n"
-        "    assert error.message.code == 'library-not-imported', error.message\n"
-        "    assert error.message.fields['error'] == 'libfoo.so.1 is missing'\n"
+        "    assert 'libfoo.so.1 is missing' in error.message, error.message\n"
         "else:\n"
         "    raise AssertionError('no error')\n"
     )
@@ -369,9 +365,8 @@ def test_one_result_of_a_set_is_kept_while_graphs_are_captured(
 
 
 def test_an_attention_kernel_by_another_name_is_refused() -> None:
-    with raises_code(Unsupported, "config-not-in-space", name="kernel", value="flsh") as refused:
+    with raises(Unsupported, name="kernel", value="flsh", known=("flash", "cudnn")):
         _gpu_attention("flsh")
-    assert refused.value.message.fields["known"][:2] == ("flash", "cudnn")
 
 
 @needs_torch
@@ -387,7 +382,7 @@ def test_attention_does_not_bring_torchs_compiler_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "code", "text"),
+    ("error", "said", "text"),
     [
         (
             "No available kernel. Aborting execution.",
@@ -396,24 +391,18 @@ def test_attention_does_not_bring_torchs_compiler_along() -> None:
                 "Expected f16 or bf16, got f32 instead. (Triggered internally at a.cpp:2.)",
                 "cuDNN attention has been runtime disabled. (Triggered internally at a.cpp:3.)",
             ],
-            "no-kernel",
             "Expected f16 or bf16, got f32 instead.",
         ),
         (
             "No available kernel. Aborting execution.",
             [],
-            "no-kernel",
             "No available kernel. Aborting execution.",
         ),
-        ("fp8 is not supported\nmore", ["unrelated"], "at", "fp8 is not supported"),
-        ("CUDA error: an illegal memory access", ["unrelated"], None, None),
-        ("", [], None, None),
+        ("fp8 is not supported\nmore", ["unrelated"], "fp8 is not supported"),
+        ("CUDA error: an illegal memory access", ["unrelated"], None),
+        ("", [], None),
     ],
 )
-def test_why_torch_has_no_kernel_is_in_its_warnings(error, said, code, text) -> None:
+def test_why_torch_has_no_kernel_is_in_its_warnings(error, said, text) -> None:
     reason = refusal(RuntimeError(error), said)
-    if code is None:
-        assert reason is None
-    else:
-        assert reason.code == code
-        assert text in reason.fields.values()
+    assert reason is None if text is None else text in reason

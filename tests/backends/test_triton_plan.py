@@ -16,10 +16,9 @@ from kernelmark.backends.triton import _plan, _planner, backend, gemm
 from kernelmark.backends.triton.configs import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import ConfigValue
 from kernelmark.tune.install.emitters.aiter import to_bucket
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton, which make test installs"
@@ -123,11 +122,11 @@ def test_persistent_kernels_want_rows_that_descriptors_can_address() -> None:
     space = backend.space(problem, info("sm_90"))
     assert space is not None
     config = {**space.default, "persistent": True, "split_k": 1}
-    assert Reason.of(space.forbids(config) or "").code == "descriptors-alignment"
-    with raises_code(Unsupported, "descriptors-unfit", arch="sm_90"):
+    assert space.forbids(config)
+    with raises(Unsupported, arch="sm_90"):
         backend.compile(problem, {"persistent": True}, info("sm_90"))
     split = {**space.default, "persistent": True, "split_k": 2}
-    assert Reason.of(space.forbids(split) or "").code == "persistent-split"
+    assert space.forbids(split)
     assert True not in backend.space(problem, info("sm_80")).parameters["persistent"]  # type: ignore[union-attr]
 
 
@@ -242,20 +241,20 @@ def test_only_few_rows_try_a_cache_modifier() -> None:
 @pytest.mark.parametrize(
     ("config", "code"),
     [
-        ({"blok_m": 64}, "config-unknown-name"),
-        ({"waves_per_eu": 2}, "config-unknown-name"),  # AMD's alone
-        ({"block_m": "64"}, "config-not-whole"),
-        ({"block_m": 64.0}, "config-not-whole"),
-        ({"block_m": True}, "config-not-whole"),
-        ({"persistent": 1}, "config-not-yes-or-no"),
-        ({"block_n": 0}, "config-below"),
-        ({"split_k": -2}, "config-below"),
+        {"blok_m": 64},
+        {"waves_per_eu": 2},  # AMD's alone
+        {"block_m": "64"},
+        {"block_m": 64.0},
+        {"block_m": True},
+        {"persistent": 1},
+        {"block_n": 0},
+        {"split_k": -2},
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(config: dict[str, object], code: str) -> None:
+def test_a_config_that_makes_no_sense_is_refused(config: dict[str, object]) -> None:
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
     (name,) = config
-    with raises_code(Unsupported, code, name=name):
+    with raises(Unsupported, name=name):
         backend.compile(problem, config, info("sm_90"))  # type: ignore[arg-type]
 
 
@@ -320,7 +319,7 @@ def test_a_copy_may_be_asked_for_or_refused() -> None:
     assert refused.calls[0].options["num_warps"] == 8
     split = _planner(attention).plan(attention, {"split_kv": 4}, info("sm_90"))
     assert not split.named_bytes
-    with raises_code(Unsupported, "upcast-split"):
+    with pytest.raises(Unsupported):
         _planner(attention).plan(attention, {"split_kv": 4, "widen": True}, info("sm_90"))
 
 
@@ -336,55 +335,49 @@ SQUARE = "gemm m=256 n=256 k=256 dtype=bf16"
 
 
 @pytest.mark.parametrize(
-    ("key", "config", "code", "fields"),
+    ("key", "config", "values"),
     [
-        (SQUARE, {"persistent": True, "split_k": 4}, "persistent-split", {}),
-        (SQUARE, {"persistent": True, "swap": True}, "persistent-swap", {}),
-        (SQUARE, {"persistent": True, "fused_sum": True}, "no-slices", {}),
-        (SQUARE, {"persistent": False, "split_k": 1, "fused_sum": True}, "no-slices", {}),
+        (SQUARE, {"persistent": True, "split_k": 4}, {}),
+        (SQUARE, {"persistent": True, "swap": True}, {}),
+        (SQUARE, {"persistent": True, "fused_sum": True}, {}),
+        (SQUARE, {"persistent": False, "split_k": 1, "fused_sum": True}, {}),
         (
             "gemm m=256 n=256 k=64 dtype=bf16",
             {"persistent": False, "split_k": 4, "block_k": 64},
-            "one-slice",
             {"k": 64, "block_k": 64},
         ),
         (
             "attention heads=8 seq=256 dim=80 dtype=bf16",
             {"descriptors": True},
-            "descriptors-unfit",
             {"arch": "sm_90"},
         ),
         (
             "attention heads=8 seq=256 dim=64 dtype=bf16",
             {"descriptors": True, "split_kv": 4},
-            "descriptors-split",
             {},
         ),
         (
             "attention heads=8 seq=2048 dim=64 dtype=bf16",
             {"widen": True},
-            "config-unknown-name",
             {"name": "widen"},
         ),
         (
             "conv n=2 c=64 h=8 w=8 k=64 r=3 s=3 dtype=f16 layout=nhwc",
             {"turn": False},
-            "config-unknown-name",
             {"name": "turn"},
         ),
         (
             "gemm m=256 n=256 k=64 dtype=f8e4m3 tb=t",
             {"turn": True},
-            "config-unknown-name",
             {"name": "turn"},
         ),
     ],
 )
 @needs_triton
 def test_what_would_have_no_effect_is_refused(
-    key: str, config: dict[str, ConfigValue], code: str, fields: dict[str, Any]
+    key: str, config: dict[str, ConfigValue], values: dict[str, Any]
 ) -> None:
-    with raises_code(Unsupported, code, **fields):
+    with raises(Unsupported, **values):
         _plan(ops.parse(key), config, info("sm_90"))
 
 

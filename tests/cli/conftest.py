@@ -19,6 +19,7 @@ from kernelmark.cli.errors import report
 from kernelmark.cli.main import main
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark_dev.raising import tells
 
 FAKE = (
     *("run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"),
@@ -98,10 +99,10 @@ def stopped(default_signals):
 
 @pytest.fixture
 def refused(kmark):
-    """A call that ends with one sentence and a hint on stderr, and nothing else. `reason` and the
-    fields are those of the error, or of the root of it."""
+    """A call that ends with one sentence and a hint on stderr, and nothing else. They have the text
+    of these values; if a `reason` is given, they are fields of the error or of the root of it."""
 
-    def call(*words: str, code: int = 2, reason: str = "", **fields: object) -> Ended:
+    def call(*words: str, code: int = 2, reason: str = "", **values: object) -> Ended:
         ended = kmark(*words)
         lines = ended.err.splitlines()
         assert ended.code == code, ended
@@ -110,12 +111,12 @@ def refused(kmark):
         assert lines[0].startswith("kmark: ")
         assert lines[1].startswith("hint: ")
         assert "Traceback" not in ended.err
-        if reason:
+        if not reason:
+            assert tells(ended.err, **values)
+        else:
             found = ended.reason if ended.reason.code == reason else ended.reason.root
-            assert (found.code, {name: found.fields.get(name) for name in fields}) == (
-                reason,
-                fields,
-            )
+            fields = {name: found.fields.get(name) for name in values}
+            assert (found.code, fields) == (reason, values)
         return ended
 
     return call

@@ -9,10 +9,10 @@ import re
 import pytest
 
 from kernelmark.cli.ab_output import progress
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import RunState
 from kernelmark.runners.events import Waiting
 from kernelmark.stores import open_store
+from kernelmark_dev.raising import tells
 
 FAKE = (
     *("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8", "-a", "n=8"),
@@ -106,7 +106,7 @@ def test_a_holder_is_told_once_however_often_it_is_waited_for(capsys):
 def test_sides_that_do_not_differ_are_refused_before_anything_starts(kmark, words):
     ended = kmark(*FAKE, *words)
     assert (ended.code, ended.out) == (2, "")
-    assert (ended.reason.code, ended.reason.fields) == ("sides-equal", {"backends": ("fake",)})
+    assert "fake" in ended.reason
     assert "--env" in ended.err
 
 
@@ -128,7 +128,7 @@ def test_a_budget_that_is_known_to_end_before_the_first_round_starts_nothing(kma
     monkeypatch.setattr(Rounds, "start_s", 5.0)
     ended = kmark(*FAKE, *AA, "--budget", "4")
     assert (ended.code, ended.out) == (4, "")
-    assert ended.reason == Reason("budget-before-start", budget_s=4.0, start_s=5.0)
+    assert tells(ended.reason, budget_s=4, start_s=5)
     assert kmark(*FAKE, *AA, *WRONG, "--budget", "600").code == 3
 
 
@@ -140,34 +140,33 @@ def test_dry_run(kmark):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason", "fields"),
+    ("words", "fields"),
     [
-        (("--env", "one"), "environment-count", {"count": 1}),
-        (("--env", "a", "--env", "b=/no/such"), "interpreter-missing", {"environment": "b"}),
-        (("--rounds", "2"), "too-few-rounds", {"rounds": 2}),
-        (("--rounds", "9"), "rounds-odd", {"rounds": 9}),
-        (("--rounds", "x"), "tests-refused", {"rounds": "x"}),
-        (("--rounds", "4,-6"), "tests-refused", {"rounds": "4,-6"}),
-        (("--samples", "0"), "timing-below", {"field": "min_samples", "least": 1}),
-        (("--timing", "quick"), "ab-preset", {"timing": "quick"}),
-        (("--alpha", "2"), "tests-refused", {"alpha": 2.0}),
-        (("--delta", "0"), "effect-not-positive", {"delta": 0.0}),
+        (("--env", "one"), {"count": 1}),
+        (("--env", "a", "--env", "b=/no/such"), {"environment": "b"}),
+        (("--rounds", "2"), {"rounds": 2}),
+        (("--rounds", "9"), {"rounds": 9}),
+        (("--rounds", "x"), {"rounds": "x"}),
+        (("--rounds", "4,-6"), {"rounds": "4,-6"}),
+        (("--samples", "0"), {"least": 1}),
+        (("--timing", "quick"), {"timing": "quick"}),
+        (("--alpha", "2"), {"alpha": 2.0}),
+        (("--delta", "0"), {"delta": 0.0}),
         (
             ("-b", "base:numpy"),
-            "backends-unpaired",
             {"backends": ("fake", "numpy"), "others": ("fake",)},
         ),
-        (("-d", "fake:9"), "device-missing", {"device": "fake:9"}),
-        (("--config", "head:x"), "not-of-form", {"given": "x", "form": "NAME=VALUE"}),
+        (("-d", "fake:9"), {"device": "fake:9"}),
+        (("--config", "head:x"), {"given": "x", "form": "NAME=VALUE"}),
     ],
 )
-def test_what_is_refused(refused, words, reason, fields):
+def test_what_is_refused(refused, words, fields):
     given = [word for word in FAKE if not (words[0] == "--rounds" and word in ("--rounds", "4"))]
-    refused(*given, *words, "--no-store", reason=reason, **fields)
+    refused(*given, *words, "--no-store", **fields)
 
 
 def test_no_problems_are_told_by_commands_of_ab(refused):
-    ended = refused("ab", "-b", "base:numpy", "-b", "head:torch", reason="nothing-asked")
+    ended = refused("ab", "-b", "base:numpy", "-b", "head:torch")
     assert "kmark ab -b base:numpy" in ended.err
     assert "kmark run" not in ended.err
 
@@ -238,8 +237,8 @@ def test_lint_configs(kmark, tmp_path):
 
 
 def test_lint_configs_of_no_folder(refused, tmp_path):
-    refused("lint-configs", str(tmp_path / "none"), reason="not-a-folder")
-    refused("lint-configs", str(tmp_path), reason="folder-without", what="configs")
+    refused("lint-configs", str(tmp_path / "none"))
+    refused("lint-configs", str(tmp_path), what="configs")
 
 
 def test_too_few_rounds_for_one_of_many_are_told(kmark):
@@ -290,7 +289,7 @@ def test_a_file_is_read_by_its_sides_alone(kmark, tmp_path):
 def test_a_budget_is_positive(refused):
     words = ("ab", "-b", "numpy", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8")
     words += ("--dtype", "f32", "--budget", "-5")
-    refused(*words, reason="option-outside", option="--budget", given=-5.0, above=0)
+    refused(*words, option="--budget")
 
 
 @pytest.mark.parametrize(
@@ -306,9 +305,8 @@ def test_a_config_name_that_a_side_does_not_know_is_a_slip_not_a_regression(kmar
     short = ("--rounds", "8", "--max-s", "0.01", "--warmup-s", "0.01", "--cache", "hot")
     ended = kmark("ab", *AA, "-b", "numpy", "--config", word, *problems, *short, "--label", "typo")
     assert ended.code == 2
-    assert (ended.reason.code, ended.reason.fields["side"]) == ("config-refused", side)
-    cause = ended.reason.root
-    assert (cause.code, cause.fields["name"]) == ("config-unknown-name", "zzz")
+    assert str(side) in ended.reason
+    assert "zzz" in ended.reason
     assert "--config" in ended.err
     assert "broken" not in ended.out + ended.err
     assert "typo" not in kmark("list", "runs").out

@@ -79,4 +79,4 @@ def test_the_choice_holds_for_a_resumed_run(document, kmark, refused, tmp_path):
     assert kmark("import", str(tmp_path / "run.json")).code == 0
     run = document["run"]["id"]
     words = ("run", "--resume", run, "--no-canaries")
-    refused(*words, reason="options-exclusive", options=("--no-canaries",), other="--resume")
+    refused(*words, options=("--no-canaries",), other="--resume")

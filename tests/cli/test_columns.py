@@ -83,7 +83,9 @@ def measured(backend: str, median_s: float, status: Status = Status.OK) -> Resul
         stop=StopReason.PRECISE,
         warmup_s=0.1,
         timed_s=0.2,
-        warnings=(Reason("few-blocks", blocks=3, wanted=4),) if backend == "iree" else (),
+        warnings=(Reason("few blocks", "few-blocks", blocks=3, wanted=4),)
+        if backend == "iree"
+        else (),
         also={"hot_s": median_s / 2, "host_s": 2 * median_s},
     )
     return Result(

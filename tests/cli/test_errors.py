@@ -12,63 +12,64 @@ from pathlib import Path
 import pytest
 
 from kernelmark import backends
-from kernelmark.cli.app import command
 from kernelmark.cli.errors import command_path
-from kernelmark.core.messages import SETTINGS
 
 GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 
 
 @pytest.mark.parametrize(
-    ("words", "reason", "fields"),
+    ("words", "fields"),
     [
-        (("-a", "m=0"), "dim-below", {"given": "m=0", "least": 1}),
-        (("-a", f"m={2**40}"), "dim-too-large", {"name": "m"}),
-        (("-a", "m=8", "-a", "zz=8"), "unknown-name", {"what": "parameter", "name": "zz"}),
-        (("-a", "m=8", "-b", "nump"), "unknown-name", {"what": "backend", "name": "nump"}),
-        (("-a", "m=8", "-b", "~nobody_here/x"), "unknown-name", {"name": "~nobody_here/x"}),
-        (("-a", "m=8", "-b", "n" * 300), "unknown-name", {"name": "n" * 300}),
-        (("-a", "m=8", "-d", "gpu"), "unknown-device", {"device": "gpu"}),
-        (("-a", "m=8", "-d", "cpu:9"), "device-missing", {"device": "cpu:9"}),
-        (("-a", "m=8", "--threads", "100000"), "too-many-threads", {"threads": 100000}),
-        (("-a", "m=8", "--max-blocks", "1"), "timing-blocks", {"least": 3}),
-        (("-a", "m=8", "--timeout", "-1"), "limit-not-positive", {}),
-        (("-a", "m=8", "--timeout", "nan"), "not-possible", {"name": "--timeout", "value": "nan"}),
-        (("-a", "m=8", "--timeout", "inf"), "not-possible", {"name": "--timeout", "value": "inf"}),
-        (("-a", "m=8", "--label", "a.json"), "name-like-file", {"name": "a.json"}),
-        (("-a", "m=8", "-b", " , "), "list-empty", {}),
-        (("-a", "m=8", "--filter", "("), "not-a-regex", {"pattern": "("}),
-        (("-a", "m=8", "--json", "/no/x.json"), "file-without-folder", {"folder": "/no"}),
-        (("-a", "m=8", "--json=-", "--csv=-"), "stdout-shared", {"options": ("--json", "--csv")}),
-        (("-a", "m=8", "--retry-failed"), "option-needs", {"other": "--resume"}),
-        (("-a", "m=[8:2"), "axis-bracket", {"axis": "m=[8:2"}),
-        (("-a", "m"), "axis-form", {"axis": "m"}),
-        (("-a", "m=8", "--config", "tile"), "not-of-form", {"given": "tile"}),
+        (("-a", "m=0"), {"given": "m=0", "least": 1}),
+        (("-a", "m=-3"), {"given": "m=-3", "least": 1}),
+        (("-a", f"m={2**40}"), {}),
+        (("-a", "m=8", "-a", "zz=8"), {"what": "parameter", "name": "zz"}),
+        (("-a", "m=8", "-b", "nump"), {"what": "backend", "name": "nump"}),
+        (("-a", "m=8", "-b", "~nobody_here/x"), {"name": "~nobody_here/x"}),
+        (("-a", "m=8", "-b", "n" * 300), {"name": "n" * 300}),
+        (("-a", "m=8", "-d", "gpu"), {"device": "gpu"}),
+        (("-a", "m=8", "-d", "cpu:9"), {"device": "cpu:9"}),
+        (("-a", "m=8", "--threads", "100000"), {"threads": 100000}),
+        (("-a", "m=8", "--max-blocks", "1"), {"least": 3}),
+        (("-a", "m=8", "--timeout", "-1"), {}),
+        (("-a", "m=8", "--timeout", "nan"), {"name": "--timeout", "value": "nan"}),
+        (("-a", "m=8", "--timeout", "inf"), {"name": "--timeout", "value": "inf"}),
+        (("-a", "m=8", "--label", "a.json"), {"name": "a.json"}),
+        (("-a", "m=8", "-d", ""), {}),
+        (("-a", "m=8", "-b", " , "), {}),
+        (("-a", "m=8", "--filter", "("), {"pattern": "("}),
+        (("-a", "m=8", "--json", "/no/x.json"), {"folder": "/no"}),
+        (("-a", "m=8", "--json=-", "--csv=-"), {"options": ("--json", "--csv")}),
+        (("-a", "m=8", "--retry-failed"), {"other": "--resume"}),
+        (("-a", "m=[8:2"), {"axis": "m=[8:2"}),
+        (("-a", "m"), {"axis": "m"}),
+        (("-a", "m=8", "--config", "tile"), {"given": "tile"}),
     ],
 )
-def test_a_wrong_option_of_a_run_has_a_code(refused, words, reason, fields):
-    refused(*GEMM, *words, reason=reason, **fields)
+def test_a_wrong_option_of_a_run_has_a_code(refused, words, fields):
+    refused(*GEMM, *words, **fields)
 
 
 @pytest.mark.parametrize(
-    ("words", "reason", "fields"),
+    ("words", "fields"),
     [
-        (("history", "--pin", "a.csv=latest"), "name-like-file", {"name": "a.csv"}),
-        (("run", "-o", "gem", "-a", "m=8"), "unknown-name", {"what": "op", "name": "gem"}),
-        (("run", "-o", "gemm", "-a", "m=8", "--dtype", "f33"), "unknown-name", {"name": "f33"}),
-        (("run", "-s", "nosuch"), "unknown-name", {"what": "suite", "name": "nosuch"}),
-        (("run", "-s", "./nosuch.toml"), "file-missing", {"file": "nosuch.toml"}),
-        (("run", "-p", "gemm m=8 n"), "problem-not-name-value", {"word": "n"}),
-        (("run",), "nothing-asked", {}),
-        (("run", "-p", "gemm m=8 n=8 k=8"), "parameter-missing", {"name": "dtype"}),
-        (("run", "--resume", "--no-store"), "options-exclusive", {"options": ("--no-store",)}),
-        (("list", "suites", "-o", "gemm"), "options-exclusive", {"options": ("-o",)}),
-        (("show", "nosuch.json"), "file-missing", {"file": "nosuch.json"}),
-        (("import", "nosuch.json"), "file-missing", {"file": "nosuch.json"}),
+        (("history", "--pin", "a.csv=latest"), {"name": "a.csv"}),
+        (("run", "-o", "gem", "-a", "m=8"), {"what": "op", "name": "gem"}),
+        (("run", "-o", "gemm", "-a", "m=8", "--dtype", "f33"), {"name": "f33"}),
+        (("run", "-s", "nosuch"), {"what": "suite", "name": "nosuch"}),
+        (("run", "-s", "./nosuch.toml"), {"file": "nosuch.toml"}),
+        (("run", "-p", "gemm m=8 n"), {"word": "n"}),
+        (("run",), {}),
+        (("run", "-p", "gemm m=8 n=8 k=8"), {"name": "dtype"}),
+        (("run", "--resume", "--no-store"), {"options": ("--no-store",)}),
+        (("run", "--timing", "slow", "-s", "smoke"), {"name": "slow"}),
+        (("list", "suites", "-o", "gemm"), {"options": ("-o",)}),
+        (("show", "nosuch.json"), {"file": "nosuch.json"}),
+        (("import", "nosuch.json"), {"file": "nosuch.json"}),
     ],
 )
-def test_is_refused_with_a_code(refused, words, reason, fields):
-    refused(*words, reason=reason, **fields)
+def test_is_refused_with_a_code(refused, words, fields):
+    refused(*words, **fields)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_truncated_toml(refused, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('why = "x"\n[[problems]]\nop = "gemm"\nm = [1, 2\n')
     told = [
-        refused("run", *words, str(file), reason="file-not-toml", file=str(file))
+        refused("run", *words, str(file), file=str(file))
         for words in (("-s",), ("-s", "demo", "--timing"))
     ]
     assert told[0].err == told[1].err  # the hint too
@@ -149,12 +150,12 @@ def test_truncated_toml(refused, tmp_path):
 def test_toml_with_an_illegal_problem(refused, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('[[problems]]\nop = "gemm"\nm = 0\nn = 8\nk = 8\ndtype = "f32"\n')
-    refused("run", "-s", str(file), reason="dim-below", given="m=0")
+    refused("run", "-s", str(file), given="m=0")
 
 
 def test_nothing_to_do_is_code_4(refused, tmp_path, monkeypatch):
     words = ("run", "-s", "smoke", "--filter", "zzz")
-    refused(*words, code=4, reason="filter-matches-none", filter="zzz")
+    refused(*words, code=4, filter="zzz")
     monkeypatch.delenv("KERNELMARK_STORE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     refused("show", code=4, reason="store-missing")
@@ -162,7 +163,7 @@ def test_nothing_to_do_is_code_4(refused, tmp_path, monkeypatch):
 
 
 def test_a_bad_request_makes_no_store(refused, tmp_path):
-    refused(*GEMM, "-a", "m=0", reason="dim-below")
+    refused(*GEMM, "-a", "m=0")
     assert not (tmp_path / "store.sqlite").exists()
 
 
@@ -171,8 +172,8 @@ def test_stores_that_cannot_be_used(refused, tmp_path, words):
     text = tmp_path / "text.sqlite"
     text.write_text("this is not a database at all, only some words in a file")
     refused(*words, "--store", str(text), reason="store-not-sqlite", store=str(text))
-    refused(*words, "--store", str(tmp_path), reason="file-is-folder", file=str(tmp_path))
-    refused(*words, "--store", "mysql://somewhere/x", reason="unknown-name", name="mysql")
+    refused(*words, "--store", str(tmp_path), file=str(tmp_path))
+    refused(*words, "--store", "mysql://somewhere/x", name="mysql")
 
 
 def test_unwritable_store(refused, tmp_path):
@@ -180,10 +181,10 @@ def test_unwritable_store(refused, tmp_path):
     locked.mkdir()
     locked.chmod(0o500)
     if os.access(locked, os.W_OK):  # root may write anywhere but under /proc
-        refused(*GEMM, "-a", "m=8", "--store", "/proc/y.db", reason="store-not-opened")
+        refused(*GEMM, "-a", "m=8", "--store", "/proc/y.db")
     else:
         path = f"{locked}/s.db"
-        refused(*GEMM, "-a", "m=8", "--store", path, reason="store-folder-unwritable", store=path)
+        refused(*GEMM, "-a", "m=8", "--store", path, store=path)
 
 
 def test_a_store_of_a_newer_schema(refused, stored, fake_words, tmp_path):
@@ -195,26 +196,26 @@ def test_a_store_of_a_newer_schema(refused, stored, fake_words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "named"),
     [
-        ("", "document-empty"),
-        ('{"kernelmark":"results","version":1,"run":{"id":', "document-not-json"),
-        ("[1, 2]", "not-a-document"),
-        ('{"kernelmark":"results","version":99}', "document-version"),
-        ('{"kernelmark":"case","version":1}', "document-of-other-kind"),
-        ('{"kernelmark":"results","version":1,"run":{},"results":[]}', "field-missing"),
-        ('{"kernelmark":"results","version":1,"extra":1}', "field-unknown"),
-        ("\0\1\2", "document-not-json"),
+        ("", ""),
+        ('{"kernelmark":"results","version":1,"run":{"id":', ""),
+        ("[1, 2]", ""),
+        ('{"kernelmark":"results","version":99}', "99"),
+        ('{"kernelmark":"case","version":1}', "case"),
+        ('{"kernelmark":"results","version":1,"run":{},"results":[]}', "id"),
+        ('{"kernelmark":"results","version":1,"extra":1}', "extra"),
+        ("\0\1\2", ""),
     ],
 )
-def test_files_that_are_no_results(kmark, tmp_path, content, reason):
+def test_files_that_are_no_results(kmark, tmp_path, content, named):
     file = tmp_path / "results.json"
     file.write_text(content)
     for words in (("import", str(file)), ("show", str(file)), ("export", str(file))):
         ended = kmark(*words)
         assert ended.code == 2
         assert ended.out == ""
-        assert ended.reason.root.code == reason
+        assert named in ended.reason
         assert "Traceback" not in ended.err
         assert ended.err.startswith("kmark: ")
     assert not (tmp_path / "store.sqlite").exists()
@@ -257,26 +258,18 @@ def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):
     ],
 )
 def test_numbers_that_no_option_can_mean_are_refused(refused, words):
-    refused(*words, reason="not-possible", name=words[-2])
+    refused(*words, name=words[-2])
 
 
 def test_an_endless_integer_in_a_suite_is_a_sentence(refused, tmp_path):
     path = tmp_path / "endless.toml"
     path.write_text(f'why="x"\nsource="y"\n[[problems]]\nop="gemm"\nm={"9" * 5000}\n')
-    refused("run", "-s", str(path), reason="file-not-toml", file=str(path))
+    refused("run", "-s", str(path), file=str(path))
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (-1, "block-no-time"),
-        (0, "block-no-time"),
-        (1e40, "field-impossible"),
-        ("nan", "block-no-time"),
-    ],
-)
+@pytest.mark.parametrize("value", [-1, 0, 1e40, -9e9, 2**64, "nan", "inf"])
 def test_a_results_file_with_numbers_that_cannot_be_is_refused(
-    kmark, refused, stored, tmp_path, value, reason
+    kmark, refused, stored, tmp_path, value
 ):
     good = tmp_path / "good.json"
     assert kmark("export", "--json", str(good)).code == 0
@@ -291,7 +284,7 @@ def test_a_results_file_with_numbers_that_cannot_be_is_refused(
         changed["results"][0]["measurement"]["blocks"][0] = {**block, **change}
         bad.write_text(json.dumps(changed))
         for words in (("show", str(bad)), ("import", str(bad)), ("compare", str(good), str(bad))):
-            refused(*words, reason=reason)
+            refused(*words)
 
 
 def test_texts_of_a_results_file_do_not_reach_the_terminal_as_commands(kmark, stored, tmp_path):
@@ -306,18 +299,6 @@ def test_texts_of_a_results_file_do_not_reach_the_terminal_as_commands(kmark, st
         assert "\x1b" not in shown
         assert "\x07" not in shown
     assert "<b>" not in (tmp_path / "o.md").read_text()
-
-
-def test_no_sentence_names_an_option_that_help_does_not_show():
-    """A hidden option works, but nobody finds out how: a field of --timing FILE.toml does."""
-    shown = {
-        name
-        for parameter in command().commands["run"].params
-        if not getattr(parameter, "hidden", False)
-        for name in parameter.opts
-    }
-    words = {word for names in SETTINGS.values() for word in names[1].split()}
-    assert {word for word in words if word.startswith("--")} <= shown
 
 
 @pytest.mark.parametrize(

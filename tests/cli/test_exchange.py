@@ -59,7 +59,7 @@ def test_a_run_without_results(kmark, refused, tmp_path, state, command, hint):
         store.add_result_set(ResultSet(run=run, results=()))
     rows = list(csv.reader(io.StringIO(kmark("export", "--csv", "-").out)))
     assert rows == [result_columns([])]
-    told = refused("show", code=4, reason="run-without-results", run="nothing").err
+    told = refused("show", code=4, run="nothing").err
     assert hint in told
     assert "kmark show" not in told
 

@@ -15,7 +15,6 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import MICRO_SUITE, mode_of, parameters_of
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.stores import open_store
 
@@ -127,7 +126,7 @@ def test_a_lost_benchmark_is_a_point_of_its_own_series(kmark, monkeypatch):
     monkeypatch.setitem(session.TIMEOUT_S, "brief", 1e-6)
     assert kmark(*QUICK).code == 3
     story = kmark("history", "--micro", "instructions", "--runs", "5", "--arch", "x" * 9, "-q")
-    assert (story.code, story.reason.code) == (4, "no-result-matches")
+    assert story.code == 4
     found = json.loads(kmark("history", "--micro", "instructions", "--json", "-").out)
     assert {one["state"] for one in found["series"]} == {"broken"}
     assert "instructions brief ops=add_i64" in kmark("history", "--micro", "instructions").out
@@ -141,39 +140,36 @@ def test_listing(kmark):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason", "fields"),
+    ("words", "fields"),
     [
-        (("micro", "nonsense"), "micro-unknown", {"name": "nonsense"}),
+        (("micro", "nonsense"), {"name": "nonsense"}),
         (
             ("micro", "cache", "--quick", "--full"),
-            "options-exclusive",
             {"options": ("--full",), "other": "--quick"},
         ),
-        (("micro", "cache", "-p", "x=1"), "micro-parameter-unknown", {"name": "x"}),
-        (("micro", "cache", "-p", "sizes"), "not-of-form", {"given": "sizes"}),
-        (("micro", "cache", "-f", "x.gif"), "file-suffix", {"file": "x.gif"}),
-        (("micro", "cache", "-f", "."), "file-suffix", {"file": "."}),
-        (("micro", "compare", "latest"), "argument-count", {"most": 2, "given": 1}),
-        (("micro", "show", "a", "b"), "argument-count", {"most": 1, "given": 2}),
-        (("micro", "list", "cache", "latency"), "argument-count", {"most": 1, "given": 2}),
-        (("micro", "import"), "nothing-asked", {}),
-        (("micro", "show", "missing.json"), "file-missing", {"file": "missing.json"}),
-        (("roofs", "--stored", "--no-store"), "options-exclusive", {"other": "--stored"}),
-        (("micro",), "nothing-asked", {}),
-        (("micro", "--threads", "1"), "nothing-asked", {}),
-        (("history", "--micro", "cache", "--runs", "0"), "option-outside", {"option": "--runs"}),
-        (("micro", "cache", "-d", "fake:0"), "micro-device", {"device": "fake:0"}),
+        (("micro", "cache", "-p", "x=1"), {"name": "x"}),
+        (("micro", "cache", "-p", "sizes"), {"given": "sizes"}),
+        (("micro", "cache", "-f", "x.gif"), {"file": "x.gif"}),
+        (("micro", "cache", "-f", "."), {"file": "."}),
+        (("micro", "compare", "latest"), {"most": 2, "given": 1}),
+        (("micro", "show", "a", "b"), {"most": 1, "given": 2}),
+        (("micro", "list", "cache", "latency"), {"most": 1, "given": 2}),
+        (("micro", "import"), {}),
+        (("micro", "show", "missing.json"), {"file": "missing.json"}),
+        (("roofs", "--stored", "--no-store"), {"other": "--stored"}),
+        (("micro",), {}),
+        (("micro", "--threads", "1"), {}),
+        (("history", "--micro", "cache", "--runs", "0"), {"option": "--runs"}),
+        (("micro", "cache", "-d", "fake:0"), {"device": "fake:0"}),
     ],
 )
-def test_refusals(refused, words, reason, fields):
-    refused(*words, reason=reason, **fields)
+def test_refusals(refused, words, fields):
+    refused(*words, **fields)
 
 
 def test_a_gpu_that_is_not_here_is_refused(refused):
-    missing = Reason.of(
-        devices.registry.get("cuda").available() or Reason("device-missing", device="cuda:99")
-    )
-    refused("micro", "cache", "-d", "cuda:99", reason=missing.root.code, **missing.root.fields)
+    missing = devices.registry.get("cuda").available()
+    refused("micro", "cache", "-d", "cuda:99", missing=missing or "cuda:99")
 
 
 @pytest.mark.parametrize(
@@ -193,12 +189,12 @@ def test_a_gpu_that_is_not_here_is_refused(refused):
     ],
 )
 def test_options_that_would_be_ignored_are_refused(refused, words, options):
-    refused(*words, reason="options-exclusive", options=options)
+    refused(*words, options=options)
 
 
 @pytest.mark.parametrize("words", [("roofs",), ("roofs", "--no-store"), ("micro", "cache")])
 def test_more_threads_than_cores_are_refused_and_nothing_is_stored(refused, tmp_path, words):
-    refused(*words, "--threads", "9999", reason="too-many-threads", threads=9999)
+    refused(*words, "--threads", "9999", threads=9999)
     place = tmp_path / "store.sqlite"
     if place.exists():
         with open_store(place) as store:
@@ -226,7 +222,7 @@ def test_a_depth_alone_means_all_benchmarks(kmark, monkeypatch, depth):
 @pytest.mark.parametrize("verb", [(), ("list",)])
 def test_an_unknown_name_is_told_in_the_spelling_of_the_list(refused, verb):
     words = ("micro", *verb, "nope")
-    hint = refused(*words, reason="micro-unknown", name="nope").err.splitlines()[1]
+    hint = refused(*words, name="nope").err.splitlines()[1]
     assert "incore?" not in hint
     assert "l2-cache" in hint
     assert "l2_cache" not in hint
@@ -239,9 +235,9 @@ def test_a_figure_that_may_not_be_written_is_refused_before_measuring(refused, t
     place.chmod(0o500)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.access", lambda path, mode: str(path) != str(place))
-        refused("micro", "cache", "-f", str(place / "x.json"), reason="file-unwritable")
+        refused("micro", "cache", "-f", str(place / "x.json"))
     (tmp_path / "x.json").mkdir()
-    refused("micro", "cache", "-f", str(tmp_path / "x.json"), reason="file-is-folder")
+    refused("micro", "cache", "-f", str(tmp_path / "x.json"))
 
 
 @pytest.mark.parametrize("option", ["--csv", "--json", "--md", "-f"])
@@ -249,16 +245,16 @@ def test_a_place_that_cannot_hold_a_file_is_refused_before_measuring(refused, op
     """Where permissions say nothing: root may write into /proc, which has no new files."""
     place = "/proc/x.json"
     words = ("micro", "cache", "--brief", "--no-store")
-    refused(*words, option, place, reason="file-unwritable", file=place)
+    refused(*words, option, place, file=place)
     if option == "--json":
-        refused("roofs", option, place, reason="file-unwritable", file=place)
+        refused("roofs", option, place, file=place)
 
 
 def test_a_disk_that_fills_later_is_told_with_the_command_that_writes_it_again(kmark, tmp_path):
     full = "/dev/full"
     ended = kmark(*QUICK, "--csv", full)
-    assert (ended.code, ended.reason.code) == (2, "file-unwritable")
-    assert ended.reason.fields["file"] == full
+    assert ended.code == 2
+    assert str(full) in ended.reason
     run_id = ended.err.partition("\nrun ")[2].partition(":")[0]
     assert f": kmark micro show {run_id} --csv FILE\n" in ended.err
     assert "kmark micro show" not in kmark(*QUICK, "--no-store", "--csv", full).err
@@ -275,23 +271,23 @@ def test_a_disk_that_fills_later_is_told_with_the_command_that_writes_it_again(k
 
 def test_roofs_that_cannot_be_written_are_kept(kmark):
     ended = kmark("roofs", "--json", "/dev/full", "-q")
-    assert (ended.code, ended.reason.code) == (2, "file-unwritable")
+    assert ended.code == 2
     assert ended.err.endswith(": kmark roofs --stored --json FILE\n")
 
 
 def test_nothing_stored_is_code_4(refused, tmp_path):
     with open_store(tmp_path / "store.sqlite"):
         pass
-    refused("micro", "show", code=4, reason="no-micro-runs")
+    refused("micro", "show", code=4)
     words = ("history", "--micro", "cache")
-    refused(*words, code=4, reason="micro-not-stored", benchmark="cache")
-    refused("roofs", "--stored", code=4, reason="roofs-not-stored", device="cpu")
+    refused(*words, code=4, benchmark="cache")
+    refused("roofs", "--stored", code=4, device="cpu")
 
 
 def test_a_run_that_is_not_there(kmark, refused):
     assert kmark(*QUICK).code == 0
     refused("micro", "show", "nonsense", reason="run-unknown", ref="nonsense")
-    refused("micro", "show", "latest~7", reason="too-few-micro-runs", count=1)
+    refused("micro", "show", "latest~7", count=1)
 
 
 def test_roofs_are_measured_stored_and_used(kmark, tmp_path):
@@ -377,20 +373,20 @@ def test_a_file_without_results_is_told(kmark, tmp_path):
     for words in (["show", str(place)], ["compare", str(place), "latest"], ["import", str(place)]):
         ended = kmark("micro", *words)
         assert ended.code == 4
-        assert ended.reason == Reason("file-without-results", file=str(place))
+        assert str(place) in ended.reason
 
 
 def test_a_result_of_no_benchmark_is_refused(kmark, refused, tmp_path):
     place = tmp_path / "odd.json"
     assert kmark(*QUICK, "--no-store", "--json", str(place)).code == 0
     place.write_text(place.read_text().replace('"instructions ', '"../x '))
-    refused("micro", "import", str(place), reason="parameter-not-named", name="../x")
+    refused("micro", "import", str(place), name="../x")
 
 
 def test_the_history_of_an_architecture_that_is_not_stored(kmark, refused):
     assert kmark(*QUICK).code == 0
     words = ("history", "--micro", "instructions", "--arch", "bogus")
-    refused(*words, code=4, reason="no-result-matches")
+    refused(*words, code=4)
 
 
 def test_a_figure_of_several_is_named_by_them_whatever_came_of_them(kmark, tmp_path):
@@ -441,7 +437,7 @@ def test_a_run_of_microbenchmarks_is_a_run_like_others(kmark, tmp_path):
 )
 def test_latest_is_a_run_of_cases_outside_of_micro(kmark, refused, words):
     assert kmark(*QUICK).code == 0
-    refused(*words, code=4, reason="only-micro-runs")
+    refused(*words, code=4)
     assert kmark("micro", "show", "latest").code == 0
 
 
@@ -465,11 +461,11 @@ def test_stored_roofs_need_no_device(kmark, refused, tmp_path):
     assert ended.code == 0, ended.err
     assert "4.000 TB/s" in ended.out
     here = kmark("roofs", "--stored")
-    assert (here.code, here.reason.code) == (4, "roofs-not-stored")
-    assert here.reason.fields["others"] == ("hip:77",)
+    assert here.code == 4
+    assert "hip:77" in here.reason
     words = ("roofs", "--stored", "-d")
-    refused(*words, "hip:78", code=4, reason="roofs-not-stored", device="hip:78")
-    refused(*words, "hip:x", reason="device-form", device="hip:x")
+    refused(*words, "hip:78", code=4, device="hip:78")
+    refused(*words, "hip:x", device="hip:x")
 
 
 def test_stored_roofs_have_the_data_sheet_of_what_a_run_saw(kmark, tmp_path):
@@ -486,10 +482,10 @@ def test_a_pack_where_no_folder_can_be_is_told(refused, tmp_path):
     (tmp_path / "file").touch()
     folder = str(tmp_path / "file" / "pack")
     words = ("micro", "--precompile", "sm_90", "-o", folder)
-    refused(*words, reason="file-unwritable", file=folder)
+    refused(*words, file=folder)
 
 
 def test_a_parameter_that_is_too_small_is_refused(refused):
     for word in ("samples=0", "cycles=-1"):
         name = word.partition("=")[0]
-        refused("micro", "instructions", "-p", word, reason="micro-too-small", name=name)
+        refused("micro", "instructions", "-p", word, name=name)

@@ -71,10 +71,10 @@ def test_dry_run_measures_nothing(folder, kmark):
 
 def test_what_is_refused(folder, refused):
     none = str(folder / "none.toml")
-    refused("nightly", none, reason="file-missing", file=none)
+    refused("nightly", none, file=none)
     (folder / "bad.toml").write_text(FILE.replace("backends", "backend"))
     bad = str(folder / "bad.toml")
-    ended = refused("nightly", bad, reason="key-unknown", file=bad, key="run.backend")
+    ended = refused("nightly", bad, file=bad, key="run.backend")
     assert " backends?" in ended.err.splitlines()[1]
 
 

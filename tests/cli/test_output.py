@@ -7,7 +7,7 @@ import pytest
 from kernelmark.cli.options import Outputs
 from kernelmark.cli.output import folded
 from kernelmark.core.errors import UsageError
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 
 def test_only_what_was_asked_for_is_made(tmp_path, capsys):
@@ -24,7 +24,7 @@ def test_one_that_cannot_be_written_keeps_no_other_from_it(tmp_path, capsys):
     bad.parent.mkdir()
     outputs = Outputs(json=str(bad), csv="-", md=str(good))
     bad.parent.rmdir()
-    with raises_code(UsageError, "file-unwritable", file=str(bad)):
+    with raises(UsageError, file=str(bad)):
         outputs.put(json=lambda: "{}", csv=lambda: "a\n", md=lambda: "| a |\n")
     assert good.read_text() == "| a |\n"
     assert capsys.readouterr().out == "a\n"

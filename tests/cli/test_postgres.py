@@ -48,4 +48,4 @@ def test_failures_are_found_and_measured_again(kmark, stored):
 def test_a_database_that_is_not_there_is_told_in_one_sentence(refused, monkeypatch):
     store = "postgresql://nobody@127.0.0.1:1/none"
     monkeypatch.setenv("KERNELMARK_STORE", store)
-    refused("list", "runs", reason="store-no-answer", store=store)
+    refused("list", "runs", store=store)

@@ -41,9 +41,9 @@ def test_ctrl_c_keeps_everything_and_resume_finishes(kmark, stopped, tmp_path):
 
 def test_resume_keeps_the_choice_and_can_retry_failures(kmark, fake_words, refused):
     kmark(*fake_words, "--label", "mine", "--config", "behaviour=wrong")
-    refused("run", "--resume", code=4, reason="no-unfinished-run")
+    refused("run", "--resume", code=4)
     words = ("run", "--resume", "mine", "-o", "conv", "--cache", "hot")
-    refused(*words, reason="options-exclusive", options=("--op", "--cache"), other="--resume")
+    refused(*words, options=("--op", "--cache"), other="--resume")
     again = kmark("run", "--resume", "mine")
     assert again.code == 3
     assert "[1/" not in again.err
@@ -79,11 +79,11 @@ def test_resume_takes_only_what_kmark_run_made(kmark, fake_words, refused, tmp_p
     ended = kmark("run", "--resume")
     assert ended.code == 0, ended.err
     assert run.id in ended.err
-    ended = refused("run", "--resume", "one-ab", reason="run-not-resumable", command="ab")
+    ended = refused("run", "--resume", "one-ab", command="ab")
     assert "kmark ab -b numpy --set head:X=1 -s smoke" in ended.err
     words = ("run", "--resume", "one-tune")
-    refused(*words, reason="run-not-resumable", run="one-tune", command="tune summarise")
-    refused("run", "--resume", code=4, reason="no-unfinished-run")
+    refused(*words, run="one-tune", command="tune summarise")
+    refused("run", "--resume", code=4)
 
 
 def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, fake_words, monkeypatch):
@@ -100,7 +100,7 @@ def test_a_run_of_the_python_api_cannot_be_resumed(refused, tmp_path):
 
     timing = km.Timing(max_s=0.05)
     km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", timing=timing, store=True, label="x")
-    refused("run", "--resume", "x", reason="run-not-resumable", command=None)
+    refused("run", "--resume", "x", command=None)
 
 
 def test_ctrl_c_while_commands_are_loaded_is_one_sentence():
@@ -187,4 +187,4 @@ def test_a_run_whose_folder_is_not_known_says_where_its_files_are_looked_for(
 ):
     store_run(tmp_path / "store.sqlite", "elsewhere", "run -b ./gone.py")
     words = ("run", "--resume", "elsewhere")
-    refused(*words, reason="file-missing", file="./gone.py")
+    refused(*words, file="./gone.py")

@@ -193,8 +193,8 @@ def test_show_is_what_run_printed(kmark, stored):
 def test_show_narrows_and_details(kmark, stored, refused):
     assert kmark("show", "--filter", "m=16").out.count("gemm") == 1
     assert kmark("show", "-b", "fake", "-o", "gemm", "--status", "ok").out.count("gemm") == 2
-    refused("show", "-b", "torch", code=4, reason="nothing-matches", what="result")
-    refused("show", "--status", "fine", reason="unknown-name", what="status", name="fine")
+    refused("show", "-b", "torch", code=4, what="result")
+    refused("show", "--status", "fine", what="status", name="fine")
     detail = kmark("show", "--samples", "--filter", "m=8 ").out
     for word in ("blocks", "samples", "check", "kernel", "cost", "95 % interval", "again"):
         assert word in detail
@@ -284,12 +284,10 @@ def test_a_full_disk_loses_no_table_and_names_the_file(kmark, fake_words, tmp_pa
     assert ended.code == 2
     assert "20.00 µs" in ended.out
     assert "2 ok; stored in" in ended.err
-    assert ended.reason.code == "file-unwritable"
-    assert ended.reason.fields["file"] == f"{tmp_path}/r.json"
+    assert f"{tmp_path}/r.json" in ended.reason
     exported = kmark("export", "--csv", str(tmp_path / "r.csv"))
     assert exported.code == 2
-    assert exported.reason.code == "file-unwritable"
-    assert exported.reason.fields["file"] == f"{tmp_path}/r.csv"
+    assert f"{tmp_path}/r.csv" in exported.reason
     monkeypatch.undo()
 
 
@@ -298,8 +296,7 @@ def test_one_unwritable_file_does_not_keep_the_others(kmark, stored, tmp_path, m
     words = ("--store", str(tmp_path / "store.sqlite"))
     ended = kmark("export", "--json", "/dev/full", "--csv", str(other), *words)
     assert ended.code == 2
-    assert ended.reason.code == "file-unwritable"
-    assert ended.reason.fields["file"] == "/dev/full"
+    assert "/dev/full" in ended.reason
     assert other.read_text().startswith("run,label")
 
 

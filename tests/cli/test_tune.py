@@ -23,6 +23,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
+from kernelmark_dev.raising import tells
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
@@ -84,9 +85,8 @@ def test_the_group_alone_shows_its_commands_in_order_of_work(kmark):
 def test_a_path_that_is_no_tuning_folder_is_told(refused, tmp_path):
     for words in (("summarise",), ("plan", "-b", "fake"), ("show",)):
         asked = ("tune", words[0], str(tmp_path), *words[1:])
-        ended = refused(*asked, reason="folder-lacks", name="workload.csv")
-        assert ended.reason.code == "not-tuning-folder"
-        assert ended.reason.fields["folder"] == str(tmp_path)
+        ended = refused(*asked, name="workload.csv")
+        assert str(tmp_path) in ended.reason
         assert f"kmark import LOG --workload {tmp_path}" in ended.err.splitlines()[1]
 
 
@@ -180,12 +180,12 @@ def test_data_goes_where_it_is_asked_to(kmark, folder, tmp_path):
 @pytest.mark.parametrize("thr", ["-1", "101"])
 def test_a_threshold_is_in_percent(refused, folder, thr):
     words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--thr", thr)
-    refused(*words, reason="threshold-not-percent", given=float(thr))
+    refused(*words)
 
 
 def test_a_reference_that_is_none_is_told(refused, folder):
     words = ("tune", "summarise", str(folder), "-b")
-    refused(*words, "nump", reason="unknown-name", what="backend", name="nump")
+    refused(*words, "nump", what="backend", name="nump")
     refused(
         *words, "numpy", "-d", "fake", reason="device-unsupported", backend="numpy", kind="fake"
     )
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_timing(refused, fol
 
     monkeypatch.setattr("pathlib.Path.touch", denied)
     words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake")
-    refused(*words, reason="file-unwritable", file=str(folder / "summary.csv"))
+    refused(*words, file=str(folder / "summary.csv"))
 
 
 def test_a_killed_summary_goes_on(folder, kmark, tmp_path):
@@ -312,9 +312,9 @@ def test_plans_for_a_gpu_that_is_not_here(kmark, tmp_path):
     words += ("-a", "n=4096", "-a", "k=4096", "-a", "tb=t", "--dtype", "bf16,f8e4m3")
     ended = kmark("tune", "plan", str(place), "--arch", "gfx942", *words, "--json", "-")
     assert ended.code == 0, ended.err
-    refused = [one["reasons"]["reason"] for one in json.loads(ended.out) if not one["plan"]]
-    causes = [(one["fields"]["cause"]["code"], one["fields"]["backend"]) for one in refused]
-    assert causes == [("narrow-float-unsupported", "triton")] * 2
+    refused = [one["reason"] for one in json.loads(ended.out) if not one["plan"]]
+    assert len(refused) == 2
+    assert all("triton" in one and "f8e4m3" in one for one in refused)
     found = tomllib.loads((place / "plans" / "BBS_TN_0.toml").read_text())
     assert found["arch"] == "gfx942"
     assert found["space"]["kpack"] == [1, 2]
@@ -368,7 +368,7 @@ def test_the_next_step_of_what_check_refuses_is_to_run_it(kmark, refused, tmp_pa
     place = str(tmp_path / "own")
     ended = kmark("tune", "plan", place, "-b", str(mine), "--arch", "sm_90", *SMALL)
     assert ended.err.endswith(f"next, where there is a sm_90: kmark tune run {place}\n")
-    refused("tune", "check", place, reason="compiles-nothing-ahead", backend=str(mine))
+    refused("tune", "check", place, backend=str(mine))
 
 
 @pytest.mark.skipif(
@@ -383,42 +383,44 @@ def test_the_next_step_of_what_can_be_compiled_here_is_to_check_it(kmark, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "reason", "fields", "hint"),
+    ("words", "fields", "hint"),
     [
         (
             ("-b", "fake", "-d", "fake", "--arch", "gfx942"),
-            "arch-and-device",
-            {"arch": "gfx942", "device": "fake"},
+            {},
             "",
         ),
-        (("-b", "triton", "--arch", "mi300"), "not-gpu-arch", {"arch": "mi300"}, ""),
-        (("-b", "triton", "--arch", "gfx9"), "arch-unknown", {"arch": "gfx9"}, "gfx942"),
-        (("-b", "triton", "--arch", "sm_12"), "arch-unknown", {"arch": "sm_12"}, "sm_75, "),
+        (("-b", "triton", "--arch", "mi300"), {"arch": "mi300"}, ""),
+        (("-b", "triton", "--arch", "gfx9"), {"arch": "gfx9"}, "gfx942"),
+        (("-b", "triton", "--arch", "sm_12"), {"arch": "sm_12"}, "sm_75, "),
         (
             ("-b", "hipblaslt", "-d", "fake"),
-            "device-unsupported",
-            {"backend": "hipblaslt", "kind": "fake"},
+            {"reason": "device-unsupported", "backend": "hipblaslt", "kind": "fake"},
             "",
         ),
         (
             ("-b", "cublaslt", "--arch", "gfx942"),
-            "device-unsupported",
-            {"backend": "cublaslt", "kind": "hip", "arch": "gfx942"},
+            {
+                "reason": "device-unsupported",
+                "backend": "cublaslt",
+                "kind": "hip",
+                "arch": "gfx942",
+            },
             "",
         ),
-        ((*ON_FAKE, "--strategy", "best"), "unknown-name", {"what": "strategy"}, ""),
-        ((*ON_FAKE, "--thr", "1"), "threshold-without-shares", {}, "kmark tune summarise"),
-        ((*ON_FAKE, "--evaluations", "0"), "budget-too-small", {"evaluations": 0}, ""),
-        ((*ON_FAKE, "--seed", "-1"), "argument-type", {"name": "seed", "given": -1}, ""),
-        ((*ON_FAKE, "--minutes", "nan"), "not-possible", {"name": "--minutes"}, ""),
-        ((*ON_FAKE, "--thr", "nan"), "not-possible", {"name": "--thr"}, ""),
-        ((*ON_FAKE, "-a", "m=3"), "axes-without-op", {}, "-o"),
-        (("-b", "fake", "-d", "fake:7"), "device-missing", {"device": "fake:7"}, ""),
-        (("-b", "numpy", "-d", "fake"), "device-unsupported", {"backend": "numpy"}, ""),
+        ((*ON_FAKE, "--strategy", "best"), {"what": "strategy"}, ""),
+        ((*ON_FAKE, "--thr", "1"), {}, "kmark tune summarise"),
+        ((*ON_FAKE, "--evaluations", "0"), {"evaluations": 0}, ""),
+        ((*ON_FAKE, "--seed", "-1"), {"name": "seed", "given": -1}, ""),
+        ((*ON_FAKE, "--minutes", "nan"), {"name": "--minutes"}, ""),
+        ((*ON_FAKE, "--thr", "nan"), {"name": "--thr"}, ""),
+        ((*ON_FAKE, "-a", "m=3"), {}, "-o"),
+        (("-b", "fake", "-d", "fake:7"), {"device": "fake:7"}, ""),
+        (("-b", "numpy", "-d", "fake"), {"reason": "device-unsupported", "backend": "numpy"}, ""),
     ],
 )
-def test_what_cannot_be_planned_is_told(refused, folder, words, reason, fields, hint):
-    ended = refused("tune", "plan", str(folder), *words, reason=reason, **fields)
+def test_what_cannot_be_planned_is_told(refused, folder, words, fields, hint):
+    ended = refused("tune", "plan", str(folder), *words, **fields)
     assert hint in ended.err.splitlines()[1]
     assert not (folder / "plans").exists()
 
@@ -446,15 +448,15 @@ def test_a_folder_is_of_one_backend_and_architecture(kmark, refused, folder):
     assert kmark("tune", "plan", str(folder), *FAKE, "--evaluations", "2").code == 0
     before = (folder / "plans" / "SSS_NN_1.toml").read_text()
     words = ("tune", "plan", str(folder), "-b", "numpy", "--force")
-    refused(*words, reason="plans-of-backend", planned="fake", backend="numpy")
+    refused(*words, planned="fake", backend="numpy")
     words = ("--timeout", "10", "--jobs", "1", "--only", "SSS_NN_1", "-q")
     assert kmark("tune", "run", str(folder), *words).code in (0, 3)
     words = ("tune", "plan", str(folder), "-b", "fake", "-d", "cpu", "--force")
-    ended = refused(*words, reason="plans-of-arch", backend="fake", planned="fake")
+    ended = refused(*words, backend="fake", planned="fake")
     assert "-d or --arch" in ended.err
     assert (folder / "plans" / "SSS_NN_1.toml").read_text() == before
     shutil.rmtree(folder / "plans")
-    ended = refused(*words, reason="trials-of-another", tried_backend="fake", tried_arch="fake")
+    ended = refused(*words, tried_backend="fake", tried_arch="fake")
     assert "-d or --arch" in ended.err
 
 
@@ -465,7 +467,7 @@ def test_a_folder_without_trials_is_of_one_architecture_too(kmark, refused, tmp_
     before = {path: path.read_text() for path in (tmp_path / "amd" / "plans").iterdir()}
     for again in ((), ("--force",), ("--limit", "1"), ("-p", "gemm m=8 n=64 k=64 dtype=bf16")):
         asked = (*words, "--arch", "gfx950", *again)
-        refused(*asked, reason="plans-of-arch", planned="gfx942", arch="gfx950")
+        refused(*asked, planned="gfx942", arch="gfx950")
     assert {path: path.read_text() for path in (tmp_path / "amd" / "plans").iterdir()} == before
     assert kmark(*words, "--arch", "gfx942", "--limit", "1").code == 0
 
@@ -476,15 +478,11 @@ def test_a_reference_that_does_not_run_on_the_device_is_named_as_such(refused, s
             plan_tuning(summarised, **given)
         return caught.value.message
 
-    found = reason(backend="triton", arch="gfx942")
-    assert (found.code, found.fields["by_summary"]) == ("as-reference", True)
-    assert found.root.fields["backend"] == "fake"
-    assert (found.root.fields["kind"], found.root.fields["arch"]) == ("hip", "gfx942")
-    found = reason(backend="triton", arch="gfx942", reference="numpy")
-    assert (found.code, found.fields["by_summary"]) == ("as-reference", False)
+    assert tells(reason(backend="triton", arch="gfx942"), reference="fake", arch="gfx942")
+    assert "numpy" in reason(backend="triton", arch="gfx942", reference="numpy")
     assert reason(backend="numpy", arch="gfx942").code == "device-unsupported"
     words = ("tune", "plan", str(summarised), "-b", "fake", "--reference", "numpy")
-    ended = refused(*words, reason="as-reference", by_summary=False)
+    ended = refused(*words)
     assert {"-d", "--reference"} <= set(ended.err.splitlines()[1].split())
 
 
@@ -538,15 +536,13 @@ def test_plans_as_data(kmark, folder, tmp_path):
     found = json.loads(ended.out)
     assert [one["file"] for one in found] == ["new", "new", "new", None]
     assert found[0]["problem"] == key(16)
-    refusal = found[3]["reasons"]["reason"]
-    assert (refusal["code"], refusal["fields"]["backend"]) == ("backend-refuses", "fake")
-    assert refusal["fields"]["cause"]["code"] == "fake-too-large"
+    assert "fake" in found[3]["reason"]
     assert [row["plan"] for row in rows(tmp_path / "x")][:2] == ["SSS_NN_1", "SSS_NN_2"]
 
 
 def test_a_refused_request_leaves_no_folder_behind(refused, kmark, tmp_path):
     place = tmp_path / "direct"
-    refused("tune", "plan", str(place), "-b", "fak", *GEMM, reason="unknown-name", name="fak")
+    refused("tune", "plan", str(place), "-b", "fak", *GEMM, name="fak")
     assert kmark("tune", "plan", str(place), "-b", "numpy", *RANDOM, *GEMM).code == 4
     assert not place.exists()
 
@@ -562,7 +558,7 @@ def test_times_of_another_architecture_are_not_the_references(kmark, summarised)
 
 def test_a_filter_that_leaves_nothing_is_told(refused, folder):
     words = ("tune", "plan", str(folder), *FAKE, "--filter", "m=9 ")
-    ended = refused(*words, code=4, reason="none-selected", folder=str(folder))
+    ended = refused(*words, code=4, folder=str(folder))
     assert "--filter" in ended.err.splitlines()[1]
 
 
@@ -622,19 +618,17 @@ def test_a_damaged_summary_is_told_with_its_line_and_column(kmark, refused, summ
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    "damage",
     [
-        (b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n", "row-cells"),
-        (b"problem,count\ngemm m=0,1\n", "dim-below"),
-        (b"\xff", "file-not-utf8"),
+        b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n",
+        b"problem,count\ngemm m=0,1\n",
+        b"\xff",
     ],
 )
-def test_a_damaged_workload_is_told_with_a_way_out(
-    refused, kmark, folder, tmp_path, damage, reason
-):
+def test_a_damaged_workload_is_told_with_a_way_out(refused, kmark, folder, tmp_path, damage):
     (folder / "workload.csv").write_bytes(damage)
     words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--no-store")
-    ended = refused(*words, reason=reason)
+    ended = refused(*words)
     assert f"{folder / 'workload.csv'}: " in ended.err
     told = f"kmark import LOG --workload {folder} --force"
     assert ended.err.endswith(f": {told}\n")
@@ -662,10 +656,10 @@ def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(kmark, refused, tmp_
 
 
 def test_devices_that_are_none_are_told_with_a_way_out(refused, folder):
-    for words, reason, hint in (
-        (("plan", "-b", "fake", "-d", "fake:0-1"), "device-several", "'kmark list devices'"),
-        (("summarise", "-d", "fake:3-1"), "device-range", "fake:1-3"),
+    for words, hint in (
+        (("plan", "-b", "fake", "-d", "fake:0-1"), "'kmark list devices'"),
+        (("summarise", "-d", "fake:3-1"), "fake:1-3"),
     ):
         asked = ("tune", words[0], str(folder), *words[1:])
-        ended = refused(*asked, reason=reason, device=words[-1])
+        ended = refused(*asked, device=words[-1])
         assert hint in ended.err.splitlines()[1]

@@ -16,11 +16,11 @@ import pytest
 from kernelmark import ops
 from kernelmark.cli.main import main
 from kernelmark.cli.tune_run import export_command
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status, config_key
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Budget
 from kernelmark.tune.records import journal, results
+from kernelmark_dev.raising import tells
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 # Some candidates of the fake space hang, and all others take milliseconds.
@@ -140,21 +140,20 @@ def test_a_full_disk_is_told_with_the_file(kmark, folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     ended = kmark("tune", "run", str(folder.path), "-q", *WORDS)
     assert ended.code == 2
-    assert ended.reason.code == "file-unwritable"
-    assert ended.reason.fields["file"].startswith(f"{folder.trials}/SSS_NN_")
+    assert f"{folder.trials}/SSS_NN_" in ended.reason
 
 
 def test_what_is_wrong_is_told_in_a_sentence(kmark, folder, tmp_path):
     ended = kmark("tune", "run", str(tmp_path / "none"))
-    assert (ended.code, ended.reason.code) == (2, "not-tuning-folder")
+    assert ended.code == 2
     ended = kmark("tune", "run", str(folder.path), "--only", "XXX")
-    assert (ended.code, ended.reason.code) == (2, "unknown-name")
-    assert ended.reason.fields == {"what": "plan", "name": "XXX"}
+    assert ended.code == 2
+    assert "XXX" in ended.reason
     assert "SSS_NN_0" in ended.err
     for path in folder.plans.glob("*.toml"):
         path.unlink()
     ended = kmark("tune", "run", str(folder.path))
-    assert (ended.code, ended.reason.code) == (4, "folder-without")
+    assert ended.code == 4
 
 
 @pytest.mark.parametrize(
@@ -192,8 +191,7 @@ def test_a_plan_that_cannot_be_tuned_is_exit_code_3(kmark, folder):
     path.write_text(path.read_text().replace('arch = "fake"', 'arch = "sm_90"'))
     ended = kmark("tune", "run", str(folder.path), "-d", "fake", *WORDS)
     assert ended.code == 3
-    told = Reason("plan-of-arch", plan="SSS_NN_0", planned="sm_90", device="fake", arch="fake")
-    assert told in ended.err
+    assert tells(ended.err, plan="SSS_NN_0", planned="sm_90", arch="fake")
     assert [outcome.name for outcome in results.read(folder)] == ["SSS_NN_1"]
 
 
@@ -202,8 +200,7 @@ def test_a_journal_of_an_edited_plan_is_refused(kmark, tuned):
     path.write_text(path.read_text().replace("seed = 1", "seed = 2"))
     ended = kmark("tune", "run", str(tuned.path), *WORDS)
     assert ended.code == 3
-    differs = {"file": str(tuned.journal("SSS_NN_0")), "what": "plan"}
-    assert Reason("journal-differs", **differs) in ended.err
+    assert str(tuned.journal("SSS_NN_0")) in ended.err
 
 
 @pytest.mark.parametrize("text", ["", "{"])
@@ -226,10 +223,9 @@ def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp
     assert ended.code == 3, ended.err
     assert {trial.status for trial in journal.read(path)[1]} == {Status.TIMEOUT}
     (outcome,) = results.read(folder)
-    assert outcome.reason.code == "none-went-well"
-    assert outcome.reason.fields["evaluations"] == 4
-    assert outcome.reason.fields["status"] == "timeout"
-    assert outcome.reason.fields["machine"]
+    assert "4" in outcome.reason
+    assert "timeout" in outcome.reason
+    assert outcome.reason
     assert "--retry-failed" in ended.out
 
     before = path.read_text()

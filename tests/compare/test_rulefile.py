@@ -8,7 +8,7 @@ from kernelmark.compare.match import Pair
 from kernelmark.compare.rulefile import load
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.errors import UsageError
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 MINE = """
 rule = "golden-tot"
@@ -60,52 +60,51 @@ def test_rows_find_their_rule(written, make_result):
         ]
     )
     assert [one.status.value for one in found] == ["slower", "same", "same", "slower", "gone"]
-    assert found[1].reason.code == "ratio-not-above"
+    assert found[1].reason
 
 
 _WHERE = 'rule = "robust"\n[[where]]\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "fields"),
+    ("text", "fields"),
     [
-        ("delta = 0.1", "parameter-missing", {"name": "rule"}),
-        ('rule = "nosuch"', "unknown-name", {"what": "rule", "name": "nosuch"}),
-        ("rule = 3", "unknown-name", {"what": "rule", "name": 3}),
-        ('rule = "robust"\nslack = 1', "unknown-name", {"name": "slack", "of": "robust"}),
-        ('rule = "robust"\ndelta = "x"', "argument-type", {"name": "delta", "given": "'x'"}),
-        ('rule = "robust"\ndelta = true', "argument-type", {"name": "delta", "given": "True"}),
-        ('rule = "robust"\ndelta = false', "argument-type", {"name": "delta", "given": "False"}),
-        ('rule = "robust"\ndelta = -0.1', "argument-type", {"name": "delta", "given": "-0.1"}),
-        ('rule = "robust"\ndelta = inf', "argument-type", {"name": "delta", "given": "inf"}),
-        ('rule = "robust"\nwhere = 3', "value-not-tables", {"key": "where"}),
-        (f"{_WHERE}delta = 0.1", "selector-missing", {}),
-        (f"{_WHERE}op = 3", "argument-type", {"name": "op", "given": "3"}),
-        (f'{_WHERE}problem = "("', "not-a-regex", {"pattern": "("}),
-        (f'{_WHERE}op = "x"\nwarn = 2', "unknown-name", {"name": "warn", "of": "robust"}),
-        (f'{_WHERE}opp = "gemm"', "unknown-name", {"name": "opp", "of": "robust"}),
+        ("delta = 0.1", {"name": "rule"}),
+        ('rule = "nosuch"', {"what": "rule", "name": "nosuch"}),
+        ("rule = 3", {"what": "rule", "name": 3}),
+        ('rule = "robust"\nslack = 1', {"name": "slack", "of": "robust"}),
+        ('rule = "robust"\ndelta = "x"', {"name": "delta", "given": "'x'"}),
+        ('rule = "robust"\ndelta = true', {"name": "delta", "given": "True"}),
+        ('rule = "robust"\ndelta = false', {"name": "delta", "given": "False"}),
+        ('rule = "robust"\ndelta = -0.1', {"name": "delta", "given": "-0.1"}),
+        ('rule = "robust"\ndelta = inf', {"name": "delta", "given": "inf"}),
+        ('rule = "robust"\nwhere = 3', {"key": "where"}),
+        (f"{_WHERE}delta = 0.1", {}),
+        (f"{_WHERE}op = 3", {"name": "op", "given": "3"}),
+        (f'{_WHERE}problem = "("', {"pattern": "("}),
+        (f'{_WHERE}op = "x"\nwarn = 2', {"name": "warn", "of": "robust"}),
+        (f'{_WHERE}opp = "gemm"', {"name": "opp", "of": "robust"}),
         (
             f'{_WHERE}op = "gemm"\nrule = "ratio"\nwarn = 0.5',
-            "argument-type",
             {"name": "warn", "given": "0.5"},
         ),
-        ('rule = "rob', "file-not-toml", {}),
-        ('rule = "golden-tot"\nruns = 0.5', "argument-type", {"name": "runs", "given": "0.5"}),
-        ('rule = "golden-tot"\nruns = 2.5', "argument-type", {"name": "runs", "given": "2.5"}),
-        ('rule = "golden-tot"\nfactor = 0.9', "argument-type", {"name": "factor", "given": "0.9"}),
-        ('rule = "golden-tot"\nwithin = 5', "argument-type", {"name": "within", "given": "5"}),
-        ('rule = "robust"\nq = 5', "argument-type", {"name": "q", "given": "5"}),
-        ('rule = "robust"\ndelta = 3', "argument-type", {"name": "delta", "given": "3"}),
-        ('rule = "ratio"\nwarn = 0.5', "argument-type", {"name": "warn", "given": "0.5"}),
-        ('rule = "ratio"\nfail = 1.05', "warn-above-fail", {"warn": 1.1, "fail": 1.05}),
+        ('rule = "rob', {}),
+        ('rule = "golden-tot"\nruns = 0.5', {"name": "runs", "given": "0.5"}),
+        ('rule = "golden-tot"\nruns = 2.5', {"name": "runs", "given": "2.5"}),
+        ('rule = "golden-tot"\nfactor = 0.9', {"name": "factor", "given": "0.9"}),
+        ('rule = "golden-tot"\nwithin = 5', {"name": "within", "given": "5"}),
+        ('rule = "robust"\nq = 5', {"name": "q", "given": "5"}),
+        ('rule = "robust"\ndelta = 3', {"name": "delta", "given": "3"}),
+        ('rule = "ratio"\nwarn = 0.5', {"name": "warn", "given": "0.5"}),
+        ('rule = "ratio"\nfail = 1.05', {"warn": 1.1, "fail": 1.05}),
     ],
 )
-def test_refused(written, text, code, fields):
-    with raises_code(UsageError, code, **fields) as refused:
+def test_refused(written, text, fields):
+    with raises(UsageError, **fields) as refused:
         load(written(text))
     assert "mine.toml" in refused.value.message
     tables = "[[where]]" in text
-    assert refused.value.message.fields.get("where", "").endswith("where 1") == tables
+    assert ("where 1" in refused.value.message) == tables
 
 
 def test_whole_numbers_may_be_written_as_any_number(written, make_result):
@@ -128,7 +127,7 @@ def test_tables_that_take_no_row_are_told(written, make_result, make_set):
 
 
 def test_no_such_rule(tmp_path):
-    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.toml")):
+    with raises(UsageError, file=str(tmp_path / "none.toml")):
         load(str(tmp_path / "none.toml"))
 
 
@@ -136,6 +135,6 @@ def test_no_such_rule(tmp_path):
     ("given", "meant"), [("robst", "robust"), ("golden_to", "golden-tot"), ("fastest", None)]
 )
 def test_a_rule_close_to_a_known_one_is_suggested(given, meant):
-    with raises_code(UsageError, "unknown-name", name=given) as refused:
+    with raises(UsageError, name=given) as refused:
         load(given)
     assert (f"did you mean {meant}? " in str(refused.value.hint)) == (meant is not None)

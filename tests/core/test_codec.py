@@ -35,7 +35,7 @@ from kernelmark.core.result import (
 from kernelmark.core.timing import Timing
 from kernelmark.core.verdict import Verdict
 from kernelmark.testing.strategies import reasons
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 st.register_type_strategy(Reason, reasons())
 SAMPLE = ("measurement", "blocks", 0, "samples_s", 1)
@@ -182,7 +182,7 @@ FIELDS = [p for p, _ in places(document()) if isinstance(p[-1], str) and p[-2:-1
 @pytest.mark.parametrize("path", FIELDS, ids=lambda p: ".".join(map(str, p)))
 def test_a_missing_field_is_named(path):
     broken = changed(path, lambda node, name: node.pop(name))
-    with raises_code(CodecError, "field-missing", name=path[-1]):
+    with raises(CodecError, name=path[-1]):
         codec.from_document(broken, Result)
 
 
@@ -206,21 +206,21 @@ def test_an_unknown_field_is_named(path):
     for part in path:
         node = node[part]
     node["surprise"] = 1
-    with raises_code(CodecError, "field-unknown", name="surprise") as caught:
+    with raises(CodecError, name="surprise") as caught:
         codec.from_document(whole, Result)
     assert "newer" in caught.value.hint
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, 1.0, True])
 def test_unknown_versions_are_refused(version):
-    with raises_code(CodecError, "document-version", version=version) as caught:
+    with raises(CodecError, version=version) as caught:
         codec.from_document(document() | {"version": version}, Result)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("whole", [None, [], 3, "x", {}, {"version": 1}])
 def test_what_is_no_document_is_refused(whole):
-    with raises_code(CodecError, "not-a-document", wanted="result"):
+    with raises(CodecError, wanted="result"):
         codec.from_document(whole, Result)
 
 
@@ -228,66 +228,64 @@ def test_what_is_no_document_is_refused(whole):
 @given(cut=st.floats(0.1, 0.999))
 def test_truncated_text_is_refused(cut):
     text = codec.dumps(result())
-    with raises_code(CodecError, "document-not-json") as caught:
+    with pytest.raises(CodecError) as caught:
         codec.loads(text[: int(len(text) * cut)], Result)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "text",
     [
-        (b"\xff\xfe{", "document-not-text"),
-        ("", "document-empty"),
-        ("[" * 100_000, "document-not-json"),
-        ('{"a": NaN}', "document-not-json"),
-        ('{"a": Infinity}', "document-not-json"),
-        ("9" * 5000, "document-not-json"),
-        ("\ufeff{}", "document-not-json"),
+        b"\xff\xfe{",
+        "",
+        "[" * 100_000,
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        "9" * 5000,
+        "\ufeff{}",
     ],
 )
-def test_odd_texts_are_refused(text, code):
-    with raises_code(CodecError, code):
+def test_odd_texts_are_refused(text):
+    with pytest.raises(CodecError):
         codec.loads(text, Result)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "where", "code", "fields"),
+    ("path", "value", "where", "fields"),
     [
-        (("case", "problem"), "gemm m=", "case.problem", "problem-not-name-value", {"word": "m="}),
-        (("case", "problem"), f"gemm m={9:9<5000}", "case.problem", "integer-too-long", {}),
-        (("case", "timing", "max_s"), -1, "case.timing", "timing-not-positive", {}),
-        (("case", "timing", "max_s"), 10**400, "case.timing.max_s", "field-too-large", {}),
+        (("case", "problem"), "gemm m=", "case.problem", {"word": "m="}),
+        (("case", "problem"), f"gemm m={9:9<5000}", "case.problem", {}),
+        (("case", "timing", "max_s"), -1, "case.timing", {}),
+        (("case", "timing", "max_s"), 10**400, "case.timing.max_s", {}),
         (
             ("case", "timing", "threads"),
             1.0,
             "case.timing.threads",
-            "field-expected",
             {"found": "1.0"},
         ),
         (
             ("case", "timing", "cache"),
             "warm",
             "case.timing.cache",
-            "field-not-one-of",
             {"given": "'warm'", "known": ("cold", "flush", "hot")},
         ),
-        (("case", "config", "tile"), None, "case.config.tile", "field-type", {"given": "None"}),
-        (("status",), "fine", "status", "field-not-one-of", {"given": "'fine'"}),
-        (("check", "guards_intact"), 1, "check.guards_intact", "field-expected", {"found": "1"}),
-        (SAMPLE, "2.0", f"{BLOCK}.samples_s[1]", "field-expected", {"found": "'2.0'"}),
-        (SAMPLE, 0.0, BLOCK, "block-no-time", {"value": 0.0}),
-        (SAMPLE, -2.0, BLOCK, "block-no-time", {"value": -2.0}),
-        (SAMPLE, "nan", BLOCK, "block-no-time", {}),
-        (SAMPLE, "inf", BLOCK, "block-no-time", {"value": math.inf}),
-        (SAMPLE[:-1], [], BLOCK, "block-empty", {}),
-        (("measurement", "blocks"), [], "measurement", "measurement-empty", {}),
+        (("case", "config", "tile"), None, "case.config.tile", {"given": "None"}),
+        (("status",), "fine", "status", {"given": "'fine'"}),
+        (("check", "guards_intact"), 1, "check.guards_intact", {"found": "1"}),
+        (SAMPLE, "2.0", f"{BLOCK}.samples_s[1]", {"found": "'2.0'"}),
+        (SAMPLE, 0.0, BLOCK, {"value": 0.0}),
+        (SAMPLE, -2.0, BLOCK, {"value": -2.0}),
+        (SAMPLE, "nan", BLOCK, {}),
+        (SAMPLE, "inf", BLOCK, {"value": math.inf}),
+        (SAMPLE[:-1], [], BLOCK, {}),
+        (("measurement", "blocks"), [], "measurement", {}),
     ],
 )
-def test_illegal_values_are_refused(path, value, where, code, fields):
+def test_illegal_values_are_refused(path, value, where, fields):
     broken = changed(path, lambda node, name: node.__setitem__(name, value))
-    with raises_code(CodecError, code, **fields) as caught:
+    with raises(CodecError, **fields) as caught:
         codec.from_document(broken, Result)
-    assert caught.value.message.fields["where"] == f"result.{where}"
+    assert f"result.{where}" in caught.value.message
 
 
 @patient

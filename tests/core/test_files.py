@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
 from kernelmark.core.text import printable
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 CELLS = st.one_of(
     st.none(), st.integers(), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
@@ -123,8 +123,7 @@ def test_a_toml_file_that_cannot_be_loaded_is_refused_by_the_name_it_was_given(t
     path = tmp_path / "one.toml"
     if data is not None:
         path.write_bytes(data)
-    codes = {None: "file-missing", b"\xff": "file-not-utf8", b"a = [": "file-not-toml"}
-    with raises_code(UsageError, codes[data], file="~/one.toml") as refused:
+    with raises(UsageError, file="~/one.toml") as refused:
         files.load_toml(path, missing="make it", hint="mend it", shown="~/one.toml")
     hints = {None: "make it", b"\xff": None, b"a = [": "mend it"}
     assert refused.value.hint == hints[data]
@@ -134,9 +133,9 @@ def test_a_toml_file_that_cannot_be_loaded_is_refused_by_the_name_it_was_given(t
 def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_path, text, line):
     path = tmp_path / "one.toml"
     path.write_text(text)
-    with raises_code(UsageError, "file-not-toml") as refused:
+    with pytest.raises(UsageError) as refused:
         files.load_toml(path, missing="")
-    assert f"line {line}" in refused.value.message.fields["error"]
+    assert f"line {line}" in refused.value.message
 
 
 def test_a_toml_file_is_loaded(tmp_path):

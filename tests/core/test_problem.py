@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem, parse_key, parse_value
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,8}", fullmatch=True)
@@ -69,24 +69,24 @@ def test_the_form_of_a_value_tells_its_kind(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "fields"),
+    ("text", "fields"),
     [
-        ("", "problem-empty", {}),
-        ("gemm m", "problem-not-name-value", {"word": "m"}),
-        ("gemm m=", "problem-not-name-value", {"word": "m="}),
-        ("gemm =4", "parameter-not-named", {"name": ""}),
-        ("gemm M=4", "parameter-not-named", {"name": "M"}),
-        ("Gemm m=4", "parameter-not-named", {"name": "Gemm"}),
-        ("gemm m=4 m=5", "parameter-twice", {"name": "m"}),
-        ("gemm m=4 m=f32", "parameter-twice", {"name": "m"}),
-        ("gemm x=inf", "not-finite", {"name": "x", "value": math.inf}),
-        ("gemm x=nan", "not-finite", {"name": "x"}),
-        ("gemm x=a=b", "not-a-value", {"name": "x", "given": "'a=b'"}),
-        ("gemm x=True", "option-ambiguous", {"name": "x", "value": "True"}),
+        ("", {}),
+        ("gemm m", {"word": "m"}),
+        ("gemm m=", {"word": "m="}),
+        ("gemm =4", {"name": ""}),
+        ("gemm M=4", {"name": "M"}),
+        ("Gemm m=4", {"name": "Gemm"}),
+        ("gemm m=4 m=5", {"name": "m"}),
+        ("gemm m=4 m=f32", {"name": "m"}),
+        ("gemm x=inf", {"name": "x", "value": math.inf}),
+        ("gemm x=nan", {"name": "x"}),
+        ("gemm x=a=b", {"name": "x", "given": "'a=b'"}),
+        ("gemm x=True", {"name": "x", "value": "True"}),
     ],
 )
-def test_refused_texts(text, code, fields):
-    with raises_code(ProblemError, code, **fields):
+def test_refused_texts(text, fields):
+    with raises(ProblemError, **fields):
         parse_key(text)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def plugin(folder, name, value):
 
 def test_a_file_without_its_thing_is_told(package):
     (package / "shelf" / "stray.py").write_text("helper = 1\n")
-    with raises_code(UsageError, "module-lacks", name="thing") as found:
+    with raises(UsageError, name="thing") as found:
         Registry("shelf", "thing").get("stray")
-    assert found.value.message.fields["file"].endswith("stray.py")
+    assert "stray.py" in found.value.message
     assert "underscore" in (found.value.hint or "")
 
 
@@ -64,7 +64,7 @@ def test_get_imports_that_one(package):
 
 @pytest.mark.parametrize(("name", "hint"), [("appel", "did you mean apple?"), ("zzz", "known: ")])
 def test_an_unknown_name_lists_the_known_ones(package, name, hint):
-    with raises_code(UsageError, "unknown-name", what="thing", name=name) as caught:
+    with raises(UsageError, what="thing", name=name) as caught:
         Registry("shelf", "thing").get(name)
     assert caught.value.hint.startswith(hint)
     assert "apple, broken, pear" in caught.value.hint
@@ -83,7 +83,7 @@ def test_an_entry_point_is_a_thing(package):
 def test_a_plugin_that_cannot_be_loaded_is_one_sentence(package, value):
     (package / "stall.py").write_text("plum = 'a plum'\n")
     plugin(package, "plum", value)
-    with raises_code(UsageError, "plugin-not-loaded", what="thing", name="plum") as caught:
+    with raises(UsageError, what="thing", name="plum") as caught:
         Registry("shelf", "thing").get("plum")
     assert value in caught.value.hint
 
@@ -91,7 +91,7 @@ def test_a_plugin_that_cannot_be_loaded_is_one_sentence(package, value):
 def test_a_plugin_that_raises_is_one_sentence(package):
     (package / "stall.py").write_text("1 / 0\n")
     plugin(package, "plum", "stall:plum")
-    with raises_code(UsageError, "plugin-not-loaded", error="division by zero"):
+    with raises(UsageError, error="division by zero"):
         Registry("shelf", "thing").get("plum")
 
 

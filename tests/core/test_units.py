@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernelmark.core import units
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import about_text, bytes_text, duration_text, rate_text, time_text
 from kernelmark.report.tables import NONE
 
@@ -97,10 +96,3 @@ def test_an_expected_duration_is_one_figure_or_a_range(low_s, high_s, text):
 )
 def test_the_width_of_an_interval(fraction, text):
     assert units.width_text(fraction) == text
-
-
-def test_warnings_write_percentages_as_tables_do():
-    wide = Reason("interval-above-target", width=5.471, target=0.05)
-    assert f"±{units.width_text(5.471)} " in wide
-    assert f"±{units.width_text(0.05)}:" in wide
-    assert Reason("samples-spread", spread=0.12).endswith(" 12 %")

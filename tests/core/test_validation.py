@@ -27,7 +27,6 @@ from kernelmark.core.result import (
 from kernelmark.core.timing import Timing
 from kernelmark.core.validation import check_results
 from kernelmark.testing.micro import micro_result
-from kernelmark_dev.raising import raises_code
 
 
 def measured(samples: tuple[float, ...] = (1e-5,), **changes: object) -> Measurement:
@@ -108,9 +107,9 @@ def test_what_is_possible_is_left_alone(good):
     ],
 )
 def test_what_is_not_is_refused_with_its_place(bad):
-    with raises_code(CodecError, "field-impossible") as refused:
+    with pytest.raises(CodecError) as refused:
         check_results(bad)
-    assert refused.value.message.fields["where"].startswith("results.results[0].")
+    assert "results.results[0]." in refused.value.message
 
 
 def test_a_run_may_be_resumed_a_year_later():

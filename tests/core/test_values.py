@@ -29,7 +29,7 @@ from kernelmark.core.result import (
 from kernelmark.core.space import Space
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Timing
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 GEMM = parse_key("gemm m=4 a=f32")
 
@@ -83,33 +83,33 @@ def test_tensor_sizes():
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "fields"),
+    ("changes", "fields"),
     [
-        ({"max_s": math.inf}, "timing-above", {"field": "max_s"}),
-        ({"max_s": 1e40}, "timing-above", {"field": "max_s"}),
-        ({"warmup_s": 1e6}, "timing-above", {"field": "warmup_s"}),
-        ({"processes": 2**64}, "timing-above", {"field": "processes"}),
-        ({"seed": 2**64}, "timing-above", {"field": "seed"}),
-        ({"cache": "warm"}, "timing-unknown", {"field": "cache", "given": "'warm'"}),
-        ({"timer": "wall"}, "timing-unknown", {"field": "timer", "given": "'wall'"}),
-        ({"strain": "some"}, "timing-unknown", {"field": "strain", "given": "'some'"}),
-        ({"duty": "never"}, "timing-unknown", {"field": "duty", "given": "'never'"}),
-        ({"processes": 0}, "timing-below", {"field": "processes", "least": 1}),
-        ({"allocations": 0}, "timing-below", {"field": "allocations", "least": 1}),
-        ({"min_samples": 0}, "timing-below", {"field": "min_samples", "least": 1}),
-        ({"allocations": 5, "max_allocations": 4}, "timing-blocks", {"least": 5}),
-        ({"threads": -1}, "timing-below", {"field": "threads", "least": 0}),
-        ({"seed": -1}, "timing-below", {"field": "seed", "least": 0}),
-        ({"max_s": 0.0}, "timing-not-positive", {}),
-        ({"max_s": math.nan}, "timing-not-positive", {}),
-        ({"target_rel_ci": 0.0}, "timing-not-positive", {}),
-        ({"min_sample_s": -1.0}, "timing-not-positive", {}),
-        ({"warmup_s": -0.1}, "timing-warmup-negative", {}),
-        ({"warmup_s": math.nan}, "timing-warmup-negative", {}),
+        ({"max_s": math.inf}, {"field": "max_s"}),
+        ({"max_s": 1e40}, {"field": "max_s"}),
+        ({"warmup_s": 1e6}, {"field": "warmup_s"}),
+        ({"processes": 2**64}, {"field": "processes"}),
+        ({"seed": 2**64}, {"field": "seed"}),
+        ({"cache": "warm"}, {"field": "cache", "given": "'warm'"}),
+        ({"timer": "wall"}, {"field": "timer", "given": "'wall'"}),
+        ({"strain": "some"}, {"field": "strain", "given": "'some'"}),
+        ({"duty": "never"}, {"field": "duty", "given": "'never'"}),
+        ({"processes": 0}, {"field": "processes", "least": 1}),
+        ({"allocations": 0}, {"field": "allocations", "least": 1}),
+        ({"min_samples": 0}, {"field": "min_samples", "least": 1}),
+        ({"allocations": 5, "max_allocations": 4}, {"least": 5}),
+        ({"threads": -1}, {"field": "threads", "least": 0}),
+        ({"seed": -1}, {"field": "seed", "least": 0}),
+        ({"max_s": 0.0}, {}),
+        ({"max_s": math.nan}, {}),
+        ({"target_rel_ci": 0.0}, {}),
+        ({"min_sample_s": -1.0}, {}),
+        ({"warmup_s": -0.1}, {}),
+        ({"warmup_s": math.nan}, {}),
     ],
 )
-def test_illegal_timings_are_refused(changes, code, fields):
-    with raises_code(UsageError, code, **fields):
+def test_illegal_timings_are_refused(changes, fields):
+    with raises(UsageError, **fields):
         Timing(**changes)
 
 
@@ -126,7 +126,7 @@ def test_timing_identity_holds_only_what_changes_the_meaning():
 def test_presets():
     assert Timing.preset("quick").max_s < Timing.preset("default").max_s
     assert Timing.preset("full", threads=3).threads == 3
-    with raises_code(UsageError, "unknown-name", what="timing preset", name="slow") as caught:
+    with raises(UsageError, what="timing preset", name="slow") as caught:
         Timing.preset("slow")
     assert all(name in caught.value.hint for name in PRESETS)
 
@@ -165,11 +165,8 @@ def test_a_case_is_known_by_what_changes_its_meaning():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, [1], {}])
 def test_a_config_holds_only_what_can_be_written(value):
-    with pytest.raises(UsageError) as refused:
+    with raises(UsageError, name="tile"):
         Case(problem=GEMM, backend="numpy", config={"tile": value})
-    reason = refused.value.message.root
-    assert reason.code in ("not-a-value", "not-finite")
-    assert reason.fields["name"] == "tile"
 
 
 def measurement(*blocks):

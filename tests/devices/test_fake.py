@@ -5,7 +5,7 @@ import pytest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.timing import Timer
 from kernelmark.devices.fake import FakeDevice, Script, kind
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 
 def timed(device: FakeDevice, seconds: float, launches: int) -> float:
@@ -53,21 +53,21 @@ def test_environment_gives_count_and_script(monkeypatch: pytest.MonkeyPatch) -> 
     device = kind.open(2)
     assert device.info.index == 2
     assert device.telemetry().throttle == ("heat",)
-    with raises_code(UsageError, "device-missing", device="fake:3"):
+    with raises(UsageError, device="fake:3"):
         kind.open(3)
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "text",
     [
-        ("[1", "document-not-json"),
-        ("[1]", "document-not-json"),
-        ('"x"', "document-not-json"),
-        ('{"speed": 1}', "field-unknown"),
+        "[1",
+        "[1]",
+        '"x"',
+        '{"speed": 1}',
     ],
 )
-def test_bad_scripts_are_refused(text: str, code: str) -> None:
-    with raises_code(UsageError, code):
+def test_bad_scripts_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
         Script.from_text(text)
 
 
@@ -76,5 +76,5 @@ def test_no_devices_when_the_count_is_zero(monkeypatch: pytest.MonkeyPatch) -> N
     assert kind.infos() == []
     assert "KERNELMARK_FAKE_DEVICES" in (kind.available() or "")
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "two")
-    with raises_code(UsageError, "variable-not-number", value="two"):
+    with raises(UsageError, value="two"):
         kind.available()

@@ -456,7 +456,6 @@ def test_a_launch_that_waits_is_refused_behind_the_gate(
     assert replay.method is Timer.GATE
     with pytest.raises(Unsupported) as caught:
         replay.run()
-    assert caught.value.message.code == "gate-timed-out"
     assert caught.value.hint
     replay.close()
     # A slow host alone is no reason.

@@ -107,7 +107,10 @@ MEASURED = Measurement(
     stop=StopReason.FIXED,
     warmup_s=0.1,
     timed_s=0.1,
-    warnings=(Reason("fixed-cost", samples=2), Reason.of("a sentence of an old file")),
+    warnings=(
+        Reason("fixed cost", "fixed-cost", samples=2),
+        Reason.of("a sentence of an old file"),
+    ),
     also={"host_s": 1e-3},
     modes=(Mode(value_s=1e-3, share=0.5), Mode(value_s=2e-3, share=0.5)),
 )
@@ -117,7 +120,7 @@ CHECK = Check(
     max_abs=1.0,
     unwritten=0,
     guards_intact=True,
-    detail=Reason("output-wrong"),
+    detail="wrong",
     faults=(Fault.VALUES,),
     rows=1,
     fresh_ratio=1.0,

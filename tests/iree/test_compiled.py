@@ -22,7 +22,6 @@ from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_worklo
 from kernelmark.iree.modules import Variant, float64_text, parse_variant
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
-from kernelmark_dev.raising import raises_code
 
 pytest.importorskip("iree.compiler", reason="needs iree-base-compiler, which make test installs")
 pytest.importorskip("iree.runtime", reason="needs iree-base-runtime, which make test installs")
@@ -126,7 +125,7 @@ def test_constants_keep_their_values_in_float64():
 
 
 def test_a_module_that_is_none_has_no_float64_form():
-    with raises_code(CompileError, "module-not-mlir"):
+    with pytest.raises(CompileError):
         float64_text("func.func @f(")
 
 
@@ -227,13 +226,13 @@ def test_attention_as_a_problem():
 
 def test_a_dispatch_without_a_contraction_is_no_problem():
     ((_, found),) = computed_by("func.func @f() { return }")
-    assert (found.problem, found.why.code) == (None, "root-missing")
+    assert found.problem is None
 
 
 def test_a_dynamic_contraction_is_no_problem():
     text = _generic("?x8xf32", "6x?xf32", "8x6xf32", "i, j, k", ("k, i", "j, k", "i, j"), "ppr")
     ((_, found),) = computed_by(text)
-    assert (found.problem, found.why.root.code) == (None, "dims-dynamic")
+    assert found.problem is None
 
 
 @pytest.mark.slow
@@ -266,8 +265,7 @@ def test_variants_are_checked_and_timed(module, tmp_path):
     assert "16x8x16" in outcomes["half"].built.dispatches[0].name
     assert all(d.passed for d in outcomes["base"].against_f64)
     assert outcomes["half"].against_f64[0].fraction_bad > 0.5
-    assert outcomes["half"].error.code == "variant-diverges"
-    assert outcomes["half"].error.fields["against"] == "float64"
+    assert "float64" in outcomes["half"].error
     assert outcomes["half"].against_first[0].first_bad is not None
     for name in ("base", "same", "half"):
         one = outcomes[name]
@@ -413,7 +411,7 @@ def test_variants_that_are_only_compiled_are_stored_without_a_time(module, tmp_p
         "bad": Status.COMPILE_ERROR,
     }
     base = found["base"]
-    assert (base.measurement, base.error.code) == (None, "compiled-not-run")
+    assert base.measurement is None
     assert base.kernel.resources["registers"] > 0
     assert all("workgroup = [" in text for text in base.kernel.configs.values())
     assert (base.device, base.arch) == ("hip", "rocm gfx942")
@@ -424,36 +422,36 @@ def test_variants_that_are_only_compiled_are_stored_without_a_time(module, tmp_p
 )
 def test_a_target_that_the_compiler_does_not_know_is_a_usage_error(module, target):
     plan = Plan(module=module, variants=(Variant(name="base"),), target=target, run=False)
-    with raises_code(UsageError, "iree-target-unknown") as caught:
+    with pytest.raises(UsageError) as caught:
         compare_variants(plan)
-    assert caught.value.message.fields["target"].endswith(target.rpartition(":")[2])
+    assert target.rpartition(":")[2] in caught.value.message
 
 
 def test_plans_that_cannot_be(module):
     base = Variant(name="base")
-    for code, bad in (
-        ("parameter-missing", {"variants": ()}),
-        ("given-twice", {"variants": (base, base)}),
-        ("argument-type", {"rounds": 1}),
-        ("argument-type", {"tolerance": -1.0}),
-        ("argument-type", {"tolerance": math.nan}),
-        ("limit-not-positive", {"timeout_s": 0.0}),
-        ("limit-not-positive", {"timeout_s": math.nan}),
-        ("argument-type", {"budget_s": -1.0}),
-        ("file-missing", {"module": module.with_name("none.mlir")}),
+    for bad in (
+        {"variants": ()},
+        {"variants": (base, base)},
+        {"rounds": 1},
+        {"tolerance": -1.0},
+        {"tolerance": math.nan},
+        {"timeout_s": 0.0},
+        {"timeout_s": math.nan},
+        {"budget_s": -1.0},
+        {"module": module.with_name("none.mlir")},
     ):
-        with raises_code(UsageError, code):
+        with pytest.raises(UsageError):
             Plan(**({"module": module, "variants": (base,)} | bad))
 
 
 def test_dispatches_are_not_ranked_without_a_round_or_a_device(module, monkeypatch):
     monkeypatch.setattr("kernelmark.iree.dispatches.absent", lambda driver: "there is none")
-    for code, bad in (
-        ("argument-type", {"rounds": 0}),
-        ("limit-not-positive", {"timeout_s": 0.0}),
-        ("device-unusable", {"target": "gfx942"}),
+    for bad in (
+        {"rounds": 0},
+        {"timeout_s": 0.0},
+        {"target": "gfx942"},
     ):
-        with raises_code(UsageError, code):
+        with pytest.raises(UsageError):
             rank_dispatches(module, **bad)
 
 

@@ -19,7 +19,7 @@ from kernelmark.iree.modules import (
     parse_variant,
     resolve_target,
 )
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 
 def test_a_variant_has_flags_specs_and_objects(tmp_path):
@@ -55,23 +55,23 @@ def test_a_tuning_spec_may_also_be_one_for_preprocessing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "text",
     [
-        ("base", "not-of-form"),
-        (":--a", "not-of-form"),
-        ("a b:", "not-of-form"),
-        ("x:missing.mlir", "file-missing"),
-        ("x:'open", "quote-open"),
+        "base",
+        ":--a",
+        "a b:",
+        "x:missing.mlir",
+        "x:'open",
     ],
 )
-def test_a_bad_variant_is_a_usage_error(text, code):
-    with raises_code(UsageError, code):
+def test_a_bad_variant_is_a_usage_error(text):
+    with pytest.raises(UsageError):
         parse_variant(text)
 
 
 def test_a_file_of_another_kind_is_a_usage_error(tmp_path):
     (tmp_path / "x.txt").write_text("")
-    with raises_code(UsageError, "variant-file", file="x.txt"):
+    with raises(UsageError, file="x.txt"):
         parse_variant(f"x:{tmp_path / 'x.txt'}")
 
 
@@ -119,7 +119,7 @@ def test_targets(name, driver, flag):
     ["tpu", "vulkan:", "gfx", "gfxbanana", "sm_", "sm_12", "cpu:0", ""],
 )
 def test_an_unknown_target_is_a_usage_error(name):
-    with raises_code(UsageError, "unknown-name", what="target", name=name):
+    with raises(UsageError, what="target", name=name):
         resolve_target(name)
 
 
@@ -192,42 +192,42 @@ def test_given_inputs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("type", "words", "code"),
+    ("type", "words"),
     [
-        ("tensor<4xf32>", ("4xf32", "4xf32"), "input-count"),
-        ("tensor<4xf32>", ("5xf32",), "input-type"),
-        ("tensor<4xf32>", ("4xf16",), "input-type"),
-        ("tensor<4xf32>", ("@missing.npy",), "input-unreadable"),
-        ("tensor<4xf32>", ("four",), "input-type"),
-        ("tensor<4xf32>", ("4 f32",), "not-of-form"),
-        ("tensor<4xf32>", ("4xf32=one",), "input-unreadable"),
-        ("tensor<4xf32>", ("4xf32=1,2,3",), "input-unreadable"),
-        ("tensor<4xf32>", ("4xf32=@missing.bin",), "input-unreadable"),
-        ("tensor<?xf32>", (), "input-dynamic"),
-        ("i32", (), "scalar-without-value"),
-        ("i32", ("x",), "input-type"),
-        ("i32", ("1.5",), "input-type"),
-        ("f32", ("x",), "input-type"),
-        ("tensor<4xindex>", (), "tensor-dtype"),
+        ("tensor<4xf32>", ("4xf32", "4xf32")),
+        ("tensor<4xf32>", ("5xf32",)),
+        ("tensor<4xf32>", ("4xf16",)),
+        ("tensor<4xf32>", ("@missing.npy",)),
+        ("tensor<4xf32>", ("four",)),
+        ("tensor<4xf32>", ("4 f32",)),
+        ("tensor<4xf32>", ("4xf32=one",)),
+        ("tensor<4xf32>", ("4xf32=1,2,3",)),
+        ("tensor<4xf32>", ("4xf32=@missing.bin",)),
+        ("tensor<?xf32>", ()),
+        ("i32", ()),
+        ("i32", ("x",)),
+        ("i32", ("1.5",)),
+        ("f32", ("x",)),
+        ("tensor<4xindex>", ()),
     ],
 )
-def test_bad_inputs_are_usage_errors(type, words, code):
-    with raises_code(UsageError, code):
+def test_bad_inputs_are_usage_errors(type, words):
+    with pytest.raises(UsageError):
         make_inputs(_signature(type), words)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04"], ids=["empty", "cut", "zip"])
 def test_a_damaged_npy_file_is_refused(tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)
-    with raises_code(UsageError, "input-unreadable"):
+    with pytest.raises(UsageError):
         make_inputs(_signature("tensor<4xf32>"), [f"@{tmp_path}/x.npy"])
 
 
 def test_an_array_of_another_shape_is_a_usage_error(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2, 3)))
-    with raises_code(UsageError, "input-shape", shape=(2, 3), wanted=(4,)) as caught:
+    with raises(UsageError, shape=(2, 3), wanted=(4,)) as caught:
         make_inputs(_signature("tensor<4xf32>", "i32"), [f"@{tmp_path}/x.npy", "1"])
-    assert caught.value.message.fields["where"] == "--input 1"
+    assert "--input 1" in caught.value.message
 
 
 def test_a_module_whose_compiler_hangs_is_a_compile_error(tmp_path, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_module_whose_compiler_hangs_is_a_compile_error(tmp_path, monkeypatch)
     monkeypatch.setattr(modules, "compiler_present", lambda: True)
     monkeypatch.setattr(modules, "MODULE_LIMIT_S", 0.5)
     (tmp_path / "a.mlir").write_text("module {}")
-    with raises_code(CompileError, "iree-timeout", limit_s=0.5):
+    with pytest.raises(CompileError):
         modules.build_variant(
             tmp_path / "a.mlir", Variant(name="a"), resolve_target("cpu"), tmp_path / "built"
         )

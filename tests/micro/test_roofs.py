@@ -9,7 +9,7 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Status
 from kernelmark.devices import registry as devices
 from kernelmark.devices.cpu import CpuDevice
@@ -17,10 +17,9 @@ from kernelmark.micro import registry, session
 from kernelmark.micro._cpu_rig import CpuRig, confirmed
 from kernelmark.micro.benchmarks import stream, vector
 from kernelmark.micro.execute import execute
-from kernelmark.runners.protocol import parse_stderr
 from kernelmark.stores.roofs import newest
 from kernelmark.testing.micro import micro_result
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 COMPILED = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))),
@@ -85,14 +84,14 @@ def test_rounds_go_on_until_two_more_agree_with_the_best(rounds, best, steady, t
 
 def test_the_stack_of_a_worker_that_did_not_answer_is_not_in_the_notes(monkeypatch):
     stack = 'Current thread 0x01 (most recent call first):\n  File "/a/_host.py", line 10 in run'
-    lost = Reason("no-answer", limit_s=120.0, phase="measure").having(**parse_stderr(stack))
+    lost = Reason(f"no answer\n{stack}", "no-answer", limit_s=120.0)
     late = micro_result("stream", device="cpu", status=Status.TIMEOUT, error=lost)
     assert len(late.error.splitlines()) > 1
     monkeypatch.setattr(session, "run", lambda names, **given: [late])
     notes = []
     assert session.measure_roof_sources("cpu", 1, notes.append) == [late]
     assert [len(note.splitlines()) for note in notes] == [1, 1]
-    assert notes[1].endswith(format_reason(late.error, BRIEF))
+    assert notes[1].endswith(shorten(late.error))
 
 
 def test_one_session_measures_all_roofs_of_a_cpu(monkeypatch):
@@ -105,7 +104,7 @@ def test_one_session_measures_all_roofs_of_a_cpu(monkeypatch):
 
 
 def test_more_threads_than_cores_are_refused():
-    with raises_code(UsageError, "too-many-threads", threads=9999):
+    with raises(UsageError, threads=9999):
         session.measure_roof_sources("cpu", 9999, print)
 
 

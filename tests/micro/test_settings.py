@@ -11,7 +11,7 @@ from kernelmark.micro import registry
 from kernelmark.micro.base import MODES, fitting, rounded
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark_dev import emulator
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 KIB, MIB = 2**10, 2**20
 
@@ -44,37 +44,35 @@ def test_every_word_parameter_has_its_choices(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen", "code"),
+    ("name", "chosen"),
     [
-        ("latency", {"nonsense": 1}, "micro-parameter-unknown"),
-        ("latency", {"samples": "few"}, "argument-type"),
-        ("latency", {"samples": "1,2"}, "argument-type"),
-        ("latency", {"sizes": ""}, "argument-type"),
-        ("latency", {"sizes": []}, "argument-type"),
-        ("atomics", {"kernels": "foo"}, "micro-value-unknown"),
-        ("cache", {"windows": "private,foo"}, "micro-value-unknown"),
-        ("incore", {"ilps": 3}, "micro-value-unknown"),
-        ("shared", {"strides": 33}, "micro-too-large"),
-        ("matrix", {"seconds": "inf"}, "micro-too-large"),
-        ("matrix", {"seconds": "nan"}, "micro-too-small"),
-        ("matrix", {"seconds": 0}, "micro-too-small"),
-        ("latency", {"sizes": [4096, 0]}, "micro-too-small"),
-        ("latency", {"refine": -1}, "micro-too-small"),
-        ("roofline", {"most": 1}, "micro-too-small"),
-        ("stream", {"nbytes": 1000}, "micro-too-small"),
-        ("small_kernels", {"sizes": 1}, "micro-too-small"),
-        ("small_kernels", {"sizes": 100}, "not-multiple"),
-        ("tlb", {"strides": 100 * KIB + 8}, "not-multiple"),
-        ("um_stream", {"sizes": 1}, "micro-too-small"),
+        ("latency", {"nonsense": 1}),
+        ("latency", {"samples": "few"}),
+        ("latency", {"samples": "1,2"}),
+        ("latency", {"sizes": ""}),
+        ("latency", {"sizes": []}),
+        ("atomics", {"kernels": "foo"}),
+        ("cache", {"windows": "private,foo"}),
+        ("incore", {"ilps": 3}),
+        ("shared", {"strides": 33}),
+        ("matrix", {"seconds": "inf"}),
+        ("matrix", {"seconds": "nan"}),
+        ("matrix", {"seconds": 0}),
+        ("latency", {"sizes": [4096, 0]}),
+        ("latency", {"refine": -1}),
+        ("roofline", {"most": 1}),
+        ("stream", {"nbytes": 1000}),
+        ("small_kernels", {"sizes": 1}),
+        ("small_kernels", {"sizes": 100}),
+        ("tlb", {"strides": 100 * KIB + 8}),
+        ("um_stream", {"sizes": 1}),
     ],
 )
-def test_a_value_that_measures_nothing_is_refused(name, chosen, code):
+def test_a_value_that_measures_nothing_is_refused(name, chosen):
     (parameter,) = chosen
     benchmark = registry.get(name)
-    with raises_code(UsageError, code, name=parameter) as refused:
+    with raises(UsageError, name=parameter, benchmark=benchmark.name) as refused:
         benchmark.settings("quick", chosen)
-    message = refused.value.message
-    assert message.fields.get("benchmark", message.fields.get("where")) == benchmark.name
     assert refused.value.exit_code == 2
     known = benchmark.parameters.get(parameter)
     choices = known.choices if known else benchmark.parameters
@@ -93,7 +91,7 @@ def test_sizes_that_do_not_fit_are_told():
         ["left out: 5 B; 4 B can be used, half"],
     )
     assert fitting([1, 3], 4, "half") == ([1, 3], [])
-    with raises_code(Unsupported, "micro-does-not-fit", size=5, most=4, share="half"):
+    with raises(Unsupported, share="half"):
         fitting([7, 5], 4, "half")
 
 

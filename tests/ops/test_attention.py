@@ -11,7 +11,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops.attention import kind, pairs, scale
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 attention = ops.registry.get("attention")
 
@@ -86,27 +86,27 @@ def test_layouts_hold_the_same_answer():
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "fields", "hint"),
+    ("given", "fields", "hint"),
     [
-        ({"heads_q": 6, "heads_kv": 4}, "not-multiple", {"value": 6, "multiple": 4}, "groups"),
-        ({"seq_q": 17, "causal": True}, "not-possible", {"name": "causal"}, "causal=no"),
-        ({"scale": 0.0}, "not-positive", {"name": "scale"}, None),
-        ({"scale": 99}, "dim-too-large", {"given": "scale=99.0"}, "at most 64"),
-        ({"scale": "half"}, "argument-type", {"given": "'half'"}, None),
-        ({"heads": 0}, "dim-below", {"given": "heads=0"}, None),
-        ({"dtype": "i8"}, "not-possible", {"value": "i8"}, "bf16"),
-        ({"o": "f16"}, "not-possible", {"name": "o"}, "bf16, f32"),
-        ({"layout": "sbhd"}, "field-unknown-value", {"name": "layout"}, "bhsd or bshd"),
-        ({"casual": True}, "unknown-name", {"name": "casual"}, "did you mean causal?"),
+        ({"heads_q": 6, "heads_kv": 4}, {"value": 6, "multiple": 4}, "groups"),
+        ({"seq_q": 17, "causal": True}, {"name": "causal"}, "causal=no"),
+        ({"scale": 0.0}, {"name": "scale"}, None),
+        ({"scale": 99}, {"given": "scale=99.0"}, "at most 64"),
+        ({"scale": "half"}, {"given": "'half'"}, None),
+        ({"heads": 0}, {"given": "heads=0"}, None),
+        ({"dtype": "i8"}, {"value": "i8"}, "bf16"),
+        ({"o": "f16"}, {"name": "o"}, "bf16, f32"),
+        ({"layout": "sbhd"}, {"name": "layout"}, "bhsd or bshd"),
+        ({"casual": True}, {"name": "casual"}, "did you mean causal?"),
     ],
 )
-def test_refusals(given, code, fields, hint):
-    with raises_code(ProblemError, code, **fields) as caught:
+def test_refusals(given, fields, hint):
+    with raises(ProblemError, **fields) as caught:
         problem(**given)
     assert hint is None or hint in caught.value.hint
 
 
 def test_missing_names_its_shorthand():
-    with raises_code(ProblemError, "parameter-missing", name="seq_kv") as caught:
+    with raises(ProblemError, name="seq_kv") as caught:
         attention.problem(heads=1, seq_q=4, dim=8, dtype="f16")
-    assert (caught.value.hint.code, caught.value.hint.fields["short"]) == ("give-parameter", "seq")
+    assert "seq" in caught.value.hint

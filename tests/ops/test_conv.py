@@ -11,7 +11,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops.conv import output_size
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 conv = ops.registry.get("conv")
 SMALL = {"n": 2, "c": 4, "h": 9, "w": 8, "k": 6, "r": 3, "s": 2, "dtype": "f32"}
@@ -28,7 +28,7 @@ def test_output_size_is_the_number_of_places_a_filter_fits(h, r, stride, pad, di
     if places:
         assert output_size(conv.problem(**given))[0] == places
     else:
-        with raises_code(ProblemError, "filter-too-large"):
+        with pytest.raises(ProblemError):
             conv.problem(**given)
 
 
@@ -82,20 +82,20 @@ def test_key_has_every_default():
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "fields"),
+    ("changes", "fields"),
     [
-        ({"r": 10}, "filter-too-large", {"span": 10, "side": "h", "size": 9, "pad": 0}),
-        ({"s": 5, "dilation": 2}, "filter-too-large", {"span": 9, "side": "w"}),
-        ({"groups": 3}, "not-multiple", {"name": "c", "value": 4, "multiple": 3}),
-        ({"groups": 4}, "not-multiple", {"name": "k", "of": "groups", "multiple": 4}),
-        ({"stride": 0}, "dim-below", {"given": "stride=0", "least": 1}),
-        ({"pad": -1}, "dim-below", {"given": "pad=-1", "least": 0}),
-        ({"dtype": "f8e4m3", "y": "f8e4m3"}, "not-possible", {"name": "y", "value": "f8e4m3"}),
-        ({"dtype": "i8", "y": "f32"}, "not-possible", {"name": "y", "value": "f32"}),
-        ({"layout": "chwn"}, "field-unknown-value", {"name": "layout"}),
-        ({"kernel": 3}, "unknown-name", {"name": "kernel"}),
+        ({"r": 10}, {"span": 10, "side": "h", "size": 9, "pad": 0}),
+        ({"s": 5, "dilation": 2}, {"span": 9, "side": "w"}),
+        ({"groups": 3}, {"name": "c", "value": 4, "multiple": 3}),
+        ({"groups": 4}, {"name": "k", "of": "groups", "multiple": 4}),
+        ({"stride": 0}, {"given": "stride=0", "least": 1}),
+        ({"pad": -1}, {"given": "pad=-1", "least": 0}),
+        ({"dtype": "f8e4m3", "y": "f8e4m3"}, {"name": "y", "value": "f8e4m3"}),
+        ({"dtype": "i8", "y": "f32"}, {"name": "y", "value": "f32"}),
+        ({"layout": "chwn"}, {"name": "layout"}),
+        ({"kernel": 3}, {"name": "kernel"}),
     ],
 )
-def test_refusals(changes, code, fields):
-    with raises_code(ProblemError, code, **fields):
+def test_refusals(changes, fields):
+    with raises(ProblemError, **fields):
         conv.problem(**SMALL | changes)

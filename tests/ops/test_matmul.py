@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.generate import Inputs
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 gemm = ops.registry.get("gemm")
 batched = ops.registry.get("batched_gemm")
@@ -81,84 +81,74 @@ def test_integers_use_all_of_i8():
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "fields", "hint"),
+    ("given", "fields", "hint"),
     [
-        ({"m": 4, "n": 5, "dtype": "f32"}, "parameter-missing", {"name": "k"}, "give k="),
-        ({**SMALL}, "parameter-missing", {"name": "dtype"}, "f8e4m3"),
-        ({**SMALL, "m": 0, "dtype": "f32"}, "dim-below", {"given": "m=0", "least": 1}, None),
-        ({**SMALL, "m": -8, "dtype": "f32"}, "dim-below", {"given": "m=-8"}, None),
+        ({"m": 4, "n": 5, "dtype": "f32"}, {"name": "k"}, "give k="),
+        ({**SMALL}, {"name": "dtype"}, "f8e4m3"),
+        ({**SMALL, "m": 0, "dtype": "f32"}, {"given": "m=0", "least": 1}, None),
+        ({**SMALL, "m": -8, "dtype": "f32"}, {"given": "m=-8"}, None),
         (
             {**SMALL, "m": 2**40, "dtype": "f32"},
-            "dim-too-large",
             {"given": "m=1099511627776"},
             "2^31",
         ),
-        ({**SMALL, "m": 10**5000, "dtype": "f32"}, "dim-too-large", {"given": "m"}, "2^31"),
-        ({**SMALL, "m": 4.0, "dtype": "f32"}, "argument-type", {"name": "m", "given": "4.0"}, None),
-        ({**SMALL, "dtype": "float"}, "unknown-name", {"name": "float"}, "bf16"),
-        ({**SMALL, "dtype": "i32"}, "not-possible", {"value": "i32"}, "f64, f32, f16"),
+        ({**SMALL, "m": 10**5000, "dtype": "f32"}, {"given": "m"}, "2^31"),
+        ({**SMALL, "m": 4.0, "dtype": "f32"}, {"name": "m", "given": "4.0"}, None),
+        ({**SMALL, "dtype": "float"}, {"name": "float"}, "bf16"),
+        ({**SMALL, "dtype": "i32"}, {"value": "i32"}, "f64, f32, f16"),
         (
             {**SMALL, "dtype": "f32", "trans_a": "t"},
-            "unknown-name",
             {"name": "trans_a"},
             "known: m, n",
         ),
-        ({**SMALL, "dtype": "f32", "self": 1}, "unknown-name", {"name": "self"}, "known: m, n"),
+        ({**SMALL, "dtype": "f32", "self": 1}, {"name": "self"}, "known: m, n"),
         (
             {**SMALL, "dtype": "f32", "beto": 1.0},
-            "unknown-name",
             {"name": "beto"},
             "did you mean beta?",
         ),
         (
             {**SMALL, "a": "f16", "b": "bf16"},
-            "not-possible",
             {"name": "b", "why": "with a=f16"},
             "b may be f16",
         ),
         (
             {**SMALL, "a": "f8e4m3", "b": "f8e5m2fnuz"},
-            "not-possible",
             {"why": "with a=f8e4m3"},
             "f8e4m3, f8e5m2",
         ),
         (
             {**SMALL, "dtype": "bf16", "acc": "f16"},
-            "not-possible",
             {"name": "acc", "value": "f16"},
             "f32",
         ),
         (
             {**SMALL, "dtype": "f16", "acc": "f16", "c": "f32"},
-            "not-possible",
             {"name": "c"},
             "c may be f16",
         ),
         (
             {**SMALL, "dtype": "i8", "alpha": 0.5},
-            "argument-type",
             {"name": "alpha", "given": 0.5},
             "i32",
         ),
-        ({**SMALL, "dtype": "f32", "alpha": 0}, "not-possible", {"name": "alpha"}, "not be 0"),
+        ({**SMALL, "dtype": "f32", "alpha": 0}, {"name": "alpha"}, "not be 0"),
         (
             {**SMALL, "dtype": "f16", "alpha": 1e6},
-            "output-overflows",
             {"dtype": "f16"},
             "smaller alpha",
         ),
-        ({**SMALL, "dtype": "f32", "ta": "yes"}, "field-unknown-value", {"name": "ta"}, "n or t"),
-        ({**SMALL, "dtype": "f32", "bias": 1}, "argument-type", {"name": "bias"}, "bias=yes"),
+        ({**SMALL, "dtype": "f32", "ta": "yes"}, {"name": "ta"}, "n or t"),
+        ({**SMALL, "dtype": "f32", "bias": 1}, {"name": "bias"}, "bias=yes"),
         (
             {"m": 2**20, "n": 4, "k": 2**20, "dtype": "f32"},
-            "tensor-too-large",
             {"tensor": "a"},
             "2^40",
         ),
     ],
 )
-def test_refusals_say_what_is_wrong_and_what_to_do(given, code, fields, hint):
-    with raises_code(ProblemError, code, **fields) as caught:
+def test_refusals_say_what_is_wrong_and_what_to_do(given, fields, hint):
+    with raises(ProblemError, **fields) as caught:
         gemm.problem(**given)
     assert "\n" not in caught.value.message
     assert hint is None or hint in caught.value.hint

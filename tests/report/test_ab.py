@@ -158,7 +158,7 @@ def test_other_load_is_reported_with_its_pairs_and_worst_value(report):
     assert other_load(report) == ""
 
     def loaded(result: Result, load: float) -> Result:
-        warning = Reason("other-load", load=load, cores=2, threads=True)
+        warning = Reason(f"{load} cores", "other-load", load=load)
         measured = dataclasses.replace(result.measurement, warnings=(warning,))
         return dataclasses.replace(result, measurement=measured)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change, answer, comment, movers_table, ranked, total_text
+from kernelmark_dev.raising import tells
 
 
 def change(status: str, base=1e-5, head=1e-5, **more) -> Change:
@@ -19,40 +22,34 @@ def change(status: str, base=1e-5, head=1e-5, **more) -> Change:
 SAME = change("same")
 SLOW = change("slower", head=1.2e-5, problem="gemm m=16")
 SLOWER_BY_LESS = change("slower", base=1e-6, head=2e-6, problem="gemm m=1")
-BROKEN = change("broken", head=None, reason=Reason("failed", status="crashed", cause="it fell"))
+BROKEN = change("broken", head=None, reason=Reason("crashed: it fell", "failed"))
 
 
 @pytest.mark.parametrize(
-    ("rows", "code", "fields"),
+    ("rows", "numbers"),
     [
-        ([], "answer-empty", {}),
-        ([change("ignored")], "answer-empty", {}),
-        ([change("new", base=None)], "answer-new", {"rows": 1}),
-        ([SAME, SAME], "answer-same", {"rows": 2, "slower": 0}),
-        ([SAME, change("faster", head=5e-6)], "answer-same", {"faster": 1}),
-        ([SAME, change("gone", head=None)], "answer-same", {"gone": 1}),
-        ([SAME, SAME, change("unsure")], "answer-same", {"unsure": 1}),
-        ([SAME, change("unsure"), change("unsure")], "answer-undecided", {"unsure": 2}),
-        ([SAME, SLOW], "answer-slower", {"slower": 1, "problem": "gemm m=16", "level": 0.99}),
-        ([SAME, SLOW, BROKEN], "answer-broken", {"broken": 1, "slower": 1}),
-        ([change("slower", head=2e-5, held="moved")], "answer-held", {"held": 1, "slower": 0}),
-        (
-            [change("slower", head=2e-5, held="moved"), BROKEN],
-            "answer-broken",
-            {"broken": 1, "slower": 0},
-        ),
+        ([], []),
+        ([change("ignored")], []),
+        ([change("new", base=None)], [1]),
+        ([SAME, SAME], [2]),
+        ([SAME, change("faster", head=5e-6)], [2, 1]),
+        ([SAME, change("gone", head=None)], [2, 1]),
+        ([SAME, SAME, change("unsure")], [3, 1]),
+        ([SAME, change("unsure"), change("unsure")], [2, 3]),
+        ([SAME, SLOW], [1, 2]),
+        ([SAME, SLOW, BROKEN], [1, 3, 1]),
+        ([change("slower", head=2e-5, held="moved")], [1, 1]),
+        ([change("slower", head=2e-5, held="moved"), BROKEN], [1, 2]),
     ],
 )
-def test_the_answer(rows, code, fields):
-    found = answer(rows)
-    assert found.code == code
-    assert {name: found.fields[name] for name in fields} == fields
+def test_the_answer_counts(rows, numbers):
+    found = [int(number) for number in re.findall(r"(?<![\w.=])\d+(?![\w.])", answer(rows))]
+    assert found[: len(numbers)] == numbers
 
 
 def test_the_answer_names_the_kernel_that_costs_the_most_time_not_the_largest_ratio():
     found = answer([SLOWER_BY_LESS, SLOW])
-    assert found.fields["problem"] == "gemm m=16"
-    assert (found.fields["base"], found.fields["head"]) == (1e-5, 1.2e-5)
+    assert tells(found, problem="gemm m=16", base="10", head="12")
 
 
 def test_a_rule_without_an_interval_claims_no_confidence():

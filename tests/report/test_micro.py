@@ -25,7 +25,7 @@ from kernelmark.report.names import rerun, short
 from kernelmark.report.results import result_records, result_rows
 from kernelmark.report.tables import draw, text
 from kernelmark.testing.micro import micro_result
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 CACHE = micro_result(
     started=1.7e9,
@@ -370,9 +370,9 @@ class TestFigures:
         assert "another" in spec["title"]["text"]
 
     def test_nothing_to_draw_and_things_that_do_not_go_together(self):
-        with raises_code(NothingToDo, "figure-no-points"):
+        with pytest.raises(NothingToDo):
             micro_figure.figure(FAILED)
-        with raises_code(UsageError, "figure-not-shared", names=("cache", "latency")):
+        with raises(UsageError, names=("cache", "latency")):
             micro_figure.figure([CACHE, taken(CACHE, "latency")])
 
     @pytest.mark.parametrize("name", registry.names())
@@ -440,14 +440,14 @@ class TestFigures:
             lambda: vega.save({}, tmp_path / "x.png"),
             lambda: vega.check_ready(tmp_path / "x.svg"),
         ):
-            with raises_code(UsageError, "not-installed", name="vl-convert") as refused:
+            with raises(UsageError, name="vl-convert") as refused:
                 work()
             assert refused.value.hint == 'pip install "kernelmark[plots]"'
 
     def test_names_that_cannot_be_drawn_are_refused(self, tmp_path):
-        with raises_code(UsageError, "file-suffix", file=str(tmp_path / "x.gif")):
+        with raises(UsageError, file=str(tmp_path / "x.gif")):
             vega.check_name(tmp_path / "x.gif")
-        with raises_code(UsageError, "file-without-folder", folder=str(tmp_path / "missing")):
+        with raises(UsageError, folder=str(tmp_path / "missing")):
             vega.check_name(tmp_path / "missing" / "x.png")
 
     def test_a_file_that_cannot_be_written_is_one_sentence(self, tmp_path, monkeypatch):
@@ -457,7 +457,7 @@ class TestFigures:
         monkeypatch.setattr(vega.Path, "write_bytes", full)
         path = tmp_path / "x.json"
         full_disk = os.strerror(errno.ENOSPC)
-        with raises_code(UsageError, "file-unwritable", file=str(path), error=full_disk):
+        with raises(UsageError, file=str(path), error=full_disk):
             vega.save({}, path)
 
 

@@ -93,7 +93,7 @@ def test_sentences_begin_with_a_capital_but_backends_do_not(make_result, make_se
 
 
 def test_a_page_explains_the_mark_of_warnings(make_result, make_set):
-    few = Reason("few-blocks", blocks=4, wanted=8)
+    few = Reason("few blocks", "few-blocks", blocks=4, wanted=8)
     made = make_set(make_result(warnings=(few,)), make_result(backend="other"))
     part = page.Part(results=made, rows=result_rows(made))
     for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):

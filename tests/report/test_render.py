@@ -140,7 +140,10 @@ def test_detail_shows_the_reason_of_a_wrong_result_once(make_result, make_set, e
         max_abs=1.0,
         unwritten=0,
         guards_intact=True,
-        detail=Reason("late-write"),
+        detail=Reason("late write", "late-write"),
+    )
+    wrong = dataclasses.replace(
+        found, check=check, error=Reason(error, error) if error else NO_REASON
     )
     wrong = dataclasses.replace(found, check=check, error=Reason(error) if error else NO_REASON)
     tables_shown = detail(result_rows(make_set(wrong))[0])

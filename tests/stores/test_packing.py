@@ -19,7 +19,7 @@ from kernelmark.core.result import (
 from kernelmark.stores.packing import pack, unpack
 from kernelmark.testing.stores import problem
 from kernelmark.testing.strategies import results, same
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 
 def through(result: Result) -> Result:
@@ -105,7 +105,7 @@ def test_a_form_from_the_future_is_refused() -> None:
         case=Case(problem=problem(1), backend="numpy"), device="cpu", status=Status.SKIPPED
     )
     packed = b"\x09" + pack(result, {})[1:]
-    with raises_code(StoreError, "stored-format", version=9) as error:
+    with raises(StoreError, version=9) as error:
         unpack(
             packed,
             case=result.case,

@@ -147,9 +147,8 @@ def test_an_answer_that_is_lost_is_not_stored_twice(store, there, token, monkeyp
 def test_patience_ends(store, token):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(KernelmarkError) as error:
+    with pytest.raises(KernelmarkError):
         push.push(store, [LAST], f"http://127.0.0.1:{port}", token, patience_s=0)
-    assert error.value.message.code == "push-failed"
 
 
 def test_a_redirect_does_not_get_the_token(store, token):
@@ -161,9 +160,8 @@ def test_a_redirect_does_not_get_the_token(store, token):
         await send({"type": "http.response.start", "status": 302, "headers": where})
         await send({"type": "http.response.body", "body": b""})
 
-    with listening(redirecting) as url, pytest.raises(KernelmarkError) as error:
+    with listening(redirecting) as url, pytest.raises(KernelmarkError):
         push.push(store, [LAST], url, token)
-    assert error.value.message.code == "push-refused"
     assert seen == [f"/api/runs/{LAST}"]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import string
 
 import pytest
@@ -11,7 +12,7 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import parse_value
 from kernelmark.workloads import axes
 from kernelmark.workloads.axes import Axis, expand, parse
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 names = st.text(string.ascii_lowercase + string.digits + "_", min_size=1, max_size=8).filter(
     lambda s: s[0] in string.ascii_lowercase
@@ -55,7 +56,7 @@ def test_a_range_has_both_ends_and_equal_steps(first, count, step):
 def test_a_geometric_range_multiplies_and_stays_inside(first, last, factor):
     if first > last:
         text = f"m=[{first}:{last}:*{factor}]"
-        with raises_code(UsageError, "axis-backwards", axis=text):
+        with raises(UsageError, axis=text):
             parse(text)
         return
     values = parse(f"m=[{first}:{last}:*{factor}]").values
@@ -87,34 +88,34 @@ def test_the_grammar(text, values):
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "text",
     [
-        ("m", "axis-form"),
-        ("=5", "parameter-not-named"),
-        ("M=5", "parameter-not-named"),
-        ("m=", "axis-value-empty"),
-        ("m=[]", "axis-value-empty"),
-        ("m=[1,,2]", "axis-value-empty"),
-        ("m=[1,2", "axis-bracket"),
-        ("m=1]", "axis-bracket"),
-        ("m=1:16", "axis-value"),
-        ("m=[1:2:3:4]", "axis-range"),
-        ("m=[8:1]", "axis-backwards"),
-        ("m=[1:8:0]", "axis-below"),
-        ("m=[1:8:-1]", "axis-below"),
-        ("m=[0:8:*2]", "axis-below"),
-        ("m=[1:8:*1]", "axis-below"),
-        ("m=[1.5:8]", "axis-range"),
-        ("m=[a:b]", "axis-range"),
-        ("m=nan", "axis-value"),
-        ("m=[1,inf]", "axis-value"),
-        ("m=?", "axis-value"),
-        ("m=" + "9" * 5000, "axis-value-long"),
-        ("m=[1:" + "9" * 5000 + "]", "axis-range"),
+        "m",
+        "=5",
+        "M=5",
+        "m=",
+        "m=[]",
+        "m=[1,,2]",
+        "m=[1,2",
+        "m=1]",
+        "m=1:16",
+        "m=[1:2:3:4]",
+        "m=[8:1]",
+        "m=[1:8:0]",
+        "m=[1:8:-1]",
+        "m=[0:8:*2]",
+        "m=[1:8:*1]",
+        "m=[1.5:8]",
+        "m=[a:b]",
+        "m=nan",
+        "m=[1,inf]",
+        "m=?",
+        "m=" + "9" * 5000,
+        "m=[1:" + "9" * 5000 + "]",
     ],
 )
-def test_bad_axes_are_one_sentence_with_an_example(text, code):
-    with raises_code(UsageError, code) as caught:
+def test_bad_axes_are_one_sentence_with_an_example(text):
+    with pytest.raises(UsageError) as caught:
         parse(text)
     assert "\n" not in caught.value.message
     assert "m=[1024:8192:*2]" in (caught.value.hint or "")
@@ -138,9 +139,9 @@ def test_options_and_dtypes_may_be_axes():
 
 
 def test_the_same_axis_twice_is_refused():
-    with raises_code(UsageError, "given-twice", what="axis", name="m"):
+    with raises(UsageError, what="axis", name="m"):
         expand("gemm", ["m=1", "m=2", "n=1", "k=1"], ["f32"])
-    with raises_code(UsageError, "dtype-twice"):
+    with pytest.raises(UsageError):
         expand("gemm", ["m=1", "n=1", "k=1", "dtype=f16"], ["f32"])
 
 
@@ -153,14 +154,14 @@ def test_the_same_axis_twice_is_refused():
     ],
 )
 def test_products_that_explode_are_refused_with_their_size(given):
-    with raises_code(UsageError, "too-many-problems", most=1_000_000) as refused:
+    with pytest.raises(UsageError) as refused:
         expand("gemm", given, ["f32"])
-    assert refused.value.message.root.fields["count"] > 1_000_000
+    assert re.search(r"\d{7}|\d[ ,_]\d{3}[ ,_]\d{3}", refused.value.message)
 
 
 def test_the_largest_product_allowed_is_not_refused():
     axes.check_count(axes.MAX_PROBLEMS, "m")
-    with raises_code(UsageError, "too-many-problems", count=1_000_001):
+    with pytest.raises(UsageError):
         axes.check_count(axes.MAX_PROBLEMS + 1, "m")
 
 

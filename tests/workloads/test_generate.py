@@ -8,7 +8,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.workloads import generate
 from kernelmark.workloads.generate import Dice, Sizes, draw, grid
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 OPS = ("gemm", "batched_gemm", "attention", "conv")
 DTYPE = {"dtype": "bf16"}
@@ -110,24 +110,22 @@ def test_a_grid_of_batched_products_has_a_batch():
 
 
 @pytest.mark.parametrize(
-    ("make", "code", "fields"),
+    ("make", "fields"),
     [
-        (lambda: draw("gemm", count=0, seed=1), "generator-below", {"name": "count", "value": 0}),
-        (lambda: draw("gemm", count=10**9, seed=1), "too-many-problems", {"count": 10**9}),
+        (lambda: draw("gemm", count=0, seed=1), {"name": "count", "value": 0}),
+        (lambda: draw("gemm", count=10**9, seed=1), {"count": 10**9}),
         (
             lambda: draw("gemm", count=5, seed=1, names=["round"]),
-            "generator-no-category",
             {"op": "gemm", "name": "round"},
         ),
-        (lambda: draw("softmax", count=5, seed=1), "generator-no-op", {"op": "softmax"}),
-        (lambda: grid("conv"), "generator-no-grid", {"op": "conv"}),
-        (lambda: grid("gemm", factor=1), "generator-below", {"name": "factor", "value": 1}),
-        (lambda: grid("gemm", sizes=Sizes(low=1, high=10**200)), "too-many-problems", {}),
-        (lambda: Sizes(low=8, high=4), "generator-bounds", {"low": 8, "high": 4}),
-        (lambda: Sizes(multiple=0), "generator-below", {"name": "multiple", "value": 0}),
+        (lambda: draw("softmax", count=5, seed=1), {"op": "softmax"}),
+        (lambda: grid("conv"), {"op": "conv"}),
+        (lambda: grid("gemm", factor=1), {"name": "factor", "value": 1}),
+        (lambda: grid("gemm", sizes=Sizes(low=1, high=10**200)), {}),
+        (lambda: Sizes(low=8, high=4), {"low": 8, "high": 4}),
+        (lambda: Sizes(multiple=0), {"name": "multiple", "value": 0}),
         (
             lambda: draw("gemm", count=9, seed=1, names=["square"], sizes=Sizes(low=8, high=9)),
-            "generator-none-found",
             {"category": "square", "op": "gemm", "found": 2},
         ),
         (
@@ -139,17 +137,16 @@ def test_a_grid_of_batched_products_has_a_batch():
                 sizes=Sizes(low=8, high=9),
                 fixed=DTYPE,
             ),
-            "generator-none-found",
             {"category": "compute-bound", "op": "gemm", "found": 0},
         ),
     ],
 )
-def test_what_cannot_be_made_is_one_sentence(make, code, fields):
-    with raises_code(UsageError, code, **fields) as caught:
+def test_what_cannot_be_made_is_one_sentence(make, fields):
+    with raises(UsageError, **fields) as caught:
         make()
     assert "\n" not in caught.value.message
 
 
 def test_what_the_op_refuses_is_refused():
-    with raises_code(ProblemError, "unknown-name", what="dtype", name="f17"):
+    with raises(ProblemError, what="dtype", name="f17"):
         draw("gemm", count=1, seed=1, names=["memory-bound"], fixed={"dtype": "f17"})

@@ -6,7 +6,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import importers, logs
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 
 @pytest.mark.parametrize("word", ["aiter-csv", "aiter_csv", "AITER_CSV", "aiter", " aiter-c"])
@@ -26,14 +26,14 @@ def test_a_beginning_of_several_lists_these():
         assert name in refused.value.message
     assert refused.value.hint == "write one of them out"
     candidates = ("reference-csv", "rocprof")
-    with raises_with(UsageError, "r", *candidates):
+    with raises(UsageError, "r", *candidates):
         importers.registry.find("r")
 
 
 @pytest.mark.parametrize("word", ["xyz", "", "_", "shapess"])
 @pytest.mark.parametrize("kind", [logs, importers])
 def test_an_unknown_one_lists_all_in_one_spelling(kind, word):
-    with raises_with(UsageError, word) as refused:
+    with raises(UsageError, word) as refused:
         kind.registry.find(word)
     assert refused.value.hint is not None
     assert ", ".join(kind.registry.names()) in refused.value.hint

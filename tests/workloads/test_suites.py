@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 from kernelmark.workloads import suites
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 COUNTS = {  # of the published lists; see docs/suites.md for what was put right in them
     "attention-bert": 2,
@@ -141,9 +141,9 @@ def test_dtypes_that_are_a_column_are_replaced_too(tmp_path):
 
 
 def test_the_ops_can_be_chosen_before_their_dtype_is_looked_at():
-    with raises_code(ProblemError, "not-possible", value="i8") as refused:
+    with raises(ProblemError, value="i8") as refused:
         suites.load("demo", dtypes=["i8"])  # attention has no such dtype
-    assert refused.value.message.fields["where"].startswith("demo.toml: problems")
+    assert "demo.toml: problems" in refused.value.message
     found = suites.load("demo", dtypes=["i8"], ops=["gemm"]).problems
     assert [p.dtypes["a"] for p in found] == ["i8"] * 3
 
@@ -189,63 +189,60 @@ DRAWN = "[[problems]]\ngenerator = 'random'\nop = 'gemm'\ndtype = 'f32'\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "fields"),
+    ("text", "fields"),
     [
-        ("", "workload-empty", {}),
-        ("problems = 3", "workload-empty", {}),
-        ("problems = [1]", "workload-empty", {}),
-        ("whi = 'x'\n" + GROUP + "m = 1", "field-unknown", {"name": "whi"}),
-        ("why = 3\n" + GROUP + "m = 1", "field-expected", {"found": "3"}),
-        ("[[problems]]\nm = 1", "field-missing", {"name": "op"}),
-        ("[[problems]]\nop = 3", "field-expected", {"expected": "a name", "found": "3"}),
-        ("[[problems]]\nop = 'gemn'", "unknown-name", {"what": "op", "name": "gemn"}),
-        (GROUP + "m = 1\n" + GROUP + "mm = 1", "unknown-name", {"name": "mm"}),
-        (GROUP, "parameter-missing", {"name": "m"}),
-        (GROUP + "m = 0", "dim-below", {"least": 1}),
-        (GROUP + "m = 1099511627776", "dim-too-large", {}),
-        (GROUP + "m = []", "field-expected", {"found": "[]"}),
-        (GROUP + "m = [[1]]", "field-expected", {"found": "[1]"}),
-        (GROUP + "m = 1979-05-27", "field-expected", {"found": "datetime.date(1979, 5, 27)"}),
-        (GROUP + "m = {x = 1}", "field-expected", {"found": "{'x': 1}"}),
-        (GROUP + "m = '[4:1]'", "axis-backwards", {}),
-        (GROUP + "rows = [[1]]", "field-missing", {"name": "columns"}),
-        (GROUP + "columns = ['m']", "field-missing", {"name": "rows"}),
-        (GROUP + "columns = ['m']\nrows = []", "field-expected", {"found": "[]"}),
-        (GROUP + "columns = ['m']\nrows = [1, 2]", "field-expected", {"found": "1"}),
+        ("", {}),
+        ("problems = 3", {}),
+        ("problems = [1]", {}),
+        ("whi = 'x'\n" + GROUP + "m = 1", {"name": "whi"}),
+        ("why = 3\n" + GROUP + "m = 1", {"found": "3"}),
+        ("[[problems]]\nm = 1", {"name": "op"}),
+        ("[[problems]]\nop = 3", {"expected": "a name", "found": "3"}),
+        ("[[problems]]\nop = 'gemn'", {"what": "op", "name": "gemn"}),
+        (GROUP + "m = 1\n" + GROUP + "mm = 1", {"name": "mm"}),
+        (GROUP, {"name": "m"}),
+        (GROUP + "m = 0", {"least": 1}),
+        (GROUP + "m = 1099511627776", {}),
+        (GROUP + "m = []", {"found": "[]"}),
+        (GROUP + "m = [[1]]", {"found": "[1]"}),
+        (GROUP + "m = 1979-05-27", {"found": "datetime.date(1979, 5, 27)"}),
+        (GROUP + "m = {x = 1}", {"found": "{'x': 1}"}),
+        (GROUP + "m = '[4:1]'", {}),
+        (GROUP + "rows = [[1]]", {"name": "columns"}),
+        (GROUP + "columns = ['m']", {"name": "rows"}),
+        (GROUP + "columns = ['m']\nrows = []", {"found": "[]"}),
+        (GROUP + "columns = ['m']\nrows = [1, 2]", {"found": "1"}),
         (
             GROUP + "columns = ['m']\nrows = [[1], [2, 3]]",
-            "row-cells",
             {"cells": 2, "columns": 1},
         ),
         (
             GROUP + "columns = ['m', 'n']\nrows = [[1, 2]]",
-            "given-twice",
             {"what": "axis", "name": "n"},
         ),
         (
             GROUP + "columns = ['m', 'm']\nrows = [[1, 2]]",
-            "given-twice",
             {"what": "axis", "name": "m"},
         ),
-        (GROUP + "m = '[1:2000000]'", "too-many-problems", {"count": 2_000_000}),
-        (GROUP.replace("f32", "f31") + "m = 1", "unknown-name", {"name": "f31"}),
-        (MODEL, "group-empty", {}),
-        (MODEL + "batch = 3", "field-unknown", {"name": "batch"}),
-        (MODEL.replace("8b", "9b") + "m = 1", "unknown-name", {"name": "llama-3-9b"}),
-        (MODEL + "m = 1\ntp = 3", "model-not-divisible", {"tp": 3}),
-        (MODEL + "m = 'one'", "field-expected", {"expected": "an integer", "found": "'one'"}),
-        (MODEL + "m = 1\nlayers = ['qvk']", "unknown-name", {"what": "layer", "name": "qvk"}),
-        (MODEL + "context = 8", "field-missing", {"name": "decode_batch"}),
-        (DRAWN.replace("random", "wild"), "unknown-name", {"what": "generator", "name": "wild"}),
-        (DRAWN.replace("op = 'gemm'", ""), "field-missing", {"name": "op"}),
-        (DRAWN + "count = 1.5", "field-expected", {"expected": "an integer", "found": "1.5"}),
-        (DRAWN + "factor = 2", "unknown-name", {"name": "factor"}),
-        (DRAWN + "categories = ['round']", "generator-no-category", {"name": "round"}),
-        (DRAWN + "count = 2000000", "too-many-problems", {"count": 2_000_000}),
+        (GROUP + "m = '[1:2000000]'", {"count": 2_000_000}),
+        (GROUP.replace("f32", "f31") + "m = 1", {"name": "f31"}),
+        (MODEL, {}),
+        (MODEL + "batch = 3", {"name": "batch"}),
+        (MODEL.replace("8b", "9b") + "m = 1", {"name": "llama-3-9b"}),
+        (MODEL + "m = 1\ntp = 3", {"tp": 3}),
+        (MODEL + "m = 'one'", {"expected": "an integer", "found": "'one'"}),
+        (MODEL + "m = 1\nlayers = ['qvk']", {"what": "layer", "name": "qvk"}),
+        (MODEL + "context = 8", {"name": "decode_batch"}),
+        (DRAWN.replace("random", "wild"), {"what": "generator", "name": "wild"}),
+        (DRAWN.replace("op = 'gemm'", ""), {"name": "op"}),
+        (DRAWN + "count = 1.5", {"expected": "an integer", "found": "1.5"}),
+        (DRAWN + "factor = 2", {"name": "factor"}),
+        (DRAWN + "categories = ['round']", {"name": "round"}),
+        (DRAWN + "count = 2000000", {"count": 2_000_000}),
     ],
 )
-def test_what_is_wrong_in_a_file_is_one_sentence(tmp_path, text, code, fields):
-    with raises_code(UsageError, code, **fields) as caught:
+def test_what_is_wrong_in_a_file_is_one_sentence(tmp_path, text, fields):
+    with raises(UsageError, **fields) as caught:
         suites.load(write(tmp_path, text))
     message = caught.value.message
     assert message.startswith(str(tmp_path / "mine.toml"))
@@ -256,9 +253,9 @@ def test_what_is_wrong_in_a_file_is_one_sentence(tmp_path, text, code, fields):
     ("text", "line"), [("name = 'x'\nwhy = [1,\n", 2), ("name = 'x'\n\nwhy 3\n", 3), ("x = '", 1)]
 )
 def test_a_file_cut_short_is_told_with_its_line(tmp_path, text, line):
-    with raises_code(UsageError, "file-not-toml") as refused:
+    with pytest.raises(UsageError) as refused:
         suites.load(write(tmp_path, text))
-    assert f"line {line}" in refused.value.message.fields["error"]
+    assert f"line {line}" in refused.value.message
 
 
 @given(cut=st.integers(0, 10_000))
@@ -277,17 +274,17 @@ def test_any_cut_of_a_file_is_a_suite_or_a_sentence(tmp_path_factory, cut):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.toml")):
+    with raises(UsageError, file=str(tmp_path / "none.toml")):
         suites.load(str(tmp_path / "none.toml"))
-    with raises_code(UsageError, "file-unreadable", file=str(tmp_path)):
+    with raises(UsageError, file=str(tmp_path)):
         suites.load(str(tmp_path) + "/")
     (tmp_path / "b.toml").write_bytes(b"name = '\xff'")
-    with raises_code(UsageError, "file-not-utf8", file=str(tmp_path / "b.toml")):
+    with raises(UsageError, file=str(tmp_path / "b.toml")):
         suites.load(str(tmp_path / "b.toml"))
 
 
 def test_an_unknown_name_says_what_was_meant():
-    with raises_code(UsageError, "unknown-name", what="suite", name="lama3") as caught:
+    with raises(UsageError, what="suite", name="lama3") as caught:
         suites.load("lama3")
     assert "did you mean llama3?" in (caught.value.hint or "")
 

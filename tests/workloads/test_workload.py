@@ -12,7 +12,7 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.workloads.workload import BLAS_FIELDS, Call, Workload, read, write
-from kernelmark_dev.raising import raises_code
+from kernelmark_dev.raising import raises
 
 GEMM = ops.registry.get("gemm").problem(m=5, n=48, k=32, dtype="bf16", tb="t")
 GEMM_1 = "gemm m=1 n=1 k=1 dtype=f32"
@@ -67,30 +67,29 @@ def test_a_file_by_hand_needs_two_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "row", "code", "fields"),
+    ("text", "row", "fields"),
     [
-        ("", None, "column-missing", {"column": "problem"}),
-        ("problem,calls\n", None, "column-missing", {"column": "count"}),
-        ("problem,count,lda,lda\n", None, "column-twice", {}),
-        (f"problem,count\n{GEMM_1},0\n", 2, "count-not-whole", {"given": "0"}),
-        (f"problem,count\n{GEMM_1},1.5\n", 2, "count-not-whole", {"given": "1.5"}),
-        ("problem,count\ngemm m=0 n=1 k=1 dtype=f32,1\n", 2, "dim-below", {"given": "m=0"}),
-        ("problem,count\ngem m=1,1\n", 2, "unknown-name", {"what": "op", "name": "gem"}),
-        (f"problem,count\n{GEMM_1}\n", 2, "row-cells", {"cells": 1, "columns": 2}),
+        ("", None, {"column": "problem"}),
+        ("problem,calls\n", None, {"column": "count"}),
+        ("problem,count,lda,lda\n", None, {}),
+        (f"problem,count\n{GEMM_1},0\n", 2, {"given": "0"}),
+        (f"problem,count\n{GEMM_1},1.5\n", 2, {"given": "1.5"}),
+        ("problem,count\ngemm m=0 n=1 k=1 dtype=f32,1\n", 2, {"given": "m=0"}),
+        ("problem,count\ngem m=1,1\n", 2, {"what": "op", "name": "gem"}),
+        (f"problem,count\n{GEMM_1}\n", 2, {"cells": 1, "columns": 2}),
     ],
 )
-def test_a_mistake_is_told_with_its_row(tmp_path, text, row, code, fields):
+def test_a_mistake_is_told_with_its_row(tmp_path, text, row, fields):
     path = tmp_path / "workload.csv"
     path.write_text(text)
-    with raises_code(UsageError, code, **fields) as refused:
+    where = f"{path}: row {row}" if row else path
+    with raises(UsageError, where=where, **fields):
         read(path)
-    found = refused.value.message.fields
-    assert found.get("file") == str(path) or found["where"] == f"{path}: row {row}"
 
 
 def test_a_file_that_is_not_there_and_a_place_that_is_none(tmp_path):
-    with raises_code(UsageError, "file-missing", file=str(tmp_path / "none.csv")):
+    with raises(UsageError, file=str(tmp_path / "none.csv")):
         read(tmp_path / "none.csv")
     path = tmp_path / "none" / "workload.csv"
-    with raises_code(UsageError, "file-unwritable", file=str(path)):
+    with raises(UsageError, file=str(path)):
         write(path, Workload(name="x", calls=()))

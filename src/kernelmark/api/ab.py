@@ -17,7 +17,6 @@ from kernelmark.compare.fail_on import FailOn
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.metric import Roof
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED, VerdictStatus
 from kernelmark.host.signals import interruptible
@@ -132,7 +131,7 @@ def compare_sides(
     workers of this machine. `budget` continues a budget that has started already (default: the
     plan's budget, starting now)."""
     if not plan.pairs:
-        raise NothingToDo(Reason("nothing-to-compare"))
+        raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     roofs = known_roofs(store, [plan.device])
     with hold_run_locks(runs.ids if store is not None else []):
@@ -209,7 +208,7 @@ def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
         if rows and all(side in _refusals(row) for row in rows):
             cause = (rows[0].base, rows[0].head)[side].error
             raise UsageError(
-                Reason("config-refused", side=name, cause=cause),
+                f"{name} refuses its config for every problem: {cause}",
                 hint="look at the names given by --config; nothing was compared",
             )
 

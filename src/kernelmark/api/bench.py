@@ -45,6 +45,7 @@ from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, Run
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
+from kernelmark.core.wording import join_and, join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.host.processes import existing_objects_frozen
 from kernelmark.measure.protocol import measure
@@ -94,7 +95,7 @@ def bench(
     names = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
     if unknown := sorted(set(options) - names):
         raise UsageError(
-            Reason("unknown-name", what="option", name=unknown[0], of="km.bench"),
+            f"unknown option {unknown[0]!r} of km.bench",
             hint=f"its options: {', '.join(sorted(names))}",
         )
     if not callable(fn):
@@ -220,7 +221,7 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
 
 
 def _wrong_type(name: str, value: object, wanted: str) -> Reason:
-    return Reason("argument-type", name=name, type=type(value).__name__, wanted=wanted)
+    return Reason(f"{name} is not {wanted}, but {type(value).__name__}")
 
 
 def _check_count(name: str, value: object, meaning: str) -> None:
@@ -228,7 +229,7 @@ def _check_count(name: str, value: object, meaning: str) -> None:
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if value is not None and not (is_number and math.isfinite(number) and number >= 0):
         raise UsageError(
-            Reason("argument-type", name=name, given=repr(value), wanted="a number of at least 0"),
+            f"{name}={value!r} is not a number of at least 0",
             hint=f"give the {meaning}",
         )
 
@@ -270,7 +271,7 @@ class _Call:
         for at in arrays:
             if _form(inputs[at]) != form:
                 raise UsageError(
-                    Reason("inputs-mixed", kinds=(form, _form(inputs[at]))),
+                    f"inputs are arrays of {join_and((form, _form(inputs[at])))}",
                     hint="convert them to one kind",
                 )
         answer = fn(*inputs)
@@ -278,7 +279,7 @@ class _Call:
         writes = answer is None or (len(arrays) > 1 and answer is inputs[arrays[-1]])
         if writes and len(arrays) == 1:
             raise UsageError(
-                Reason("output-missing"),
+                "the function returned None, and its only array is an input",
                 hint="return the result, or take the array to write it into as the last argument",
             )
         out_at = arrays[-1] if writes else None
@@ -428,13 +429,9 @@ class _CallOp(OwnOp):
         parts = [_as_float64(part).reshape(-1) for part in _arrays(reference)]
         if tuple(len(part) for part in parts) != self.call.parts:
             raise ProblemError(
-                Reason(
-                    "output-sizes",
-                    side="the reference",
-                    sizes=tuple(len(part) for part in parts),
-                    other="the function",
-                    expected=self.call.parts,
-                )
+                "the reference returned arrays of "
+                f"{join_commas(len(part) for part in parts)} elements, the function"
+                f" of {join_commas(self.call.parts)}"
             )
         if any(isinstance(part, np.ndarray) for part in parts):
             return np.concatenate([_on_host(part) for part in parts])
@@ -539,25 +536,21 @@ class _CallKernel(Kernel):
             shape = tuple(answer.shape) if hasattr(answer, "shape") else None
             if shape != expected:
                 raise ProblemError(
-                    Reason(
-                        "output-shape",
-                        type=type(answer).__name__,
-                        shape=None if shape is None else str(shape),
-                        expected=str(expected),
+                    f"the function returned {type(answer).__name__}"
+                    + (
+                        f" of shape {(None if shape is None else str(shape))}"
+                        if (None if shape is None else str(shape))
+                        else ""
                     )
+                    + f", the first function an array of shape {expected}"
                 )
             output[...] = answer
             return
         sizes = tuple(math.prod(getattr(part, "shape", ())) for part in _arrays(answer))
         if sizes != self._parts:
             raise ProblemError(
-                Reason(
-                    "output-sizes",
-                    side="the function",
-                    sizes=sizes,
-                    other="the first function",
-                    expected=self._parts,
-                )
+                f"the function returned arrays of {join_commas(sizes)} elements, the"
+                f" first function of {join_commas(self._parts)}"
             )
         start = 0
         for part, size in zip(answer, self._parts, strict=True):
@@ -587,7 +580,12 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     finally:
         device.release_freed()
     if not op.checked:
-        warnings = (*outcome.measurement.warnings, Reason("no-reference"))
+        warnings = (
+            *outcome.measurement.warnings,
+            Reason(
+                "no reference was given: the values of the output are not checked", "no-reference"
+            ),
+        )
         measurement = dataclasses.replace(outcome.measurement, warnings=warnings)
         outcome = dataclasses.replace(outcome, measurement=measurement)
     return result_of(outcome, case, op, device.info, started=started)
@@ -613,15 +611,15 @@ def _array_positions(inputs: Sequence[Any]) -> list[int]:
         kinds = [str(value.dtype) for value in inputs if hasattr(value, "dtype")]
         if kinds:
             raise UsageError(
-                Reason("array-dtype", what="inputs", dtypes=tuple(kinds)), hint=_KNOWN_DTYPES
+                f"inputs: arrays of {join_commas(kinds)} cannot be checked", hint=_KNOWN_DTYPES
             )
         raise UsageError(
-            Reason("inputs-without-array"), hint="give NumPy or CuPy arrays or torch tensors"
+            "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
         )
     for at in arrays:
         if not math.prod(inputs[at].shape):
             raise UsageError(
-                Reason("input-empty", index=at, shape=str(tuple(inputs[at].shape))),
+                f"input {at} has the shape {tuple(inputs[at].shape)}: it has no elements",
                 hint="give an array with elements",
             )
     return arrays
@@ -665,7 +663,8 @@ def _output_spec(answer: Any) -> TensorSpec:
         return TensorSpec(name=OUTPUT, shape=(size,), dtype=dtypes[0], role="out")
     if len(dtypes) > 1 and None not in dtypes:
         raise UsageError(
-            Reason("bench-several-dtypes", dtypes=tuple(map(str, dtypes))),
+            f"the function returned arrays of {join_commas(map(str, dtypes))}:"
+            " they are checked as one, and need one dtype",
             hint="wrap it in a function that returns arrays of one dtype",
         )
     dtype_name = array_dtype(answer)
@@ -673,7 +672,7 @@ def _output_spec(answer: Any) -> TensorSpec:
         unknown = [str(part.dtype) for part in parts if hasattr(part, "dtype")]
         if unknown:
             raise UsageError(
-                Reason("array-dtype", what="output", dtypes=tuple(unknown)), hint=_KNOWN_DTYPES
+                f"output: arrays of {join_commas(unknown)} cannot be checked", hint=_KNOWN_DTYPES
             )
         raise UsageError(
             _wrong_type("the output", answer, "an array or a tuple of arrays"),
@@ -742,7 +741,7 @@ def _device_of(value: Any) -> str:
     if kind == "cpu":
         return "cpu"
     if kind != "cuda":
-        raise UsageError(Reason("tensor-device", device=kind), hint="move them to cpu or cuda")
+        raise UsageError(f"tensors on {kind} cannot be measured", hint="move them to cpu or cuda")
     import torch
 
     return f"{'hip' if torch.version.hip else 'cuda'}:{device.index or 0}"
@@ -753,7 +752,9 @@ def _no_parameters() -> Mapping[str, Any]:
 
 
 def _no_reference(*_: Any) -> Any:
-    raise ProblemError(Reason("no-reference"))
+    raise ProblemError(
+        Reason("no reference was given: the values of the output are not checked", "no-reference")
+    )
 
 
 def _report_wait(device: str, holder: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from kernelmark.api.checkouts import BuildFailed
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.files import json_text, write_whole
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Case, Status
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
@@ -92,19 +92,19 @@ class Finding:
         shown = of_pairs(self.rows)
         own = next((c for c in shown if (c.problem, c.backend) == self._followed), None)
         return Reason(
-            "bisected",
-            state=self.state,
-            undecided=self.state == "undecided",
-            unconfirmed=self.state == "unconfirmed",
-            culprit=named,
-            candidates=len(culprits),
-            several=len(culprits) > 1,
-            probability=self.probability,
-            problem=self.change.problem,
-            backend=self.change.backend,
-            cause=(own or self.change).reason,
-            tests=self.tests,
-            rounds=self.rounds,
+            ("not decided; most probable: " if self.state == "undecided" else "")
+            + f"{named}"
+            + (f" ({len(culprits)} candidates not distinguished)" if len(culprits) > 1 else "")
+            + (
+                f": {self.change.problem} by {self.change.backend}, "
+                f"{(own or self.change).reason}; {100 * self.probability:.0f} %"
+                " probable"
+            )
+            + (
+                ", but the direct comparison with the candidate before does not show it"
+                if self.state == "unconfirmed"
+                else ""
+            )
         )
 
     @property
@@ -115,7 +115,9 @@ class Finding:
 def bisect(source: Source, question: Question, tell: Tell | None = None) -> Finding:
     """Search for the step. After Ctrl-C, the next call continues from what was measured."""
     if len(source.names) < 2:
-        raise NothingToDo(Reason("bisect-nothing-between"), hint="name two candidates at least")
+        raise NothingToDo(
+            "there is nothing between the good and the bad end", hint="name two candidates at least"
+        )
     run = _Bisection(source, question, tell or (lambda text: None))
     return run.finding()
 
@@ -231,7 +233,7 @@ class _Bisection:
         changed = [(numbers[_key(r.pair.base)], r) for r in rows if r.status in _CHANGED]
         if not changed:
             raise NothingToDo(
-                Reason("bisect-not-slower", bad=names[-1], good=names[0], cause=_worst(rows)),
+                f"{names[-1]} is not slower than {names[0]}: {_worst(rows)}",
                 hint="there is no step to search for; more --rounds find smaller ones",
             )
         # Broken pairs come first, then slower ones; the clearest of them is searched.
@@ -269,7 +271,7 @@ class _Bisection:
         try:
             experiment = self._experiment(0, candidate, [self._followed], MOST_ROUNDS)
         except BuildFailed as error:
-            self._tell(f"left out {name}: {format_reason(error.message, BRIEF)}")
+            self._tell(f"left out {name}: {shorten(error.message)}")
             search.skip(candidate)
             return
         try:
@@ -400,4 +402,4 @@ def _worst(rows: Sequence[Row]) -> str:
     timed = [row for row in rows if row.paired is not None]
     shown = max(timed or rows, key=lambda row: row.paired.ratio if row.paired else 0.0)
     (change,) = of_pairs([shown])
-    return f"{change.problem} by {change.backend}: {format_reason(change.reason, BRIEF)}"
+    return f"{change.problem} by {change.backend}: {shorten(change.reason)}"

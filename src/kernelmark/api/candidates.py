@@ -16,7 +16,6 @@ from kernelmark.api.selection import parse_config
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_text, read_whole
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
@@ -66,7 +65,10 @@ class Wheels:
     def __init__(self, files: Sequence[Path], side: Side, where: Where) -> None:
         for file in files:
             if not file.is_file():
-                raise UsageError(Reason("no-wheel", path=str(file)), hint=Reason("wheel-paths"))
+                raise UsageError(
+                    f"{file}: there is no such wheel",
+                    hint=("paths in the list are absolute, or relative to the folder of the list"),
+                )
         self._files, self._side, self._where = files, side, where
         self.names = [file.name for file in files]
 
@@ -111,8 +113,8 @@ def read_wheels(path: str) -> list[Path]:
         # A folder has no order: it may be that of versions or of dates.
         kind, folder = ("folder", given) if given.is_dir() else ("wheel", given.parent)
         raise UsageError(
-            Reason("no-list-of-wheels", path=path, kind=kind),
-            hint=Reason("list-wheels", folder=str(folder)),
+            f"{path}: is a {kind}; --wheels takes a text file that lists wheels",
+            hint=(f"order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt"),
         )
     return [given.parent / Path(line).expanduser() for line in _lines(path)]
 
@@ -124,15 +126,11 @@ def read_configs(path: str) -> list[Config]:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise UsageError(
-                Reason("in-file", file=path, cause=Reason("not-json", error=str(error)))
-            ) from None
+            raise UsageError(f"{path}: is not JSON: {error}") from None
         for index, one in enumerate(found):
             if not isinstance(one, dict):
                 where, shown = f"{path}: [{index}]", repr(one)[:60]
-                raise UsageError(
-                    Reason("field-expected", where=where, expected="an object", found=shown)
-                )
+                raise UsageError(f"{where}: expected an object, found {shown}")
         return [FrozenDict(one) for one in found]
     return [FrozenDict(parse_config(line.split())) for line in _lines(path)]
 
@@ -154,9 +152,7 @@ def _install(wheel: Path, folder: Path, python: str) -> None:
     try:
         done = run_child([python, *words, str(wheel)], timeout_s=_INSTALL_TIMEOUT_S)
         if done.returncode:
-            raise BuildFailed(
-                Reason("wheel-not-installed", wheel=wheel.name, error=last_line(done.stderr))
-            )
+            raise BuildFailed(f"pip cannot install {wheel.name}: {last_line(done.stderr)}")
         part.replace(folder)
     except OSError:
         if not folder.is_dir():  # else another process was first

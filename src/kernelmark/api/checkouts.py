@@ -51,14 +51,12 @@ class Repository:
     def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
         here = Path(folder).expanduser().resolve()
         if not here.is_dir():
-            raise UsageError(
-                Reason("no-folder", folder=str(folder)), hint="--repo names a git repository"
-            )
+            raise UsageError(f"there is no folder {folder}", hint="--repo names a git repository")
         try:
             self.top = Path(_git(here, "rev-parse", "--show-toplevel"))
         except UsageError:
             raise UsageError(
-                Reason("not-in-repository", folder=str(folder)),
+                f"{folder} is not in a git repository",
                 hint="name one by --repo, or compare two environments: --base-env, --head-env",
             ) from None
         # Paths of kernel files are relative to the folder that the command runs in.
@@ -72,7 +70,7 @@ class Repository:
         except UsageError:
             shallow = _git(self.top, "rev-parse", "--is-shallow-repository") == "true"
             hint = "the clone is shallow: git fetch --unshallow" if shallow else "see 'git log'"
-            reason = Reason("no-commit", repository=str(self.top), ref=ref)
+            reason = Reason(f"{self.top} has no commit {ref!r}")
             raise UsageError(reason, hint=hint) from None
 
     def between(self, good: str, bad: str) -> list[str]:
@@ -83,7 +81,7 @@ class Repository:
             _git(self.top, "merge-base", "--is-ancestor", first, last)
         except UsageError:
             raise UsageError(
-                Reason("not-an-ancestor", good=good, bad=bad),
+                f"{good} is not an ancestor of {bad}",
                 hint=f"bisect from their common ancestor: git merge-base {good} {bad}",
             ) from None
         commits = _git(self.top, "rev-list", "--first-parent", "--reverse", f"{first}..{last}")
@@ -183,7 +181,7 @@ class Checkouts:
             _mark(tree).unlink(missing_ok=True)
         self._tell(f"building {name} ({_short(commit)}): {command}")
         more = {"KMARK_SIDE": name, "KMARK_COMMIT": commit, "KMARK_TREE": str(tree)}
-        facts = {"side": name, "commit": _short(commit), "command": command}
+        building = f"building {name} ({_short(commit)})"
         hint = f"it ran in {tree}"
         try:
             done = run_child(
@@ -193,13 +191,14 @@ class Checkouts:
                 timeout_s=self._recipe.timeout_s,
             )
         except subprocess.TimeoutExpired:
-            reason = Reason("build-timed-out", limit_s=self._recipe.timeout_s, **facts)
-            raise BuildFailed(reason, hint=hint) from None
+            limit = f"{self._recipe.timeout_s:g} s"
+            message = f"{building} did not end within {limit}: {command}"
+            raise BuildFailed(message, hint=hint) from None
         if done.returncode:
             lines = done.stdout.decode(errors="replace").rstrip().splitlines()
             tail = "\n".join(lines[-_TAIL_LINES:])
-            reason = Reason("build-failed", exit_code=done.returncode, output=tail, **facts)
-            raise BuildFailed(reason, hint=hint)
+            message = f"{building} failed with exit code {done.returncode}: {command}\n{tail}"
+            raise BuildFailed(message, hint=hint)
         if not again:
             _mark(tree).write_text(key)
 
@@ -228,7 +227,7 @@ def _slot(root: Path, name: str) -> Iterator[Path]:
         finally:
             os.close(handle)
         return
-    raise UsageError(Reason("worktrees-in-use", count=_SLOTS), hint="wait")
+    raise UsageError(f"{_SLOTS} other commands use worktrees of this repository", hint="wait")
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -236,18 +235,16 @@ def _git(folder: Path, *arguments: str) -> str:
         done = run_child(["git", "-C", str(folder), *arguments], timeout_s=_GIT_TIMEOUT_S)
     except FileNotFoundError:
         raise UsageError(
-            Reason("not-installed", name="git", needs="checking out a commit"),
+            "checking out a commit needs git, which is not installed",
             hint="install it, or use --base-env",
         ) from None
     except subprocess.TimeoutExpired:
         raise UsageError(
-            Reason("git-timed-out", command=_verb(arguments), limit_s=_GIT_TIMEOUT_S)
+            f"git {_verb(arguments)} did not end within {_GIT_TIMEOUT_S:g} s"
         ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"exit code {done.returncode}"
-        raise UsageError(
-            Reason("git-failed", command=_verb(arguments), error=why), hint=f"it ran in {folder}"
-        )
+        raise UsageError(f"git {_verb(arguments)} failed: {why}", hint=f"it ran in {folder}")
     return done.stdout.decode(errors="replace").strip()
 
 

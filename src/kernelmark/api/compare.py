@@ -101,15 +101,18 @@ def history(
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
         hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
-        raise NothingToDo(Reason("run-unknown", ref=label, by=("label",)), hint=hint)
+        raise NothingToDo(
+            Reason(f"no run has the label {label!r}", "run-unknown", ref=label, by=("label",)),
+            hint=hint,
+        )
     if not newest:
         sides = "; the sides of `kmark ab` count where --label named them" if store.runs(1) else ""
-        raise NothingToDo(Reason("no-runs"), hint=f"`kmark run` adds one{sides}")
+        raise NothingToDo("there is no run to look back at", hint=f"`kmark run` adds one{sides}")
     ids = {run.id for run in newest}
     every = store.history(since=newest[-1].started, label=label, arch=arch)
     points = [point for point in every if point.run_id in ids]
     if not points:
-        raise NothingToDo(Reason("no-result-matches"), hint=Reason("see-runs"))
+        raise NothingToDo("no stored result matches", hint="`kmark list runs` shows what there is")
     points = placed(points, {run.id: run for run in newest})
     return assembled(
         stories(points, min_effect=min_effect),

@@ -21,7 +21,7 @@ from kernelmark.compare.history import MIN_EFFECT, History, Story, counted_s
 from kernelmark.compare.suspects import LEAST, level_s, screened_again, suspects
 from kernelmark.compare.verdicts import ALARMS, HELD
 from kernelmark.core.errors import KernelmarkError, NothingToDo
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Case, Result, RunState, Status
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import REGRESSION, SOME_FAILED, Verdict, VerdictStatus
@@ -95,7 +95,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
     results = (result for run_id in run_ids for result in store.result_set(run_id).results)
     tonight = {key_of(result): result for result in results}
     if not tonight:
-        raise NothingToDo(Reason("night-without-results"), hint="see the messages of the runs")
+        raise NothingToDo("tonight's runs have no results", hint="see the messages of the runs")
     past = history(
         store,
         runs=rules.nights * len(run_ids),
@@ -209,11 +209,11 @@ def change_of(
 def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Change:
     """Return the change of a result that stage two did not judge."""
     if doubt is not None:
-        reason = Reason("not-confirmed", verdict=doubt.status.value)
+        reason = Reason(f"looked {doubt.status.value}; measured again, that was not confirmed")
         by_median = doubt.story is None  # flagged by the baseline, whose level is a median
         return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason, by_median=by_median)
     if story is None:  # another run of tonight has the series' newest point
-        return change_of(result, None, VerdictStatus.UNSURE, Reason("no-level"))
+        return change_of(result, None, VerdictStatus.UNSURE, Reason("no earlier run has it"))
     status = story.screen.status
     if status is VerdictStatus.NEW and len(story.points) > 1:
         status = VerdictStatus.UNSURE  # not new, but too few nights to judge it by
@@ -373,7 +373,7 @@ def _sides(
     with Checkouts(Repository(base.repo), recipe) as checkouts:
         head = checkouts.repository.commit("HEAD")
         if not commit or commit == head:
-            raise KernelmarkError(Reason("no-earlier-commit", run=before, commit=commit))
+            raise KernelmarkError(f"run {before} has no commit, or that of tonight's runs")
         sides = checkouts.side("base", commit), checkouts.side("head", head)
         command = ["gate", "--base", commit[:12], "--head", head[:12], "--repo", base.repo]
         command += ["--build", base.build] if base.build else []
@@ -415,11 +415,16 @@ def confirm_repeated(
 def verdict_again(doubt: Doubt, again: Result, min_effect: float) -> Change:
     """Return the verdict on a suspect's repeated measurement, by the strict screen."""
     if again.status is not Status.OK or again.measurement is None:
-        failed = Reason("failed", status=again.status.value, cause=again.error)
+        failed = Reason(
+            f"{again.status.value}" + (f": {shorten(again.error)}" if again.error else ""),
+            "failed",
+            status=again.status.value,
+            cause=again.error,
+        )
         broken = VerdictStatus.BROKEN if doubt.level_s or _worked(doubt) else VerdictStatus.IGNORED
         return change_of(again, doubt.level_s, broken, failed)
     if doubt.story is None or doubt.status is VerdictStatus.BROKEN:
-        reason = Reason("not-confirmed", verdict=doubt.status.value)
+        reason = Reason(f"looked {doubt.status.value}; measured again, that was not confirmed")
         by_median = doubt.story is None
         return change_of(again, doubt.level_s, VerdictStatus.UNSURE, reason, by_median=by_median)
     screen = screened_again(doubt.story, counted_s(again.measurement), min_effect=min_effect)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.results import Results
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
 from kernelmark.stores import opened
@@ -38,7 +38,7 @@ def check_name(name: str, what: str = "the label") -> None:
     """Raise UsageError for a label or pinned name that would be taken for a file."""
     if name and is_file(name):
         raise UsageError(
-            Reason("name-like-file", what=what, name=name),
+            f"{what} {name!r} would be taken for a file",
             hint="choose one without an ending like .json and without a path's beginning",
         )
 
@@ -51,7 +51,7 @@ def read_file(place: str, given: Overrides | None = None, form: str | None = Non
     if place == "-":
         if form is not None:
             raise UsageError(
-                Reason("stdin-format", format=form),
+                f"stdin is read as kernelmark's own JSON only, not as {form}",
                 hint="write it to a file, and name that",
             )
         return _ours(sys.stdin.buffer.read(), place)
@@ -66,7 +66,7 @@ def read_file(place: str, given: Overrides | None = None, form: str | None = Non
             if path.suffix == ".json" or head.lstrip()[:1] in (b"{", b"["):
                 return _ours(read_whole(path), place)
     except FileNotFoundError:
-        raise UsageError(Reason("file-missing", file=place)) from None
+        raise UsageError(f"there is no file {place}") from None
     except OSError as error:
         raise UsageError(file_unreadable(place, error)) from None
     return importers.read(path, given or importers.Overrides(), form)
@@ -80,7 +80,7 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
         return read_file(ref)
     if store is None:
         raise UsageError(
-            Reason("run-without-store", name=ref),
+            f"{ref!r} is not a file, and there is no store to look in",
             hint=f"a stored run is given as km.load({ref!r})",
         )
     return store.result_set(store.run(ref).id)
@@ -96,13 +96,20 @@ def _ours(data: bytes, name: str) -> ResultSet:
         document = codec.parse(data)
         ours = isinstance(document, dict) and "kernelmark" in document
         if document == []:
-            raise NothingToDo(Reason("file-without-results", file=name))
+            raise NothingToDo(f"{name}: there are no results in it")
         old = is_old(document)
         results = read_old(document) if old else codec.from_document(document, ResultSet)
         check_id("run", check_results(results).run.id)
     except (CodecError, UsageError) as error:
-        reason = Reason("in-file", file=name, cause=error.message)
-        hint = error.hint or (Reason("document-changed") if ours else None)
+        reason = prefixed(error.message, f"{name}: ")
+        hint = error.hint or (
+            Reason(
+                "it is a kernelmark file, but was changed, or written by another"
+                " version; export the run again: kmark export RUN --json FILE"
+            )
+            if ours
+            else None
+        )
         raise CodecError(reason, hint=hint) from None
     return results
 
@@ -113,7 +120,7 @@ def load_timing(timing: str | Timing) -> Timing:
         return Timing.load(timing)
     if not isinstance(timing, Timing):
         raise UsageError(
-            Reason("argument-type", name="timing", given=repr(timing), wanted="a timing"),
+            f"timing={timing!r} is not a timing",
             hint='give "quick", "default", "full", a TOML file, or a Timing',
         )
     return timing
@@ -127,7 +134,7 @@ def loaded(
     if the run is in a file. A `place` of None is the user's own store."""
     if not isinstance(ref, str | os.PathLike):
         raise UsageError(
-            Reason("argument-type", name="ref", given=repr(ref), wanted="the name of a run"),
+            f"ref={ref!r} is not the name of a run",
             hint='give a run\'s id, its label, "latest", "latest~1", or a JSON file',
         )
     ref = os.fspath(ref)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kernelmark.api.results import Results
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.units import counted
 from kernelmark.host.signals import interruptible
@@ -167,11 +166,12 @@ def find_run(ref: str, store: Store) -> str:
     roofs = len(store.runs(suites=(ROOFS_SUITE,)))
     if not runs:
         raise NothingToDo(
-            Reason("no-micro-runs", roofs=roofs),
-            hint=Reason("measure-micro", names="cache latency"),
+            "no run of kmark micro is stored" + (", only of kmark roofs" if roofs else ""),
+            hint="measure it: kmark micro cache latency",
         )
     newest = ", ".join(run.id for run in runs[:5])
     raise UsageError(
-        Reason("too-few-micro-runs", count=len(runs), roofs=roofs),
+        f"there are too few runs of kmark micro: {len(runs)}"
+        + (", not counting kmark roofs" if roofs else ""),
         hint=f"the newest are: {newest}",
     )

@@ -34,7 +34,6 @@ from kernelmark.compare import fail_on
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import json_text, write_whole
 from kernelmark.core.metric import Roof
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import SOME_FAILED
@@ -191,16 +190,11 @@ class _Night:
         try:
             done = run_child(["/bin/sh", "-c", f"{{ {command}\n}} 2>&1"], timeout_s=limit_s)
         except subprocess.TimeoutExpired:
-            raise SetupFailed(Reason("setup-timed-out", limit_s=limit_s, command=command)) from None
+            raise SetupFailed(f"set-up did not end within {limit_s:g} s: {command}") from None
         if done.returncode:
             tail = done.stdout.decode(errors="replace").strip().splitlines()[-15:]
             raise SetupFailed(
-                Reason(
-                    "setup-failed",
-                    exit_code=done.returncode,
-                    command=command,
-                    output="\n".join(tail),
-                ),
+                "\n".join([f"set-up failed with exit code {done.returncode}: {command}", *tail]),
                 hint="the same command goes on with this one",
             )
 
@@ -412,7 +406,7 @@ def _locked(file: Nightly) -> Iterator[None]:
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(
-            Reason("file-unwritable", file=str(file.state_folder), error=error.strerror),
+            f"{file.state_folder} cannot be written: {error.strerror}",
             hint='name another folder in the file: state = "…"',
         ) from None
     try:
@@ -421,7 +415,8 @@ def _locked(file: Nightly) -> Iterator[None]:
         except OSError:
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
             raise NothingToDo(
-                Reason("night-running", file=file.path.name, process=holder),
+                f"a night of {file.path.name} is running already"
+                + (f" (process {holder})" if holder else ""),
                 hint="nothing was started; wait for it, or end it",
             ) from None
         os.ftruncate(handle, 0)
@@ -443,7 +438,7 @@ class NotSent(KernelmarkError):
 def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sleep) -> None:
     """POST `{"text": …}`, which Slack, Mattermost, Discord (/slack) and Teams workflows take."""
     if not url.startswith(("https://", "http://")):
-        raise NotSent(Reason("webhook-address"), hint="check it")
+        raise NotSent("the webhook's address does not begin with https://", hint="check it")
     shown = text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 2]} …"
     request = urllib.request.Request(
         url,
@@ -464,7 +459,7 @@ def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sl
         if attempt < _TRIES:
             wait(2.0**attempt)
     # The address is a secret: anyone who knows it can post.
-    raise NotSent(Reason("webhook-failed", error=failed), hint="check its address")
+    raise NotSent(f"the webhook did not accept the message: {failed}", hint="check its address")
 
 
 def send_mail(
@@ -479,13 +474,9 @@ def send_mail(
         done = run_child([program, "-t", "-i"], input=bytes(message), timeout_s=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotSent(
-            Reason(
-                "mail-not-started",
-                program=program,
-                error=getattr(error, "strerror", None) or str(error),
-            ),
+            f"{program} cannot send mail: {getattr(error, 'strerror', None) or str(error)}",
             hint="notify.sendmail names another program",
         ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"code {done.returncode}"
-        raise NotSent(Reason("program-failed", program=program, error=why))
+        raise NotSent(f"{program} failed" + (f": {why}" if why else ""))

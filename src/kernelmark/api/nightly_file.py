@@ -187,7 +187,7 @@ def expanded(text: str) -> str:
         return text
     value = os.environ.get(match[1], "")
     if not value:
-        raise UsageError(Reason("variable-unset", name=match[1]), hint="nightly.toml names it")
+        raise UsageError(f"the variable {match[1]} is not set", hint="nightly.toml names it")
     return value
 
 
@@ -196,13 +196,11 @@ def _checked(nightly: Nightly, file: str) -> Nightly:
     from kernelmark.compare import fail_on
 
     if not nightly.run:
-        raise UsageError(
-            Reason("key-missing", file=file, key="[[run]]"), hint='[[run]]\n  suites = ["smoke"]'
-        )
+        raise UsageError(f"{file}: [[run]] is missing", hint='[[run]]\n  suites = ["smoke"]')
     check_name(nightly.name, f"{file}: name")
     if nightly.notify.when not in WHEN:
         raise UsageError(
-            Reason("value-unknown", file=file, key="notify.when", given=repr(nightly.notify.when)),
+            f"{file}: notify.when = {nightly.notify.when!r} is unknown",
             hint=f"known: {', '.join(WHEN)}",
         )
     if nightly.judge.fail_on:
@@ -219,30 +217,24 @@ def _checked(nightly: Nightly, file: str) -> Nightly:
     }
     for name, value in limits.items():
         if value <= 0:
-            raise UsageError(Reason("value-not-positive", file=file, key=name, given=value))
+            raise UsageError(f"{file}: {name} = {value:g} must be positive")
     for name in ("samples", "runs"):
         if (days := getattr(nightly.keep, name)) < 0:
-            raise UsageError(
-                Reason("value-not-whole", file=file, key=f"keep.{name}", given=days, least=0)
-            )
+            raise UsageError(f"{file}: keep.{name} = {days} is not a whole number of at least 0")
     if nightly.base.build and not nightly.base.repo:
         raise UsageError(
-            Reason("key-missing", file=file, key="base.repo"),
+            f"{file}: base.repo is missing",
             hint='base.build is for a repository: base.repo = "."',
         )
     if nightly.notify.mail_to and not nightly.notify.mail_from:
-        raise UsageError(
-            Reason("key-missing", file=file, key="notify.mail_from"), hint="mail needs a sender"
-        )
+        raise UsageError(f"{file}: notify.mail_from is missing", hint="mail needs a sender")
     return nightly
 
 
 def _read(table: object, kind: type[T], file: str, key: str = "") -> T:
     """Return a dataclass from a TOML table; `key` is the table's key in the file."""
     if not isinstance(table, dict):
-        raise UsageError(
-            Reason("value-not-table", file=file, key=key), hint="write its keys below [name]"
-        )
+        raise UsageError(f"{file}: {key} is not a table", hint="write its keys below [name]")
     prefix = f"{key}." if key else ""
     keys, required = _keys(kind)
     for name in table:
@@ -250,12 +242,12 @@ def _read(table: object, kind: type[T], file: str, key: str = "") -> T:
             close = difflib.get_close_matches(name, keys, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                Reason("key-unknown", file=file, key=f"{prefix}{name}"),
+                f"{file}: {prefix}{name} is unknown",
                 hint=f"{meant}known: {', '.join(keys)}",
             )
     for name in required:
         if name not in table:
-            raise UsageError(Reason("key-missing", file=file, key=f"{prefix}{name}"), hint=_DOCS)
+            raise UsageError(f"{file}: {prefix}{name} is missing", hint=_DOCS)
     values = {
         name: _value(value, keys[name], file, f"{prefix}{name}") for name, value in table.items()
     }
@@ -301,5 +293,5 @@ def _value(value: Any, hint: Any, file: str, key: str) -> Any:
 
 
 def _wrong(value: object, file: str, key: str, example: str) -> UsageError:
-    reason = Reason("value-of-another-type", file=file, key=key, given=repr(value))
+    reason = Reason(f"{file}: {key} cannot be {value!r}")
     return UsageError(reason, hint=f"for example: {example}")

@@ -26,6 +26,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
+from kernelmark.core.wording import join_and, join_commas
 from kernelmark.runners import targets
 from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
 from kernelmark.workloads import axes as axis_grammar
@@ -63,7 +64,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     pairs = [(p, ref) for p in problems for ref, ops in chosen.items() if p.op in ops]
     if not pairs:
         raise NothingToDo(
-            Reason("no-backend", device=infos[0].name),
+            f"no backend that is available on {infos[0].name} can do any of these problems",
             hint="; ".join(notes) or "see kmark doctor",
         )
     notes += _left_out(problems, {problem for problem, _ in pairs})
@@ -125,13 +126,16 @@ def _check_ops(file: Backend, ops: Sequence[str], requested: Sequence[str]) -> N
 
     if not requested or set(ops) & set(requested):
         return
-    hint = Reason("leave-out-op")
+    hint = Reason("leave -o out, or choose another backend by -b")
     own = op_folder.registry.get(ops[0]) if len(ops) == 1 else None
     if isinstance(own, OwnOp):
         path = Path(own.place).name
-        hint = Reason("op-of-file", op=own.name, file=path, parameters=tuple(own.parameters))
+        hint = Reason(
+            f"{path} defines its own op, {own.name}: leave -o out; -a NAME=VALUE"
+            f" sets its parameters ({join_commas(own.parameters)})"
+        )
     raise UsageError(
-        Reason("file-computes", file=file.name, ops=tuple(ops), asked=tuple(requested)), hint=hint
+        f"{file.name} computes {join_commas(ops)}, not {join_commas(requested)}", hint=hint
     )
 
 
@@ -153,17 +157,25 @@ def _expand(selection: Selection, seed: int) -> list[Problem]:
         for name in ops:
             problems += axis_grammar.expand(name, selection.axes, selection.dtypes)
     elif not selection.problems:
-        raise UsageError(Reason("nothing-asked"), hint=Reason("ask-for"))
+        raise UsageError(
+            "nothing was asked for",
+            hint=(
+                "for example: kmark run -s demo, or kmark run -o gemm -a m=512 -a"
+                " n=512 -a k=512 --dtype f32"
+            ),
+        )
     elif selection.axes or selection.dtypes:
-        raise UsageError(Reason("problem-with-axes"), hint="put them in its text")
+        raise UsageError(
+            "a problem given as text takes no axes and no dtype", hint="put them in its text"
+        )
     problems += [op_folder.parse(text) for text in selection.problems]
     problems = list(dict.fromkeys(problems))
     if selection.filter is not None:
         problems = select.matching(problems, selection.filter)
         if not problems:
             raise NothingToDo(
-                Reason("filter-matches-none", filter=selection.filter),
-                hint=Reason("leave-out-filter"),
+                f"no problem matches {selection.filter!r}",
+                hint="leave --filter out to get all problems",
             )
     if selection.limit is not None:
         problems = select.sample(problems, selection.limit, seed)
@@ -195,7 +207,9 @@ def own_ops(refs: Sequence[BackendRef]) -> tuple[str, ...]:
 
 def _from_suites(selection: Selection) -> list[Problem]:
     if selection.axes:
-        raise UsageError(Reason("suite-with-axes"), hint=Reason("choose-from-suite"))
+        raise UsageError(
+            "a suite has its own axes", hint="choose from it by -o, --dtype, --filter or --limit"
+        )
     problems: list[Problem] = []
     for name in selection.suites:
         problems += suites.load(name, dtypes=selection.dtypes).problems
@@ -203,7 +217,8 @@ def _from_suites(selection: Selection) -> list[Problem]:
         problems = [problem for problem in problems if problem.op in selection.ops]
         if not problems:
             raise NothingToDo(
-                Reason("suite-without-op", suites=selection.suites, ops=selection.ops),
+                f"suite {join_commas(selection.suites)} has no problem of "
+                f"{join_commas(selection.ops)}",
                 hint="kmark list suites says what each one holds",
             )
     return problems
@@ -268,12 +283,23 @@ def require(ref: BackendRef, info: DeviceInfo) -> None:
     if info.kind not in backend.device_kinds:
         kinds = backend.device_kinds
         raise UsageError(
-            Reason("device-unsupported", backend=ref.name, kinds=kinds, kind=info.kind),
-            hint=Reason("choose-device"),
+            Reason(
+                f"{ref.name} runs on {join_and(kinds)}, not on {info.kind}",
+                "device-unsupported",
+                backend=ref.name,
+                kinds=kinds,
+                kind=info.kind,
+            ),
+            hint="-d chooses a device",
         )
     if reason := unavailable(backend, info):
         raise UsageError(
-            Reason("backend-unavailable", backend=ref.name, cause=Reason.of(reason)),
+            Reason(
+                f"backend {ref.name} is not available: {Reason.of(reason)}",
+                "backend-unavailable",
+                backend=ref.name,
+                cause=Reason.of(reason),
+            ),
             hint="kmark doctor lists all of them",
         )
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.results import Results
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.report import figures, vega
 from kernelmark.report.results import ResultRow
 from kernelmark.report.vega import Spec
@@ -63,20 +62,18 @@ def plot(
     dark: use the dark theme.
     """
     if kind not in KINDS:
-        raise UsageError(
-            Reason("unknown-name", what="figure", name=kind), hint=f"kinds: {', '.join(KINDS)}"
-        )
+        raise UsageError(f"unknown figure {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
     options = check_options(kind, x=x, y=y, base=base, head=head)
     if kind == HISTORY:
         if what:
             raise UsageError(
-                Reason("figure-takes", figure=kind, wanted="no runs"),
+                f"{kind} takes no runs",
                 hint="it draws every series of the store",
             )
         return _stored_history(store, dark=dark)
     if kind == TUNING:
         if len(what) != 1 or isinstance(what[0], Results):
-            raise UsageError(Reason("figure-takes", figure=kind, wanted="one folder"))
+            raise UsageError(f"{kind} takes one folder")
         return of_tuning(what[0], dark=dark)
     runs = [_loaded(source, store) for source in what or ("latest",)]
     return of_results(kind, runs, options, dark=dark)
@@ -90,7 +87,9 @@ def check_options(kind: str, **options: str) -> dict[str, str]:
         if name not in allowed:
             names = ", ".join(allowed)
             hint = f"it has: {names}" if names else "it has no options of its own"
-            raise UsageError(Reason("unknown-name", what="option", name=name, of=kind), hint=hint)
+            raise UsageError(
+                f"unknown option {name!r}" + (f" of {kind}" if kind else ""), hint=hint
+            )
     return set_options
 
 
@@ -164,7 +163,7 @@ def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
     with opened(True if store is None else store, readonly=True) as target:
         if target is None:
             raise UsageError(
-                Reason("figure-takes", figure=HISTORY, wanted="a store"),
+                f"{HISTORY} takes a store",
                 hint="leave out store=False",
             )
         past = history(target)

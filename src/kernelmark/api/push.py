@@ -76,7 +76,8 @@ def _push(server: _Server, store: Store, run_id: str) -> Pushed:
     after = server.positions(run_id)
     if lost := every.keys() - after:
         raise KernelmarkError(
-            Reason("push-incomplete", run=run_id, count=len(lost)), hint="push the run again"
+            f"the server lacks {len(lost)} results of run {run_id} after the push",
+            hint="push the run again",
         )
     return Pushed(run_id=run_id, added=len(missing), known=len(every) - len(missing))
 
@@ -108,9 +109,13 @@ class _Server:
     def __init__(self, url: str, token: str, patience_s: float, tell: Tell) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(Reason("dashboard-address", url=url), hint="write: https://host:8765")
+            raise UsageError(
+                f"{url!r} is not the address of a dashboard", hint="write: https://host:8765"
+            )
         if parts.username or parts.password:
-            raise UsageError(Reason("address-with-password"), hint="leave it out")
+            raise UsageError(
+                "an address with a user name or password is not accepted", hint="leave it out"
+            )
         if parts.scheme == "http" and parts.hostname not in _LOCAL:
             tell(
                 f"note: {parts.hostname} is reached by http, so others on the network can read the "
@@ -144,7 +149,7 @@ class _Server:
             except _TryAgain as error:
                 if monotonic() - began > self._patience_s:
                     raise KernelmarkError(
-                        Reason("push-failed", url=self._url, cause=str(error)),
+                        f"{self._url} does not answer: {error}",
                         hint="is the dashboard running? push again: it goes on where it stopped",
                     ) from None
                 # Jitter: clients of one server must not all retry at the same moment.
@@ -190,5 +195,5 @@ def _error_of(error: urllib.error.HTTPError) -> Exception:
     if error.code in _AGAIN:
         after = error.headers.get("retry-after", "")
         return _TryAgain(message, float(after) if after.isdigit() else 0.0)
-    text = Reason("push-refused", status=error.code, cause=message)
+    text = Reason(f"the dashboard refused ({error.code}): {message}")
     return _Refused(error.code, text, _HINTS.get(error.code))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kernelmark.core.errors import UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import is_micro
-from kernelmark.core.reason import PYTHON, Reason, Style, format_reason, names_settings
+from kernelmark.core.reason import NAME_SETTINGS
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.text import markdown_cell
 from kernelmark.core.timing import PRESETS
@@ -116,7 +116,7 @@ class Results(Sequence[Result]):
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise UsageError(
-                Reason("not-installed", name="pandas", needs="a frame"),
+                "a frame needs pandas, which is not installed",
                 hint="pip install pandas, or use records()",
             ) from None
         return pandas.DataFrame(self.records())
@@ -133,7 +133,7 @@ class Results(Sequence[Result]):
         other = base.result_set if isinstance(base, Results) else base
         if not isinstance(other, ResultSet | str):
             raise UsageError(
-                Reason("argument-type", name="base", type=type(base).__name__, wanted="a run"),
+                f"base is not a run, but {type(base).__name__}",
                 hint='give Results, as of km.load("latest"), or the name of a file',
             )
         return compare(other, self.result_set, rule=rule, match=match)
@@ -153,13 +153,13 @@ class Results(Sequence[Result]):
 
         return _save(csv_text(self.records(), result_columns(self.rows)), path)
 
-    def to_md(self, path: str | Path | None = None, *, style: Style = PYTHON) -> str:
+    def to_md(self, path: str | Path | None = None) -> str:
         """Return the tables and warnings as Markdown. Also write it to `path` if given."""
         from kernelmark.report import summary
         from kernelmark.report.tables import markdown
 
         failures = [failure.sentence for failure in summary.find_failures(self.rows)]
-        warnings = [format_reason(one, style) for one in summary.collect_warnings(self.rows)]
+        warnings = list(map(str, summary.collect_warnings(self.rows)))
         mark = summary.mark_text(self.rows)
         lines = [f"- {markdown_cell(text)}\n" for text in failures]
         lines += [f"\n{mark}:\n\n"] if mark else []
@@ -190,7 +190,7 @@ class Results(Sequence[Result]):
         answers = "".join(f"{sentence}\n" for sentence in summary.answer(self.timed))
         lines = [f"{failure.sentence}\n" for failure in summary.find_failures(self.rows)]
         lines += [f"{mark}:\n"] if (mark := summary.mark_text(self.rows)) else []
-        lines += [f"warning: {format_reason(warning, PYTHON)}\n" for warning in warnings]
+        lines += [f"warning: {warning}\n" for warning in warnings]
         lines += [f"hint: {hint}\n"] if (hint := self._timing_hint()) else []
         lines += [f"note: {note}\n" for note in self.notes]
         return answers + "\n".join(map(printed, self.all_tables)) + "".join(lines)
@@ -200,7 +200,7 @@ class Results(Sequence[Result]):
         had; "" if there is none."""
         for result in self:
             warnings = result.measurement.warnings if result.measurement else ()
-            if any(map(names_settings, warnings)):
+            if any(warning.code in NAME_SETTINGS for warning in warnings):
                 timing = result.case.timing
                 name = next(
                     (name for name, preset_timing in PRESETS.items() if preset_timing == timing),
@@ -222,7 +222,7 @@ class Results(Sequence[Result]):
 
         lines = [failure.sentence for failure in summary.find_failures(self.rows)]
         lines += filter(None, [summary.mark_text(self.rows)])
-        lines += [format_reason(one, PYTHON) for one in summary.collect_warnings(self.rows)]
+        lines += list(map(str, summary.collect_warnings(self.rows)))
         shown = "".join(map(html_table, self.all_tables))
         return html_list(summary.answer(self.timed)) + shown + html_list(lines)
 

@@ -107,7 +107,7 @@ def run(
     """
     if not isinstance(progress, bool):
         raise UsageError(
-            Reason("argument-type", name="progress", given=repr(progress), wanted="True or False"),
+            f"progress={progress!r} is not True or False",
             hint="progress=True writes a line for each case; on_event=f gets the events",
         )
     _check_axes(axes, timing)
@@ -158,14 +158,14 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
             continue
         if name.endswith("s") and name[:-1] in own:
             raise UsageError(
-                Reason("unknown-name", what="argument", name=name, of="run"),
+                f"unknown argument {name!r} of run",
                 hint=f"did you mean {name[:-1]}?",
             )
         if name not in fields:
             continue
         preset = timing if isinstance(timing, str) else "default"
         raise UsageError(
-            Reason("timing-field", name=name),
+            f"{name} is a field of the timing, not an argument of run",
             hint=f'write: timing=km.Timing.preset("{preset}", {name}={axes[name]!r})',
         )
 
@@ -194,7 +194,7 @@ def _texts(argument: object, name: str) -> tuple[str, ...]:
     for text in texts:
         if not isinstance(text, str):
             raise UsageError(
-                Reason("argument-type", name=name, given=repr(text), wanted="text"),
+                f"{name}={text!r} is not text",
                 hint=f'give text or a list of texts, such as {name}="{_EXAMPLES[name]}"',
             )
     return texts
@@ -203,7 +203,7 @@ def _texts(argument: object, name: str) -> tuple[str, ...]:
 def _mapping(config: Config) -> Config:
     if not isinstance(config, Mapping):
         raise UsageError(
-            Reason("argument-type", name="config", given=repr(config), wanted="a mapping"),
+            f"config={config!r} is not a mapping",
             hint='write: config={"tile": 64}',
         )
     return config
@@ -212,9 +212,7 @@ def _mapping(config: Config) -> Config:
 def _whole(value: int | None, name: str) -> int | None:
     value = plain_number(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise UsageError(
-            Reason("argument-type", name=name, given=repr(value), wanted="a whole number")
-        )
+        raise UsageError(f"{name}={value!r} is not a whole number")
     return value
 
 
@@ -307,7 +305,10 @@ def _resume_hint(run_id: str, store: Store | None) -> Iterator[None]:
         if store is not None and error.message.code == "store-disk-full":
             with contextlib.suppress(KernelmarkError):
                 store.run(run_id)
-                error.hint = Reason("free-space-and-resume", run=run_id)
+                error.hint = Reason(
+                    f"free some space, then: kmark run --resume {run_id}; what was stored"
+                    " before is intact"
+                )
         raise
 
 

@@ -11,7 +11,6 @@ from kernelmark.backends import BackendRef, is_file, parse_all
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import flag, flags
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.core.result import Config, ConfigValue
@@ -22,7 +21,7 @@ def comma_list(texts: Iterable[str] | None) -> tuple[str, ...]:
     iree` names three backends."""
     names = [name.strip() for text in texts or () for name in text.split(",")]
     if names and not any(names):
-        raise UsageError(Reason("list-empty"), hint="leave it out, or name something")
+        raise UsageError("an empty list names nothing", hint="leave it out, or name something")
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -31,7 +30,10 @@ def parse_ops(texts: Iterable[str] | None) -> tuple[str, ...]:
     names = comma_list(texts)
     for name in names:
         if is_file(name):
-            raise UsageError(Reason("file-not-op", file=name), hint=Reason("file-is-no-op"))
+            raise UsageError(
+                f"{name} is a kernel file, not an op",
+                hint="give it by -b: a file that defines its own op needs no -o",
+            )
     return names
 
 
@@ -51,12 +53,10 @@ def parse_config(texts: Iterable[str] | Config | None) -> Config:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
-            raise UsageError(
-                Reason("not-of-form", given=text, form="NAME=VALUE"), hint="write: --config tile=64"
-            )
+            raise UsageError(f"{text!r} is not NAME=VALUE", hint="write: --config tile=64")
         if name in config:
             raise UsageError(
-                Reason("given-twice", what="config", name=name),
+                f"config {name!r} is given twice",
                 hint="a run has one config; 'kmark ab' two",
             )
         config[name] = parse_value(value)
@@ -169,6 +169,6 @@ def _axis_text(name: str, value: object) -> str:
     if isinstance(value, Sequence):
         return f"[{','.join(_axis_text(name, item) for item in value)}]"
     raise UsageError(
-        Reason("not-an-axis", name=name, given=repr(value)),
+        f"{name}={value!r} is not an axis",
         hint="give a number, a word, or a list of them",
     )

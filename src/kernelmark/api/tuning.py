@@ -100,7 +100,7 @@ def run(
     """
     if minutes < 0:
         raise UsageError(
-            Reason("argument-type", name="minutes", given=minutes, wanted="a number of at least 0"),
+            "minutes" + (f"={minutes}" if minutes else "") + " is not a number of at least 0",
             hint="0 is no limit",
         )
     folder = TuningFolder.open(place)
@@ -142,15 +142,13 @@ def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
     known = folder.names()
     if not known:
         raise NothingToDo(
-            Reason("folder-without", folder=str(folder.path), what="plans"),
+            f"{folder.path} has no plans",
             hint=f"kmark tune plan {folder.path} -b BACKEND",
         )
     for name in only:
         if name not in known:
             shown = ", ".join(known[:8])
-            raise UsageError(
-                Reason("unknown-name", what="plan", name=name), hint=f"there are: {shown}"
-            )
+            raise UsageError(f"unknown plan {name!r}", hint=f"there are: {shown}")
     return [planfile.read(folder.plan(name)) for name in dict.fromkeys(only or known)]
 
 
@@ -164,7 +162,7 @@ def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[s
         check = f"; 'kmark tune check {where}' compiles candidates without it"
         compiled = all(compiles(plan.backend) for plan in chosen)
         raise UsageError(
-            Reason("plans-without-gpu", arch=arch, cause=Reason.of(reason)),
+            f"the plans are for {arch}, and no such GPU is here: {Reason.of(reason)}",
             hint=f"run them where there is one{check if compiled else ''}",
         )
 

@@ -23,6 +23,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, RunState
 from kernelmark.core.timing import Timing
+from kernelmark.core.wording import join_and
 from kernelmark.gpu.architectures import absent
 from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note
@@ -214,13 +215,15 @@ def read_workload(folder: TuningFolder) -> Workload:
     with hinted(f"mend it, or read its log again: {again} --force"):
         workload = workloads.read(folder.workload)
     if not workload.calls:
-        raise NothingToDo(Reason("workload-empty", file=str(folder.workload)), hint=again)
+        raise NothingToDo(f"{folder.workload} has no problems", hint=again)
     return workload
 
 
 def check_percent(thr: float) -> None:
     if not (math.isfinite(thr) and 0 <= thr <= 100):
-        raise UsageError(Reason("threshold-not-percent", given=thr), hint="0.1 means 0.1 %")
+        raise UsageError(
+            f"a threshold is from 0 to 100 percent, not {thr:g}", hint="0.1 means 0.1 %"
+        )
 
 
 def _reference(info: DeviceInfo) -> str:
@@ -231,7 +234,7 @@ def _reference(info: DeviceInfo) -> str:
         if here and not backend.missing_on(info.kind):
             return name
     raise UsageError(
-        Reason("no-reference-backend", device=info.name), hint="name one with -b; see kmark doctor"
+        f"no reference is available on {info.name}", hint="name one with -b; see kmark doctor"
     )
 
 
@@ -321,7 +324,7 @@ def plan(
 
 def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
     if any(refusal.by_reference for refusal in refused):
-        return Reason("choose-reference")
+        return Reason("--reference chooses another")
     bare = next((refusal.cost.problem for refusal in refused if refusal.bare), None)
     if bare is None:
         return ""
@@ -354,7 +357,7 @@ def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Wor
         if selection.axes or selection.dtypes:
             if own := own_ops(selection.backends):
                 return _workload_for(place, dataclasses.replace(selection, ops=own))
-            raise UsageError(Reason("axes-without-op"), hint="for example: -o gemm -a m=512")
+            raise UsageError("axes and dtypes need an op", hint="for example: -o gemm -a m=512")
         folder = TuningFolder.open(place)
         return folder, read_workload(folder), False
     problems = problems_of(selection, Timing())
@@ -372,7 +375,7 @@ def _summary_for(folder: TuningFolder, thr: float | None) -> Summary | None:
     known = summaries.read(folder.summary)
     if known is None and thr:
         raise UsageError(
-            Reason("threshold-without-shares"),
+            "a threshold needs the problems' shares, which are not known yet",
             hint=f"kmark tune summarise {folder.path}",
         )
     return known
@@ -393,7 +396,7 @@ def _picked(costs: list[Cost], selection: Selection, folder: TuningFolder) -> li
         costs = [cost for cost in costs if cost.problem in chosen]
     if not any(cost.selected for cost in costs):
         raise NothingToDo(
-            Reason("none-selected", folder=str(folder.path)),
+            f"no problem of {folder.path} is selected",
             hint="lower --thr, or leave --filter and --limit out",
         )
     return costs
@@ -403,7 +406,9 @@ def _target(device: str | None, arch: str | None, known: Summary | None) -> Devi
     if arch is not None:
         if device is not None:
             raise UsageError(
-                Reason("arch-and-device", arch=arch, device=device), hint="leave one of them out"
+                "an architecture stands for a device that is not here: --arch and -d"
+                " do not go together",
+                hint="leave one of them out",
             )
         return absent(arch)
     name = device or (known.basis.device.split(",")[0] if known else "cpu")
@@ -424,7 +429,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
     for name, number in numbers.items():
         if not (math.isfinite(number) and number >= 0):
             raise UsageError(
-                Reason("argument-type", name=name, given=number, wanted="a number of at least 0"),
+                f"{name}" + (f"={number}" if number else "") + " is not a number of at least 0",
                 hint="0 minutes are no limit; a ratio of 1 and a gain of 0 keep all that is faster",
             )
     if reason := planfile.too_few(asked.rounds):
@@ -441,7 +446,15 @@ def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
         require(backends.parse(name), info)
     elif info.kind not in (kinds := backends.find(name).device_kinds):
         raise UsageError(
-            Reason("device-unsupported", backend=name, kinds=kinds, kind=info.kind, arch=info.arch)
+            Reason(
+                f"{name} runs on {join_and(kinds)}, not on {info.kind}"
+                + (f" ({info.arch})" if info.arch else ""),
+                "device-unsupported",
+                backend=name,
+                kinds=kinds,
+                kind=info.kind,
+                arch=info.arch,
+            )
         )
 
 
@@ -451,8 +464,13 @@ def _reference_in_errors(*, by_summary: bool) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        reason = Reason("as-reference", cause=error.message, by_summary=by_summary)
-        raise UsageError(reason, hint=Reason("choose-reference", hint=error.hint)) from None
+        reason = Reason(
+            f"{error.message}; it is the reference"
+            + (" that summary.csv names" if by_summary else "")
+        )
+        raise UsageError(
+            reason, hint=((f"{error.hint}; " if error.hint else "") + "--reference chooses another")
+        ) from None
 
 
 def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:

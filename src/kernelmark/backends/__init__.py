@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -88,13 +87,13 @@ def is_file(name: str) -> bool:
 def _unknown(name: str) -> UsageError:
     if _exists(name):
         return UsageError(
-            Reason("not-kernel-file", file=name),
+            f"{name} is no kernel file",
             hint="one ends in .py, .cu or .hip; a .py file calls a compiled library by ctypes",
         )
     close = f"{name}.py" if _exists(f"{name}.py") else registry.closest(name)
     meant = f"did you mean {close}? " if close else ""
     return UsageError(
-        Reason("unknown-name", what="backend", name=name),
+        f"unknown backend {name!r}",
         hint=f"{meant}known: {', '.join(registry)}, or a .py, .cu or .hip file",
     )
 

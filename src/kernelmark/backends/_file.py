@@ -41,9 +41,10 @@ from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, ProblemError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.result import Config, ConfigValue, KernelInfo
 from kernelmark.core.space import Space
+from kernelmark.core.wording import join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.ops._own import Definition, OwnOp
 
@@ -142,7 +143,7 @@ class FileBackend(Backend):
         self._tensors = str(getattr(self._module, "tensors", ""))
         if self._tensors and self._tensors not in _KINDS:
             raise UsageError(
-                Reason("file-tensors", file=path, given=repr(self._tensors)),
+                f"{path}: tensors={self._tensors!r} is unknown",
                 hint=f"known: {', '.join(_KINDS)}",
             )
 
@@ -183,7 +184,7 @@ class FileBackend(Backend):
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if problem.op not in self._ops:
-            return Reason("file-computes", file=self._path.name, ops=self._ops, asked=(problem.op,))
+            return Reason(f"{self._path.name} computes {join_commas(self._ops)}, not {problem.op}")
         rule = getattr(self._module, "supports", None)
         reason = None if rule is None else rule(problem)
         if reason is not None and not isinstance(reason, str):
@@ -245,14 +246,16 @@ class FileBackend(Backend):
             choices = space.parameters[name]
             if not any(_same(value, choice) for choice in choices):
                 raise Unsupported(
-                    Reason(
-                        "config-not-in-space",
-                        backend=self._path.name,
-                        name=name,
-                        known=tuple(map(_text, choices[:_SHOWN])),
-                        more=max(0, len(choices) - _SHOWN),
-                        value=_text(value),
+                    (
+                        f"{self._path.name}: {name} is one of "
+                        f"{join_commas(map(_text, choices[:_SHOWN]))}"
                     )
+                    + (
+                        f" or {max(0, len(choices) - _SHOWN)} more"
+                        if max(0, len(choices) - _SHOWN)
+                        else ""
+                    )
+                    + f", not {_text(value)}"
                 )
         return True
 
@@ -267,13 +270,16 @@ class SourceBackend(FileBackend):
 
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(Reason("file-missing", file=str(path)), hint=Reason("name-backend"))
+        raise UsageError(
+            f"there is no file {path}",
+            hint="-b takes the name of a backend or of a kernel file (.py, .cu, .hip)",
+        )
     if path.suffix in _source.SUFFIXES:
         return _source.module_of(path)
     name = f"kernelmark_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(Reason("file-not-imported", file=str(path)))
+        raise UsageError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Triton looks up a kernel's source through its module
     try:
@@ -281,14 +287,14 @@ def _load(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            Reason("file-not-imported", file=str(path), error=f"{type(error).__name__}: {error}"),
+            f"{path} cannot be imported: {type(error).__name__}: {error}",
             hint=f"fix it until this works: python {path}",
         ) from error
     needed = ("prepare",) if hasattr(module, "inputs") else ("op", "prepare")
     for name in needed:
         if not hasattr(module, name):
             raise UsageError(
-                Reason("file-lacks", file=str(path), name=name),
+                f"{path} defines no {name!r}",
                 hint="it needs: op = …, def prepare(…)",
             )
     return module
@@ -299,24 +305,24 @@ def define(path: str, module: ModuleType) -> str:
     name = getattr(module, "op", None) or re.sub(r"\W", "_", Path(path).stem.lower())
     if not isinstance(name, str) or not re.match(r"[a-z][a-z0-9_]*\Z", name):
         raise UsageError(
-            Reason("file-op-name", file=path, given=repr(name)), hint='for example: op = "softmax"'
+            f"{path}: op={name!r} is not a valid name", hint='for example: op = "softmax"'
         )
     for needed in ("inputs", "reference"):
         if not callable(getattr(module, needed, None)):
             raise UsageError(
-                Reason("file-lacks", file=path, name=needed),
+                f"{path} defines no {needed!r}",
                 hint="an op of your own needs: def inputs(…), def reference(…)",
             )
     registered = ops.registry.get(name) if name in ops.registry else None
     if registered is not None and not isinstance(registered, OwnOp):
         raise UsageError(
-            Reason("file-op-built-in", file=path, op=name),
+            f"{path}: op {name!r} is built in",
             hint="give the op that it defines another name",
         )
     place = str(Path(path).resolve())
     if registered is not None and registered.place != place:
         raise UsageError(
-            Reason("file-op-twice", op=name, file=registered.place, other=place),
+            f"op {name!r} is defined by {registered.place} and by {place}",
             hint=f'use the op of the first file in the second: op = "{registered.place}"',
         )
     fields = {key: getattr(module, key, None) for key in ("output", "flops", "nbytes")}
@@ -326,7 +332,7 @@ def define(path: str, module: ModuleType) -> str:
     bounds = {key: getattr(module, key, None) for key in ("rtol", "atol")}
     for key, value in bounds.items():
         if value is not None and (not isinstance(value, int | float) or not value >= 0):
-            raise UsageError(Reason("file-bound", file=path, name=key, given=repr(value)))
+            raise UsageError(f"{path}: {key}={value!r} is not a number of at least 0")
     definition = Definition(
         inputs=module.inputs,
         reference=module.reference,
@@ -337,7 +343,7 @@ def define(path: str, module: ModuleType) -> str:
     try:
         op = OwnOp(name, definition, place=place)
     except ProblemError as error:
-        reason = Reason("in-file", file=path, cause=error.message)
+        reason = prefixed(error.message, f"{path}: ")
         raise UsageError(reason, hint=error.hint) from None
     ops.registry.add(name, op)
     return name
@@ -396,7 +402,7 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
     if form == "cupy":
         return cupy_array(tensor, device.info.index)
     if on_gpu:
-        raise Unsupported(Reason("numpy-on-gpu"), hint='set tensors = "torch"')
+        raise Unsupported("NumPy arrays cannot be on a GPU", hint='set tensors = "torch"')
     from kernelmark.devices.cpu import array
 
     return array(tensor)

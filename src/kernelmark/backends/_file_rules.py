@@ -9,8 +9,9 @@ from typing import Any
 
 from kernelmark import devices, ops
 from kernelmark.core.errors import CaseError, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.space import Space
+from kernelmark.core.wording import join_commas
 
 PREPARE = ("problem", "config", "sets")
 
@@ -20,14 +21,12 @@ def known_ops(path: str, value: Any) -> tuple[str, ...]:
     `unsupported`."""
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UsageError(
-            Reason("file-op-name", file=path, given=repr(value)), hint='write: op = "gemm"'
-        )
+        raise UsageError(f"{path}: op={value!r} is not a valid name", hint='write: op = "gemm"')
     for name in names:
         try:
             ops.registry.get(name)
         except UsageError as error:
-            reason = Reason("in-file", file=path, cause=error.message)
+            reason = prefixed(error.message, f"{path}: ")
             raise UsageError(reason, hint=error.hint) from None
     return tuple(names)
 
@@ -39,13 +38,11 @@ def known_kinds(path: str, value: Any) -> tuple[str, ...]:
         return tuple(kinds)
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not names:
-        raise UsageError(
-            Reason("file-devices", file=path, given=repr(value)), hint='write: devices = ("cpu",)'
-        )
+        raise UsageError(f"{path}: devices={value!r} is unknown", hint='write: devices = ("cpu",)')
     for name in names:
         if name not in kinds:
             raise UsageError(
-                Reason("file-devices", file=path, given=repr(name)),
+                f"{path}: devices={name!r} is unknown",
                 hint=f"known: {', '.join(kinds)}",
             )
     return tuple(names)
@@ -58,7 +55,7 @@ def known_space(path: str, values: Any) -> Space:
         for choices in values.values()
     ):
         raise UsageError(
-            Reason("file-space", file=path),
+            f"{path}: space is not a table of names and their values",
             hint='for example: space = {"rows": [64, 128, 256]}',
         )
     return Space(parameters={name: tuple(choices) for name, choices in values.items()})
@@ -85,12 +82,12 @@ def check_launch(file: str, launch: Any) -> None:
 
 def returned(file: str, name: str, value: Any, wanted: str) -> Reason:
     """Return the reason for refusing a value that a file's function returned."""
-    return Reason("file-returned", file=file, name=name, type=type(value).__name__, wanted=wanted)
+    return Reason(f"{file}: {name} returned {type(value).__name__}, not {wanted}")
 
 
 def not_function(file: str, name: str, value: Any) -> Reason:
     """Return the reason for refusing a name that is not a function."""
-    return Reason("file-not-function", file=file, name=name, type=type(value).__name__)
+    return Reason(f"{file}: {name} is {type(value).__name__}, not a function")
 
 
 def misfit(file: str, name: str, function: Any, parameters: tuple[str, ...]) -> Reason | None:
@@ -105,11 +102,8 @@ def misfit(file: str, name: str, function: Any, parameters: tuple[str, ...]) -> 
         form.bind(*parameters, **more)
     except TypeError:
         return Reason(
-            "file-signature",
-            file=file,
-            name=name,
-            parameters=tuple(form.parameters),
-            arguments=parameters,
+            f"{file}: {name}({join_commas(form.parameters)}) cannot be called with"
+            f" {join_commas(parameters)}"
         )
     return None
 

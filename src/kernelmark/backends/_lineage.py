@@ -20,7 +20,7 @@ from pathlib import Path
 from kernelmark.backends import BackendRef
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, parse_toml, write_whole
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
 
@@ -82,7 +82,7 @@ def check_names(kernels: Mapping[str, OwnKernel]) -> None:
     for file, kernel in kernels.items():
         if (other := first.setdefault(kernel.name, file)) != file:
             raise UsageError(
-                Reason("kernel-name-twice", file=file, other=other, name=kernel.name),
+                f"{other} and {file} both have the name {kernel.name!r}",
                 hint="declare another name in one of them",
             )
 
@@ -156,9 +156,9 @@ def _declared(path: Path, text: str) -> str:
         with contextlib.suppress(ValueError):
             name = parse_toml(comment[1]).get("name", "")
     if name and not (isinstance(name, str) and _NAME.match(name)):
-        cause = Reason("name-illegal", name=name, what="kernel")
+        cause = Reason(f"{name!r} cannot be the name of a kernel")
         raise UsageError(
-            Reason("in-file", file=str(path), cause=cause),
+            prefixed(cause, f"{path}: "),
             hint='use letters, digits and . _ / + -: name = "softmax-v2"',
         )
     return str(name)

@@ -86,11 +86,15 @@ class LtLibrary:
 def check_status(call: str, status: int, not_supported: Sequence[int], out_of_memory: int) -> None:
     """Raise the error that a library's function returned, if any."""
     if status in not_supported:
-        raise Unsupported(Reason("library-refused", call=call, status=status))
+        raise Unsupported(f"{call}: the library does not support this (status {status})")
     if status == out_of_memory:
-        raise OutOfMemory(Reason("library-out-of-memory", call=call))
+        raise OutOfMemory(f"{call}: the library could not allocate memory")
     if status:
-        raise CaseError(Reason("library-failed", call=call, status=status))
+        raise CaseError(
+            Reason(
+                f"{call} failed with status {status}", "library-failed", call=call, status=status
+            )
+        )
 
 
 def reference_to(value: Any) -> tuple[Any, ctypes.c_size_t]:
@@ -213,10 +217,17 @@ class Matmul:
         results = self.heuristics(1)
         call = f"{table.prefix}MatmulAlgoGetHeuristic"
         if not results:
-            raise Unsupported(Reason("library-no-algorithm", call=call))
+            raise Unsupported(f"{call} offers no algorithm for this problem")
         status = int.from_bytes(results[0][table.state_offset :][:4], "little")
         if status:
-            raise CaseError(Reason("library-failed", call=call, status=status))
+            raise CaseError(
+                Reason(
+                    f"{call} failed with status {status}",
+                    "library-failed",
+                    call=call,
+                    status=status,
+                )
+            )
         return results[0][: table.algo_bytes]
 
     def close(self) -> None:
@@ -346,9 +357,14 @@ def supports(problem: Problem, table: LtTable, name: str) -> str | None:
         return reason
     if problem.dtypes["acc"] == "i32" and problem.options["bias"]:
         return Reason(
-            "epilogue-missing", backend=name, names=("bias",), op=problem.op, given="acc=i32"
+            f"{name} applies no bias to {problem.op} with acc=i32",
+            "epilogue-missing",
+            backend=name,
+            names=("bias",),
+            op=problem.op,
+            given="acc=i32",
         )
     act = str(problem.options.get("act", "none"))
     if act != "none" and (act, False) not in table.epilogues:
-        return Reason("epilogue-unknown", backend=name, act=act)
+        return Reason(f"{name} has no epilogue that applies {act}")
     return None

@@ -9,6 +9,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
+from kernelmark.core.wording import join_and, join_commas, join_or
 from kernelmark.ops.gemm_epilogue import usual_bias_type
 
 # Added to the summary of each backend that runs on AMD GPUs; docs/amd.md lists what was tested.
@@ -31,13 +32,19 @@ def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> Reas
     """Return why a backend cannot run on a device of this kind, or None."""
     if info.kind in kinds:
         return None
-    return Reason("device-unsupported", backend=backend, kinds=tuple(kinds), kind=info.kind)
+    return Reason(
+        f"{backend} runs on {join_and(tuple(kinds))}, not on {info.kind}",
+        "device-unsupported",
+        backend=backend,
+        kinds=tuple(kinds),
+        kind=info.kind,
+    )
 
 
 def not_installed(backend: str, name: str, hint: str) -> Reason:
     """Return the reason that a backend lacks a package; `hint` is how to install it."""
-    cause = Reason("not-installed", needs=f"the backend {backend}", name=name)
-    return Reason("hinted", cause=cause, hint=hint)
+    cause = Reason(f"the backend {backend} needs {name}, which is not installed")
+    return Reason(f"{cause}" + (f"; {hint}" if hint else ""))
 
 
 def wrong_acc(backend: str, problem: Problem, sums: Collection[str]) -> Reason | None:
@@ -45,14 +52,20 @@ def wrong_acc(backend: str, problem: Problem, sums: Collection[str]) -> Reason |
     acc = problem.dtypes["acc"]
     if acc in sums:
         return None
-    return Reason("acc-unsupported", backend=backend, op=problem.op, sums=tuple(sums), acc=acc)
+    return Reason(f"{backend}'s {problem.op} accumulates in {join_or(tuple(sums))}, not in {acc}")
 
 
 def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> Reason | None:
     """Return why a backend cannot compute this op at all, or None."""
     if problem.op in ops:
         return None
-    return Reason("op-unsupported", backend=backend, op=problem.op, known=tuple(ops))
+    return Reason(
+        f"{backend} has no {problem.op} (it has {join_commas(ops)})",
+        "op-unsupported",
+        backend=backend,
+        op=problem.op,
+        known=tuple(ops),
+    )
 
 
 def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:
@@ -68,9 +81,7 @@ def no_narrow_float(backend: str, kind: str, arch: str) -> Reason:
     """Return the reason for refusing a dtype on a GPU, with the FNUZ or OCP type it has instead."""
     other = kind.removesuffix("fnuz") if kind.endswith("fnuz") else f"{kind}fnuz"
     instead = other if other in AMD_NARROW_TYPES.get(arch, ()) else ""
-    return Reason(
-        "narrow-float-unsupported", backend=backend, dtype=kind, arch=arch, instead=instead
-    )
+    return Reason(f"{backend} has no {kind} on {arch}" + (f"; it has {instead}" if instead else ""))
 
 
 def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:
@@ -89,12 +100,12 @@ def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | N
         least, layout = "sm_100" if scale == "mx" else "sm_89", "swizzle_32_4_4"
         fits = _sm(info.arch) >= _sm(least)
     if not fits:
-        return Reason("scale-arch", backend=backend, scale=scale, arch=info.arch, least=least)
+        return Reason(f"{backend} applies scale={scale} from {least} on, not on {info.arch}")
     if info.kind != "hip" and problem.dtypes["a"] == "f4e2m1":
-        return Reason("scale-dtype", backend=backend, scale=scale, dtype=problem.dtypes["a"])
+        return Reason(f"{backend} has no scale={scale} for {problem.dtypes['a']} on NVIDIA GPUs")
     given = problem.options.get("scale_layout", layout)
     if given != layout:
-        return Reason("scale-layout", backend=backend, layout=given, reads=layout)
+        return Reason(f"{backend} reads block scales as scale_layout={layout}, not {given}")
     return None
 
 
@@ -105,7 +116,7 @@ def wrong_bias_type(backend: str, problem: Problem) -> Reason | None:
     if given is None or given == usual_bias_type(problem.dtypes):
         return None
     adds = usual_bias_type(problem.dtypes)
-    return Reason("bias-type", backend=backend, adds=adds, c=problem.dtypes["c"], given=given)
+    return Reason(f"{backend} adds a bias of {adds} to {problem.dtypes['c']}, not of {given}")
 
 
 def _sm(arch: str) -> int:
@@ -129,6 +140,7 @@ def refuse_unknown(
         knows = (elsewhere or {}).get(unknown[0], knows)
         raise Unsupported(
             Reason(
+                f"{backend} has no setting {unknown[0]!r} (config {config_key(config)}); {knows}",
                 "config-unknown-name",
                 backend=backend,
                 name=unknown[0],
@@ -143,7 +155,10 @@ def get_flag(backend: str, config: Config, name: str, *, default: bool) -> bool:
     """Return a yes/no value of a config. Refuse any other value: Python treats most as True."""
     value = config.get(name, default)
     if not isinstance(value, bool):
-        raise Unsupported(Reason("config-not-yes-or-no", backend=backend, name=name, value=value))
+        raise Unsupported(
+            f"{backend}: {name}={value!r} in the config is neither yes nor no (in"
+            " Python: True, False)"
+        )
     return value
 
 
@@ -151,4 +166,11 @@ def wrong_dtypes(backend: str, problem: Problem, where: str = "") -> Reason:
     """Return the reason for refusing a combination of dtypes, which `where` (a CPU, a GPU)
     lacks."""
     dtypes = " ".join(f"{name}={value}" for name, value in problem.dtypes.items())
-    return Reason("dtypes-unsupported", backend=backend, op=problem.op, dtypes=dtypes, where=where)
+    return Reason(
+        f"{backend} has no {problem.op} with {dtypes}" + (f" on {where}" if where else ""),
+        "dtypes-unsupported",
+        backend=backend,
+        op=problem.op,
+        dtypes=dtypes,
+        where=where,
+    )

@@ -33,6 +33,7 @@ from kernelmark.core.files import parse_toml
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.wording import join_commas
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import Binary, compile_source
 
@@ -86,13 +87,13 @@ def module_of(path: Path) -> ModuleType:
     comment = _DESCRIPTION.search(text)
     if comment is None:
         raise UsageError(
-            Reason("launch-undescribed", file=str(path)),
+            f"{path} has no kmark comment that describes its launch",
             hint='it needs a comment: /* kmark, op = "…", kernel = "…", grid, block, args */',
         )
     try:
         description = parse_toml(comment[1])
     except ValueError as error:
-        reason = Reason("comment-not-toml", file=str(path), error=str(error))
+        reason = Reason(f"{path}: its kmark comment is not valid TOML: {error}")
         raise UsageError(reason) from None
     _check(path, description)
     module = ModuleType(path.stem)
@@ -116,19 +117,21 @@ def _check(path: Path, description: Mapping[str, Any]) -> None:
     file, hint = str(path), f"keys of the kmark comment: {', '.join(_KEYS)}"
     for key in description:
         if key not in _KEYS:
-            raise UsageError(Reason("key-unknown", file=file, key=key), hint=hint)
+            raise UsageError(f"{file}: {key} is unknown", hint=hint)
     for key in ("op", "kernel", "grid", "block", "args"):
         if key not in description:
-            raise UsageError(Reason("key-missing", file=file, key=key), hint=hint)
+            raise UsageError(f"{file}: {key} is missing", hint=hint)
     for key in ("grid", "block", "args"):
         value = description[key]
         if not isinstance(value, list) or not value:
             raise UsageError(
-                Reason("value-not-list", file=file, key=key, given=repr(value)),
+                f"{file}: {key} = {value!r} is not a list of values",
                 hint=f'for example: {key} = ["rows"]',
             )
         if key != "args" and len(value) > 3:
-            raise UsageError(Reason("too-many-dimensions", file=file, key=key, count=len(value)))
+            raise UsageError(
+                f"{file}: {key} has {len(value)} dimensions, and at most 3 are possible"
+            )
 
 
 class _Source:
@@ -183,7 +186,7 @@ class _Source:
     def _three(self, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
         sizes = [int(self._number(key, formula, values)) for formula in self._description[key]]
         if min(sizes) < 1:
-            raise CaseError(Reason("size-not-positive", file=self._path.name, key=key, sizes=sizes))
+            raise CaseError(f"{self._path.name}: {key}=[{join_commas(sizes)}] is not positive")
         return (*sizes, 1, 1)[:3]
 
     def _arguments(self, addresses: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
@@ -192,19 +195,20 @@ class _Source:
         types, arguments = declared(self._text, self._kernel), self._description["args"]
         if types is None:
             raise CaseError(
-                Reason("kernel-unknown", file=self._path.name, kernel=self._kernel),
+                f"{self._path.name} has no kernel {self._kernel!r}",
                 hint='write: extern "C" __global__ void NAME(…)',
             )
         if len(types) != len(arguments):
-            counts = {"wanted": len(types), "given": len(arguments)}
-            cause = Reason("kernel-arguments", kernel=self._kernel, **counts)
-            raise CaseError(Reason("in-file", file=self._path.name, cause=cause))
+            raise CaseError(
+                f"{self._path.name}: {self._kernel} takes {len(types)} arguments,"
+                f" {len(arguments)} were given"
+            )
         packed: list[Any] = []
         for argument, kind in zip(arguments, types, strict=True):
             is_tensor = argument in addresses
             if not (kind.endswith("*") if is_tensor else kind in _TYPES):
                 raise CaseError(
-                    Reason("argument-kind", file=self._path.name, name=str(argument), type=kind),
+                    f"{self._path.name}: {argument!r} in args cannot be a parameter of type {kind}",
                     hint=f"pointers: {', '.join(addresses)}; types of numbers: {', '.join(_TYPES)}",
                 )
             if is_tensor:
@@ -220,7 +224,7 @@ class _Source:
         except (SyntaxError, ValueError, TypeError, KeyError, ZeroDivisionError):
             names = ", ".join(values)
             raise CaseError(
-                Reason("formula-unreadable", file=self._path.name, key=key, formula=str(formula)),
+                f"{self._path.name}: {key} has {formula!r}, which cannot be computed",
                 hint=f"{_FORMULAS}; here: {names}",
             ) from None
 

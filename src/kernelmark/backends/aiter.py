@@ -31,6 +31,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
+from kernelmark.core.wording import join_commas
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.ops.attention import scale
 
@@ -101,22 +102,16 @@ def function_of(problem: Problem, config: Config) -> tuple[str, str]:
     kernel = str(config.get("kernel", next(iter(kernels))))
     if kernel not in kernels:
         known = tuple(kernels)
-        raise Unsupported(
-            Reason("config-not-in-space", backend="aiter", name="kernel", known=known, value=kernel)
-        )
+        raise Unsupported(f"aiter: kernel is one of {join_commas(known)}, not {kernel}")
     module, name = kernels[kernel]
     split, number = config.get("split_k", _TUNED), config.get("kernel_id")
     for key, value in (("split_k", 0 if split == _TUNED else split), ("kernel_id", number or 0)):
         if kernel != "ck" and config.get(key, _TUNED) != _TUNED:
-            raise Unsupported(Reason("config-not-for-kernel", name=key, kernel=kernel, only="ck"))
+            raise Unsupported(f"{key} in the config is for ck, not for {kernel}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise Unsupported(Reason("config-not-whole", backend="aiter", name=key, value=value))
+            raise Unsupported(f"aiter: {key}={value!r} in the config is not a whole number ≥ 0")
     if number is not None and problem.options["bias"]:
-        raise Unsupported(
-            Reason(
-                "config-not-for-kernel", name="kernel_id", kernel=f"{name} with a bias", only=name
-            )
-        )
+        raise Unsupported(f"kernel_id in the config is for {name}, not for {name} with a bias")
     if number is not None:
         return module, CK[name][1]
     return (module, name) if split == _TUNED else (module, CK[name][0])
@@ -132,24 +127,40 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         return None
     if problem.op == "batched_gemm_quant":
         if options["scheme"] in ("a16wfp4", "afp4wfp4") and info.arch not in _FP4_ARCHS:
-            return Reason(
-                "narrow-float-unsupported", backend="aiter", dtype="f4e2m1", arch=info.arch
-            )
+            return Reason(f"aiter has no f4e2m1 on {info.arch}")
         free = options["scheme"] == "a8w8_group"  # its function takes both orders
         mixed = (options["a_order"], options["c_order"]) != ("bmk", "bmn")
         if mixed and not free and options["scheme"] != "a16wfp4":
             order = f"a_order={options['a_order']} c_order={options['c_order']}"
             scheme = options["scheme"]
-            return Reason("order-unsupported", backend="aiter", scheme=scheme, order=order)
+            return Reason(f"aiter has no scheme={scheme} with {order}")
         return None
     if types["a"] not in _HALVES or types["c"] != types["a"] or types["acc"] != "f32":
         return _rules.wrong_dtypes("aiter", problem)
     if options["ta"] != "n" or options["tb"] != "t":
-        return Reason("layout-unsupported", backend="aiter", dtype=types["a"], layout="ta=n tb=t")
+        return Reason(
+            f"aiter multiplies {types['a']} only as ta=n tb=t",
+            "layout-unsupported",
+            backend="aiter",
+            dtype=types["a"],
+            layout="ta=n tb=t",
+        )
     if options["alpha"] != 1 or options["beta"] != 0:
-        return Reason("epilogue-missing", backend="aiter", names=("alpha", "beta"), op=problem.op)
+        return Reason(
+            f"aiter applies no alpha or beta to {problem.op}",
+            "epilogue-missing",
+            backend="aiter",
+            names=("alpha", "beta"),
+            op=problem.op,
+        )
     if options["bias"] and problem.op == "batched_gemm":
-        return Reason("epilogue-missing", backend="aiter", names=("shared bias",), op=problem.op)
+        return Reason(
+            f"aiter applies no shared bias to {problem.op}",
+            "epilogue-missing",
+            backend="aiter",
+            names=("shared bias",),
+            op=problem.op,
+        )
     return None
 
 
@@ -161,7 +172,7 @@ def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tup
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        reason = Reason("library-lacks", library="aiter", name=f"{module}.{name}", error=str(error))
+        reason = Reason(f"aiter has no {module}.{name}" + (f": {error}" if str(error) else ""))
         raise Unsupported(reason) from None
     if problem.op == "attention":
         return _attention(function, problem, tensors)
@@ -286,9 +297,7 @@ class Aiter(Backend):
         try:
             importlib.import_module("aiter")
         except (ImportError, OSError, RuntimeError) as error:
-            raise CaseError(
-                Reason("library-not-imported", library="aiter", error=str(error))
-            ) from error
+            raise CaseError(f"aiter is installed but cannot be imported: {error}") from error
         calls, outputs = [], []
         for arguments in sets:
             call, output = call_of(problem, config, _views(problem, arguments, viewer))
@@ -301,7 +310,7 @@ class Aiter(Backend):
 def _forbidden_split(config: Config) -> str | None:
     if config["kernel"] == "ck" or config["split_k"] == _TUNED:
         return None
-    return Reason("config-not-for-kernel", name="split_k", kernel=config["kernel"], only="ck")
+    return Reason(f"split_k in the config is for ck, not for {config['kernel']}")
 
 
 def _views(problem: Problem, arguments: ArgumentSet, viewer: gpu.Viewer) -> dict[str, Any]:

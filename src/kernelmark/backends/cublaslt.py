@@ -94,7 +94,7 @@ def _shared_object() -> ctypes.CDLL | None:
 def _library() -> _lt.LtLibrary:
     shared_object = _shared_object()
     if shared_object is None:
-        raise UsageError(Reason("library-missing", library="libcublasLt"))
+        raise UsageError(Reason("libcublasLt not found", "library-missing", library="libcublasLt"))
     return _lt.LtLibrary(TABLE, shared_object)
 
 
@@ -121,9 +121,9 @@ def parse(text: str, matmul: _lt.Matmul) -> bytes:
     try:
         attributes = {name: int(value) for name, value in (w.split("=") for w in text.split())}
     except ValueError:
-        raise UsageError(Reason("algorithm-form", algorithm=text), hint="id=… tile=… …") from None
+        raise UsageError(f"{text!r} is not a cuBLASLt algorithm", hint="id=… tile=… …") from None
     if "id" not in attributes:
-        raise UsageError(Reason("algorithm-without-id", algorithm=text), hint="begin with id=…")
+        raise UsageError(f"{text!r} names no algorithm", hint="begin with id=…")
     types, problem = TABLE.types, matmul.problem
     algorithm = ctypes.create_string_buffer(TABLE.algo_bytes)
     _library().call(
@@ -179,7 +179,11 @@ class CublasLt(Backend):
         narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
         if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):
             return Reason(
-                "layout-unsupported", backend=self.name, dtype=narrow[0], layout="ta=n tb=t"
+                f"{self.name} multiplies {narrow[0]} only as ta=n tb=t",
+                "layout-unsupported",
+                backend=self.name,
+                dtype=narrow[0],
+                layout="ta=n tb=t",
             )
         return None
 

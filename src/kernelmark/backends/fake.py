@@ -38,6 +38,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, KernelInfo, config_key
 from kernelmark.core.space import Space
+from kernelmark.core.wording import join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.host.cache import DiskCache, cache_root, digest
@@ -192,28 +193,16 @@ class Script:
         refuse_unknown("fake", config, [field.name for field in fields(cls)])
         known = get_args(Behaviour)
         if (given := config.get("behaviour", "ok")) not in known:
-            raise Unsupported(
-                Reason(
-                    "config-not-in-space",
-                    backend="fake",
-                    name="behaviour",
-                    known=known,
-                    value=given,
-                )
-            )
+            raise Unsupported(f"fake: behaviour is one of {join_commas(known)}, not {given}")
         for field in fields(cls):
             value = config.get(field.name, field.default)
             whole = isinstance(field.default, int)
             if field.name != "behaviour" and not _is_number(value, whole=whole):
-                where = {"backend": "fake", "name": field.name, "value": value}
-                raise Unsupported(
-                    Reason("config-not-whole", **where)
-                    if whole
-                    else Reason("config-not-number", **where)
-                )
+                number = "a whole number" if whole else "a number"
+                raise Unsupported(f"fake: {field.name}={value!r} in the config is not {number} ≥ 0")
         tiles = [name for name in TILES if config.get(name)]
         if tiles and len(tiles) < len(TILES):
-            raise Unsupported(Reason("config-tiles", backend="fake", names=tuple(TILES)))
+            raise Unsupported(f"fake: give all tile sizes or none: {join_commas(TILES)}")
         values: dict[str, Any] = dict(config)
         return cls(**values)
 
@@ -321,7 +310,10 @@ class FakeBackend(Backend):
         op = ops.registry.get(problem.op)
         flops = max(op.flops(problem), op.output(problem).count)
         if flops > MAX_FLOPS:
-            return Reason("fake-too-large", op=problem.op, flops=flops, most=MAX_FLOPS)
+            return Reason(
+                f"fake computes the whole output by the reference, and {problem.op}"
+                f" has {flops} operations, more than {MAX_FLOPS}"
+            )
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -333,7 +325,7 @@ class FakeBackend(Backend):
         script, resources = Script.read(config).on(problem)
         name = f"fake_{script.behaviour}"
         if script.behaviour == "compile_error":
-            raise CompileError(Reason("fake-failure", behaviour=script.behaviour))
+            raise CompileError(f"fake: {script.behaviour}, as the config demands")
         if not script.compile_s:
             return KernelInfo(name=name, resources=resources)
         cache = DiskCache(cache_root() / "fake", 1 << 20)
@@ -353,7 +345,7 @@ class FakeBackend(Backend):
         script, _ = Script.read(config).on(problem)
         info = self.compile(problem, config, device.info)
         if script.behaviour == "oom":
-            raise OutOfMemory(Reason("fake-failure", behaviour=script.behaviour))
+            raise OutOfMemory(f"fake: {script.behaviour}, as the config demands")
         if script.behaviour == "memory_hog":
             _hog(script.hog_bytes)
         # Each preparation of a case is a new block; the sequence is the same in every process.

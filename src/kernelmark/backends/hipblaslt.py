@@ -101,7 +101,14 @@ def library(index: int) -> _lt.LtLibrary:
         raise UsageError(_not_found())
     # hipblasLtCreate ends the process if there is no device.
     if reason := drivers.unavailable("hip"):
-        raise UsageError(Reason("backend-unavailable", backend="hipblaslt", cause=reason))
+        raise UsageError(
+            Reason(
+                f"backend hipblaslt is not available: {reason}",
+                "backend-unavailable",
+                backend="hipblaslt",
+                cause=reason,
+            )
+        )
     drivers.driver("hip").use(index)
     return _lt.LtLibrary(TABLE, shared_object)
 
@@ -158,7 +165,7 @@ def check_present(info: DeviceInfo) -> None:
         raise Unsupported(reason)
     here = drivers.driver("hip").arch(info.index)
     if here != info.arch:
-        raise Unsupported(Reason("device-arch", device=info.name, arch=here, wanted=info.arch))
+        raise Unsupported(f"{info.name} is {here} here, not {info.arch}")
 
 
 def chosen(listed: Sequence[Solution], config: Config) -> Solution:
@@ -167,13 +174,27 @@ def chosen(listed: Sequence[Solution], config: Config) -> Solution:
     name, index = config.get("solution"), config.get("solution_index")
     now = next((solution.name for solution in listed if solution.index == index), "")
     if name is None:
-        raise Unsupported(Reason("solution-unnamed", index=index, now=now))
+        raise Unsupported(
+            (
+                f"solution index {index} alone is no config, as indices change with"
+                " every build of the library: give the solution's name"
+            )
+            + (f", which is {now!r} here" if now else "")
+        )
     if index is not None and now != name:
-        raise Unsupported(Reason("solution-moved", index=index, name=name, now=now, absent=not now))
+        raise Unsupported(
+            f"solution index {index} is "
+            + (f"{now!r} in this build of the library" if now else "")
+            + ("of no solution for this problem" if not now else "")
+            + (f", not {name!r}: indices change with every build; give the solution's name alone")
+        )
     for solution in listed:
         if solution.name == name and index in (None, solution.index):
             return solution
-    raise Unsupported(Reason("solution-unknown", name=name, count=len(listed)))
+    raise Unsupported(
+        f"the library has no solution called {name!r} among its {len(listed)}"
+        " for this problem: it is of another build, or of another problem"
+    )
 
 
 class HipblasLt(Backend):
@@ -238,10 +259,10 @@ def _wrong_scheme(problem: Problem) -> str | None:
     batch."""
     if problem.options["scheme"] != "afp4wfp4":
         scheme = problem.options["scheme"]
-        return Reason("not-possible", name="scheme", value=scheme, why="with hipblaslt")
+        return Reason(f"scheme={scheme} is not possible with hipblaslt")
     if problem.dims["batch"] != 1:
         why = "with hipblaslt, which scales the blocks of one GEMM"
-        return Reason("not-possible", name="batch", value=problem.dims["batch"], why=why)
+        return Reason(f"batch={problem.dims['batch']} is not possible" + (f" {why}" if why else ""))
     return None
 
 

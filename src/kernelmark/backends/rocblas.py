@@ -35,6 +35,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
+from kernelmark.core.units import duration_text
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.library import first_of, missing_library, rocm_places
@@ -187,7 +188,10 @@ def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
         return hipblaslt.chosen(solutions(index, problem), config)
     numbers = _numbers(index, problem)
     if known.index not in numbers:
-        raise Unsupported(Reason("solution-unknown", name=name, count=len(numbers)))
+        raise Unsupported(
+            f"the library has no solution called {name!r} among its {len(numbers)}"
+            " for this problem: it is of another build, or of another problem"
+        )
     return known
 
 
@@ -222,10 +226,10 @@ def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solu
             command, timeout_s=_NAMES_TIMEOUT_S, env={**os.environ, "TENSILE_DB": "0x4"}
         )
     except subprocess.TimeoutExpired:
-        cause = Reason("program-timed-out", program="rocBLAS", limit_s=_NAMES_TIMEOUT_S)
-        raise CaseError(Reason("solutions-unnamed", cause=cause)) from None
+        cause = Reason(f"rocBLAS did not end within {duration_text(_NAMES_TIMEOUT_S)}")
+        raise CaseError(f"rocBLAS could not list its solutions: {cause}") from None
     if done.returncode:
-        raise CaseError(Reason("solutions-unnamed", cause=last_line(done.stderr)))
+        raise CaseError(f"rocBLAS could not list its solutions: {last_line(done.stderr)}")
     return {
         number: hipblaslt.Solution(name=name, index=number, algorithm=b"", tensile_index=at)
         for number, (name, at) in parse_names(done.stdout.decode(errors="replace")).items()
@@ -342,7 +346,13 @@ class Rocblas(Backend):
         if any(kind not in TYPES for kind in problem.dtypes.values()):
             return _rules.wrong_dtypes(self.name, problem)
         if problem.options["bias"]:
-            return Reason("epilogue-missing", backend=self.name, names=("bias",), op=problem.op)
+            return Reason(
+                f"{self.name} applies no bias to {problem.op}",
+                "epilogue-missing",
+                backend=self.name,
+                names=("bias",),
+                op=problem.op,
+            )
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:

@@ -19,7 +19,7 @@ from kernelmark.cli.ab_output import expected, lone, preview, put_report, refuse
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import below_one
-from kernelmark.core.reason import Reason
+from kernelmark.core.wording import join_commas
 from kernelmark.host.signals import command_age_s
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def plan_of(
 
     if options.budget is not None and options.budget <= 0:
         raise UsageError(
-            Reason("option-outside", option="--budget", given=options.budget, above=0),
+            f"--budget must be above 0, not {options.budget:g}",
             hint="seconds after which open pairs end",
         )
     names = sides[0].name, sides[1].name
@@ -242,7 +242,7 @@ def plan_of(
     selection = dataclasses.replace(options.selection, backends=base.backends + head.backends)
     own = own_kernels(selection.backends)
     if not (own or selection.ops or selection.problems or selection.suites):
-        raise UsageError(Reason("nothing-asked"), hint=_EXAMPLES)
+        raise UsageError("nothing was asked for", hint=_EXAMPLES)
     # the current interpreter and environment
     here = all(side == Side(name=side.name) for side in sides)
     problems = problems_of(selection, timing, here=here)
@@ -250,9 +250,8 @@ def plan_of(
     if len(base.backends) != len(head.backends):
         side, other = names
         raise UsageError(
-            Reason(
-                "backends-unpaired", side=side, backends=base.names, other=other, others=head.names
-            )
+            f"{side} has {join_commas(base.names)}, and {other} has "
+            f"{join_commas(head.names)}: backends are compared one with one"
         )
 
     def case(problem: Problem, backend: str, config: Config) -> Case:
@@ -278,7 +277,7 @@ def plan_of(
     if not may_be_equal and _alike(sides) and all(pair.base == pair.head for pair in pairs):
         first, second = (*base.names, "BACKEND")[:2]
         raise UsageError(
-            Reason("sides-equal", backends=base.names),
+            f"both sides would measure {join_commas(base.names)}: nothing differs",
             hint=f"name the sides: -b {names[0]}:{first} -b {names[1]}:{second}; --env a --env b "
             "compares a thing with itself",
         )
@@ -300,10 +299,13 @@ def _choose(options: ComparedOptions, name: str, names: tuple[str, str]) -> _Cho
     """Return what one side measures."""
     backends = parse_backends(_of_side(options.backends or (), name, names))
     if not backends:
-        raise UsageError(Reason("side-without-backend", side=name), hint="write: -b torch")
+        raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
     for ref in backends:  # not loaded: a file is loaded by its side, which may have other packages
         if ref.file is not None and not ref.file.is_file():
-            raise UsageError(Reason("file-missing", file=ref.name), hint=Reason("name-backend"))
+            raise UsageError(
+                f"there is no file {ref.name}",
+                hint="-b takes the name of a backend or of a kernel file (.py, .cu, .hip)",
+            )
     return _Choice(backends, parse_config(_of_side(options.config or (), name, names)))
 
 
@@ -323,7 +325,7 @@ def _round_timing(choice: o.TimingChoice) -> Timing:
         file_fields = load_timing_fields(Path(choice.name).expanduser())
     if choice.name in PRESETS or "preset" in file_fields:
         raise UsageError(
-            Reason("ab-preset", timing=choice.name),
+            f"--timing {choice.name}: kmark ab has no presets",
             hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
         )
     return dataclasses.replace(ROUND, **file_fields | choice.changes)
@@ -337,14 +339,14 @@ def _rule(options: ComparedOptions) -> Rule:
         looks = Looks(rounds=_parse_rounds(options.rounds), alpha=options.alpha)
     except ValueError as error:
         raise UsageError(
-            Reason("tests-refused", rounds=options.rounds, alpha=options.alpha, error=str(error)),
+            f"--rounds {options.rounds} --alpha {options.alpha}: {error}",
             hint="write: --rounds 10,16,24,32 --alpha 0.01",
         ) from None
     first = looks.rounds[0]
     need = least_rounds(looks.alpha_at(first))
     if first < need:
         raise UsageError(
-            Reason("too-few-rounds", rounds=first, least=need),
+            f"{first} rounds can show nothing at this level; it takes {need}",
             hint=f"begin with {need + need % 2} rounds, or give a larger --alpha",
         )
     return Rule(looks=looks, delta=options.delta, seed=options.timing.changes.get("seed") or 1)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
-from kernelmark.core.reason import Reason
-from kernelmark.core.units import counted
+from kernelmark.core.units import counted, duration_text
 from kernelmark.core.verdict import INTERRUPTED, NOTHING
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def preview(plan: AbPlan) -> int:
 def expected(plan: AbPlan) -> str:
     """Return one line about what is compared and how long it takes."""
     from kernelmark.api.ab import Rounds
-    from kernelmark.core.units import duration_text
 
     first, last = Rounds(plan).whole_s
     rounds = plan.rule.looks.rounds
@@ -85,13 +83,13 @@ def refuse_short(plan: AbPlan) -> None:
     """Raise NothingToDo if the budget ends before the first round, judging by earlier commands."""
     from kernelmark.api.ab import Rounds
     from kernelmark.core.errors import NothingToDo
-    from kernelmark.core.units import duration_text
 
     rounds = Rounds(plan)
     start_s, budget_s = rounds.start_s, plan.budget_s
     if budget_s is not None and start_s is not None and budget_s < start_s:
         raise NothingToDo(
-            Reason("budget-before-start", budget_s=budget_s, start_s=start_s),
+            f"--budget {budget_s:g} ends before the first round: starting both"
+            f" sides takes about {duration_text(start_s)}",
             hint=f"the first test needs about {duration_text(rounds.whole_s[0])}",
         )
 
@@ -126,7 +124,6 @@ def _ignored(event: Event) -> None:
 
 def left(rounds: Rounds) -> str:
     """Return the remaining time as text."""
-    from kernelmark.core.units import duration_text
 
     near, far = rounds.left_s
     if rounds.looks.after(rounds.done) in (None, rounds.looks.last) or near == far:

@@ -37,7 +37,6 @@ from kernelmark.cli import (
 from kernelmark.cli.errors import Interrupted
 from kernelmark.cli.options import expand_options
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
@@ -122,7 +121,7 @@ def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
                 shown = f"{str(value)[:12]}…" if isinstance(value, int) else f"{value:g}"
                 option = f"--{name.replace('_', '-')}"
-                raise UsageError(Reason("not-possible", name=option, value=shown))
+                raise UsageError(f"{option}={shown} is not possible")
         return call(*args, **kwargs)
 
     return checked

@@ -17,8 +17,8 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import below_one
-from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import NOTHING
+from kernelmark.core.wording import join_and, join_commas
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
@@ -91,7 +91,7 @@ def bisect(
     outputs = o.Outputs(json=json, md=md)
     if confidence <= 0.5:
         raise UsageError(
-            Reason("option-outside", option="--confidence", given=confidence, above=0.5),
+            f"--confidence must be above 0.5, not {confidence:g}",
             hint="0.95 is usual",
         )
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
@@ -151,7 +151,8 @@ def _candidates(
     chosen = tuple(option for option, value in kinds.items() if value is not None)
     if len(chosen) != 1:
         raise UsageError(
-            Reason("one-option-of", options=tuple(kinds), given=chosen),
+            f"exactly one of {join_commas(kinds)} is needed"
+            + (f", not {join_and(chosen)}" if chosen else ""),
             hint="give one of --good REF, --wheels FILE and --configs FILE",
         )
     if options.good is None:

@@ -14,8 +14,8 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, store_words
 from kernelmark.cli.output import check_drawable, draw, put_table, put_tables, say
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import join_or
 
 if TYPE_CHECKING:
     from kernelmark.compare.verdicts import ComparedRow, Comparison
@@ -113,7 +113,7 @@ def compare(
     drawn = check_drawable(figure)
     if explain is not None and outputs.any:
         raise UsageError(
-            Reason("options-exclusive", options=outputs.given, other="--explain"),
+            f"{join_or(outputs.given)} cannot be combined with --explain",
             hint="--explain shows one row in words; files have all rows",
         )
     words = o.comma_list(fail_on)
@@ -232,12 +232,12 @@ def _row(comparison: Comparison, asked: str) -> ComparedRow:
         return exact[0]
     if not exact:
         raise UsageError(
-            Reason("unknown-name", what="row", name=asked),
+            f"unknown row {asked!r}",
             hint=f"rows are numbered from 1 to {len(comparison.rows)}: --all shows them",
         )
     numbers = tuple(row.number for row in exact)
     raise UsageError(
-        Reason("rows-ambiguous", case=asked, count=len(numbers), rows=numbers),
+        f"{len(numbers)} rows have a case that begins with {asked!r}",
         hint=f"numbers: {', '.join(map(str, numbers[:10]))}",
     )
 

@@ -11,7 +11,6 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import say, stderr_text
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 Refs = Annotated[
@@ -41,7 +40,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
         runs = {run.id: run for run in map(opened.run, refs)}
         for run in runs.values():
             if locks.current_state(run) is RunState.RUNNING:
-                raise UsageError(Reason("run-unfinished", run=run.id), hint="interrupt it first")
+                raise UsageError(f"run {run.id} is still running", hint="interrupt it first")
         if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in runs.values()]):
             say("nothing was deleted")
             return 0
@@ -55,7 +54,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
 def _is_confirmed(names: list[str]) -> bool:
     """Ask on the terminal; the end of input (Ctrl-D) means no."""
     if not sys.stdin.isatty():
-        raise UsageError(Reason("deletion-unconfirmed"), hint="confirm by --yes")
+        raise UsageError("deleting cannot be undone: nothing was deleted", hint="confirm by --yes")
     try:
         question = stderr_text(f"delete {', '.join(names)}? [y/N]:", spare=2)  # for " y"
         return typer.confirm(question, show_default=False, prompt_suffix=" ", err=True)

@@ -7,13 +7,11 @@ import difflib
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
-from kernelmark.cli.followups import extended, store_words
 from kernelmark.cli.output import complain, say, silenced
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
-from kernelmark.core.reason import OPTIONS, Reason, Style, format_reason
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import INTERRUPTED
 from kernelmark.host.signals import stop_asked
 
@@ -42,8 +40,7 @@ def report(error: BaseException, argv: Sequence[str] = (), *, debug: bool = Fals
         silenced(sys.stdout)
         return 0
     if isinstance(error, KernelmarkError):
-        style, hint = _style(argv), error.hint or _general_hint(error, argv)
-        complain(format_reason(error.message, style), hint and format_reason(hint, style))
+        complain(error.message, error.hint or _general_hint(error, argv))
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
@@ -159,7 +156,10 @@ _ABOUT = {
     "import-file": (
         "name the tool it is of by --as; 'kmark import --help' says which files can be read"
     ),
-    "results-file": Reason("see-results"),
+    "results-file": Reason(
+        "'kmark run --json FILE' and 'kmark export --json FILE' write such"
+        " files; 'kmark list runs' lists what is stored"
+    ),
     "rule-file": (
         'for example: rule = "ratio", then warn = 1.05 and fail = 1.10 on lines of their own'
     ),
@@ -174,18 +174,6 @@ def _general_hint(error: KernelmarkError, argv: Sequence[str]) -> str | None:
     if not isinstance(error, UsageError):
         return None
     return _ABOUT.get(error.about, f"see '{command_path(argv)} --help'")
-
-
-def _style(argv: Sequence[str]) -> Style:
-    """Return the style of sentences for a command: with its options and its store."""
-    at = next(
-        (i for i, argument in enumerate(argv) if argument.partition("=")[0] == "--store"), None
-    )
-    if at is None:
-        return OPTIONS
-    _, equals, value = argv[at].partition("=")
-    store = value if equals else next(iter(argv[at + 1 :]), "")
-    return replace(OPTIONS, store=extended("", store_words(store)))
 
 
 def command_path(argv: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from kernelmark.cli.ab_output import lone, preview, put_report, reporter
 from kernelmark.cli.compare import FailOnWords
 from kernelmark.cli.output import say
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.wording import join_or
 
 if TYPE_CHECKING:
     from kernelmark.api.checkouts import Checkouts
@@ -199,7 +199,7 @@ def _sides(
         return
     if options.base is None:
         raise UsageError(
-            Reason("base-missing"),
+            "there is nothing to compare with",
             hint="give a commit, --base origin/main, or --base-env and --head-env",
         )
     with checkouts_of(options, tell) as checkouts:
@@ -241,9 +241,7 @@ def checkouts_of(
     from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
     if options.build_timeout <= 0:
-        raise UsageError(
-            Reason("option-outside", option="--build-timeout", given=options.build_timeout, above=0)
-        )
+        raise UsageError(f"--build-timeout must be above 0, not {options.build_timeout:g}")
     recipe = Recipe(
         build=options.build,
         python=options.python,
@@ -265,12 +263,7 @@ def variables_of(
         name, colon, variable = left.rpartition(":")
         if not equals or not VARIABLE.match(variable) or (colon and name not in names):
             raise UsageError(
-                Reason(
-                    "argument-type",
-                    name="--set",
-                    given=repr(setting),
-                    wanted="[SIDE:]VARIABLE=VALUE",
-                ),
+                f"--set={setting!r} is not [SIDE:]VARIABLE=VALUE",
                 hint="for example: --set LD_LIBRARY_PATH=/new/lib"
                 + (f"; sides: {', '.join(names)}" if names else ""),
             )
@@ -283,12 +276,12 @@ def _check_environments(options: SideOptions) -> None:
     if options.base_env is None or options.head_env is None:
         present, missing = NAMES if options.head_env is None else NAMES[::-1]
         raise UsageError(
-            Reason("option-needs", options=(f"--{present}-env",), other=f"--{missing}-env"),
+            f"{f'--{present}-env'} needs --{missing}-env",
             hint="both sides need an interpreter",
         )
     for_commits = [f"--{name}" for name in ("base", "build", "python") if getattr(options, name)]
     if for_commits:
         raise UsageError(
-            Reason("options-exclusive", options=tuple(for_commits), other="--base-env"),
+            f"{join_or(tuple(for_commits))} cannot be combined with --base-env",
             hint="environments are compared as they are; commits are built",
         )

@@ -15,7 +15,6 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, kept_by, store_words
 from kernelmark.cli.output import check_drawable, draw, put, put_tables, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.text import found_in
 from kernelmark.core.verdict import REGRESSION
 
@@ -161,11 +160,9 @@ def history(
 
     drawn = check_drawable(figure)
     if runs < 1:
-        raise UsageError(Reason("option-outside", option="--runs", given=runs, above=0))
+        raise UsageError(f"--runs must be above 0, not {runs:g}")
     if not 0 < min_effect < 1:
-        raise UsageError(
-            Reason("option-outside", option="--min-effect", given=min_effect, above=0, below=1)
-        )
+        raise UsageError(f"--min-effect must be above 0 and below 1, not {min_effect:g}")
     suites = None
     canaries = canaries if sentinels is None else sentinels
     if micro is not None:
@@ -201,7 +198,7 @@ def history(
     if not picked:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
-            Reason("nothing-matches", what="series"),
+            "no series matches",
             hint=f"there are {len(found.stories)}: {whole_history}",
         )
     shown = [s for s in picked if s.steps or s.alarm or s.held] if changed else picked
@@ -221,9 +218,7 @@ def history(
 
 
 def _not_stored(micro: str) -> NothingToDo:
-    return NothingToDo(
-        Reason("micro-not-stored", benchmark=micro), hint=Reason("measure-micro", names=micro)
-    )
+    return NothingToDo(f"no {micro} is stored", hint=f"measure it: kmark micro {micro}")
 
 
 def _opened(store: str | None, micro: str | None) -> Store:
@@ -259,7 +254,7 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     # Check both first, so that a refusal of one leaves the other undone.
     if unpin is not None and unpin not in pins:
         raise UsageError(
-            Reason("unknown-name", what="pin", name=unpin),
+            f"unknown pin {unpin!r}",
             hint=f"pinned: {', '.join(pins) or 'nothing'}",
         )
     if pin is not None:
@@ -268,7 +263,8 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
         run = store.run(ref or "latest")
         if name not in pins and (taken := _run_id_of(store, name)) not in (None, run.id):
             raise UsageError(
-                Reason("name-taken", name=name, run=taken), hint="pin another name: --pin NAME=RUN"
+                f"{name!r} is already the name of run {taken}",
+                hint="pin another name: --pin NAME=RUN",
             )
         store.pin(name, run.id)
         say(f"{name} is now run {run.id}")

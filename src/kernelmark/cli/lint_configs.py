@@ -10,7 +10,6 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 SOME_FOUND = 1
@@ -39,13 +38,13 @@ def lint_configs(
 
     outputs = o.Outputs(json=json)
     if not folder.is_dir():
-        raise UsageError(Reason("not-a-folder", path=str(folder)))
+        raise UsageError(f"{folder} is not a folder")
     lints = [lint(folder) for lint in (aiter_config.lint, nearest_config.lint)]
     files = sum(lint.files for lint in lints)
     findings = [finding for lint in lints for finding in lint.findings]
     if not files:
         raise UsageError(
-            Reason("folder-without", folder=str(folder), what="configs"),
+            f"{folder} has no configs",
             hint="give the folder above gemm/ and gfx…/, or of JSONs",
         )
     unchecked = sum(1 for _ in folder.rglob("*.json")) - files

@@ -11,7 +11,6 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put, put_table, say, write
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def list_things(
         check_writable(json)
     if op is not None and what != "ops":
         raise UsageError(
-            Reason("options-exclusive", options=("-o",), other=f"'list {what}'"),
+            f"-o cannot be combined with 'list {what}'",
             hint="use: kmark list ops -o OP",
         )
     if json is not None:
@@ -240,14 +239,10 @@ class DeviceRow(NamedTuple):
 
 
 def _model_or_reason(row: DeviceRow) -> str:
-    """Return the model, or the reason without the name of the vendor, which the row has already."""
+    """Return the model, or the reason that there is none."""
     if row.info is not None:
         return row.info.model
-    reason = Reason.of(row.reason or "")
-    cause = reason.fields.get("cause")
-    if isinstance(cause, Reason) and "vendor" in cause.fields:
-        return str(reason.having(cause=cause.having(vendor="")))
-    return str(reason)
+    return row.reason or ""
 
 
 DEVICES = (

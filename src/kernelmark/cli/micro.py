@@ -18,7 +18,8 @@ from kernelmark.cli.followups import kept_by, redacted
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import check_drawable, check_writable, flush, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.units import counted
+from kernelmark.core.wording import join_or
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -157,7 +158,7 @@ def micro(
     if verb:
         return 0
     if not (names or every or quick or full or brief):
-        raise UsageError(Reason("nothing-asked"), hint=_EXAMPLE)
+        raise UsageError("nothing was asked for", hint=_EXAMPLE)
     mode = _mode(quick=quick, full=full, brief=brief)
     if drawn is not None:
         check_writable(str(drawn))
@@ -226,7 +227,7 @@ def _check_count(
 ) -> None:
     if not least <= len(words) <= most:
         raise UsageError(
-            Reason("argument-count", of=f"micro {verb}", most=most, what=what, given=len(words)),
+            f"micro {verb} takes {counted(most, what)}, not {len(words)}",
             hint=hint,
         )
 
@@ -250,9 +251,8 @@ def opened_for_micro(place: str | None) -> Store:
     try:
         return open_store(place, readonly=True)
     except KernelmarkError as error:
-        hint = Reason.of(error.hint or "")
-        if hint.code == "fill-store":
-            error.hint = hint.having(command="kmark micro NAME")
+        if isinstance(error, NothingToDo):
+            error.hint = "`kmark micro NAME` adds results"
         raise
 
 
@@ -261,7 +261,7 @@ def _import(files: Sequence[str], store_url: str | None, *, quiet: bool) -> None
     from kernelmark.stores import open_store
 
     if not files:
-        raise UsageError(Reason("nothing-asked"), hint="kmark micro import FILE.json")
+        raise UsageError("nothing was asked for", hint="kmark micro import FILE.json")
     result_sets = [read_file(file) for file in files]  # all of them before any is stored
     with open_store(store_url) as store:
         for file, result_set in zip(files, result_sets, strict=True):
@@ -399,7 +399,7 @@ def _draw(runs: Sequence[Results], figure: Path) -> None:
     if not groups and any(result.status.failed for result, _ in every):
         say("nothing is drawn: what failed has no points")
     elif not groups:
-        raise NothingToDo(Reason("figure-no-points", name=figure.name))
+        raise NothingToDo(f"{figure.name} has no points to draw")
     # Count results without points too: whether one fails must not change the file names.
     alone = len({result.case.problem.op for result, _ in every}) == 1
     for name, group in groups.items():
@@ -412,7 +412,7 @@ def _mode(**modes: bool) -> Mode:
     chosen = [name for name, on in modes.items() if on] or ["quick"]
     if len(chosen) > 1:
         options = tuple(f"--{name}" for name in chosen[1:])
-        raise UsageError(Reason("options-exclusive", options=options, other=f"--{chosen[0]}"))
+        raise UsageError(f"{join_or(options)} cannot be combined with --{chosen[0]}")
     return chosen[0]  # type: ignore[return-value]
 
 
@@ -422,6 +422,6 @@ def _parameters(texts: Sequence[str] | None) -> dict[str, str]:
         name, _, value = text.partition("=")
         if not name or not value:
             hint = "-p sizes=4096,8192"
-            raise UsageError(Reason("not-of-form", given=text, form="NAME=VALUE"), hint=hint)
+            raise UsageError(f"{text!r} is not NAME=VALUE", hint=hint)
         parameters[name] = value
     return parameters

@@ -13,7 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
-from kernelmark.core.reason import Reason
+from kernelmark.core.units import counted
 from kernelmark.core.verdict import SOME_FAILED
 
 # Options that apply to a bundle; `words` has a separate check.
@@ -32,12 +32,12 @@ def make_pack(
     archs = list(o.comma_list(precompile))
     if not precompile:
         raise UsageError(
-            Reason("option-needs", options=("-o",), other="--precompile"),
+            "-o needs --precompile",
             hint="results go where --json, --csv, --md and -f say",
         )
     if names:
         raise UsageError(
-            Reason("argument-count", of="--precompile", most=0, what="benchmark", given=len(names)),
+            f"--precompile takes {counted(0, 'benchmark')}, not {len(names)}",
             hint="it compiles all kernels",
         )
     o.check_alone(
@@ -47,12 +47,10 @@ def make_pack(
         hint="it takes architectures and -o DIR; nothing is measured",
     )
     if output is None:
-        raise UsageError(
-            Reason("option-needs", options=("--precompile",), other="-o"), hint="add: -o DIR"
-        )
+        raise UsageError("--precompile needs -o", hint="add: -o DIR")
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(Reason("not-a-folder", path=output), hint="choose another folder: -o DIR")
+        raise UsageError(f"{output} is not a folder", hint="choose another folder: -o DIR")
     try:
         return _compile_into(folder, archs, quiet=quiet)
     except OSError as error:

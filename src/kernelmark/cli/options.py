@@ -23,8 +23,8 @@ from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import Flag, flags
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
+from kernelmark.core.wording import join_and, join_or
 
 SELECTION = "Selection"
 MEASUREMENT = "Measurement"
@@ -388,7 +388,8 @@ class Outputs(Options):
         on_stdout = tuple(name for name, file in files.items() if file == "-")
         if len(on_stdout) > 1:
             raise UsageError(
-                Reason("stdout-shared", options=on_stdout), hint="give the others a file name"
+                f"only one of {join_and(on_stdout)} can go to stdout",
+                hint="give the others a file name",
             )
         for file in files.values():
             check_writable(file)
@@ -432,5 +433,5 @@ def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hin
             ignored_options.append(parameter.opts[-1])
     if ignored_options:
         raise UsageError(
-            Reason("options-exclusive", options=tuple(ignored_options), other=beside), hint=hint
+            f"{join_or(tuple(ignored_options))} cannot be combined with {beside}", hint=hint
         )

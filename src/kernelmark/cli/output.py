@@ -38,10 +38,10 @@ def check_writable(place: str) -> None:
         return
     path = Path(place)
     if path.is_dir():
-        raise UsageError(Reason("file-is-folder", file=place), hint="give a file name, or -")
+        raise UsageError(f"{place} is a folder, not a file", hint="give a file name, or -")
     if not path.parent.is_dir():
         raise UsageError(
-            Reason("file-without-folder", file=place, folder=str(path.parent)),
+            f"{place} cannot be written: there is no folder {path.parent}",
             hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
         )
     hint = "name another file, or - for stdout"
@@ -91,7 +91,7 @@ def flush() -> None:
 
 
 def _refused(place: str, error: str) -> Reason:
-    return Reason("file-unwritable", file=place, error=error)
+    return Reason(f"{place} cannot be written: {error}")
 
 
 def _unwritable(place: str, error: OSError) -> UsageError:

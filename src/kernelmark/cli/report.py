@@ -13,7 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
-from kernelmark.core.reason import Reason
+from kernelmark.core.wording import join_commas
 
 if TYPE_CHECKING:
     from kernelmark.report.changes import Change
@@ -59,7 +59,7 @@ def report(
 
     path = Path(file)
     if path.suffix not in _SUFFIXES:
-        raise UsageError(Reason("file-suffix", file=file, known=_SUFFIXES))
+        raise UsageError(f"{file}: the file name must end in one of {join_commas(_SUFFIXES)}")
     parts = []
     for ref in refs or ("latest",):
         with loaded(ref, store) as (results, opened):

@@ -12,7 +12,8 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, kept_by, store_words
 from kernelmark.cli.output import check_drawable, check_writable, draw, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.units import counted
+from kernelmark.core.wording import join_commas
 
 if TYPE_CHECKING:
     from kernelmark.core.environment import DeviceInfo
@@ -63,7 +64,7 @@ def roofs(
         check_writable(json)
     drawn = check_drawable(figure)
     if stored and no_store:
-        raise UsageError(Reason("options-exclusive", options=("--no-store",), other="--stored"))
+        raise UsageError("--no-store cannot be combined with --stored")
     names = o.comma_list(devices) or ("cpu",)
     absent = stored and all(map(_is_absent_gpu, names))
     infos = [] if absent else targets.expand(names)
@@ -113,7 +114,7 @@ def _measured(
     measured = measure_roofs(info, threads, store, tell)
     if not measured:
         raise NothingToDo(
-            Reason("roofs-not-measured", device=info.name), hint="kmark micro says what went wrong"
+            f"no roof of {info.name} could be measured", hint="kmark micro says what went wrong"
         )
     return measured
 
@@ -126,7 +127,10 @@ def _stored(info: DeviceInfo, threads: int, store: Store, url: str | None) -> tu
         devices = dict.fromkeys(roof.device for roof in store.roofs(host=host))
         others = tuple(device for device in devices if device != info.name)
         raise NothingToDo(
-            Reason("roofs-not-stored", device=info.name, threads=threads, others=others),
+            f"no roofs of {info.name}"
+            + (f" with {counted(threads, 'thread')}" if threads else "")
+            + " are stored for this host"
+            + (f"; there are some of {join_commas(others)} (-d)" if others else ""),
             hint=f"measure them: {extended(f'kmark roofs -d {info.name}', words)}",
         )
     return ceilings
@@ -154,7 +158,7 @@ def _stored_absent(name: str, store: Store, url: str | None) -> DeviceRoofs:
     ceilings = store.roofs(host=host, device=device)
     if not ceilings:
         raise NothingToDo(
-            Reason("roofs-not-stored", device=device),
+            f"no roofs of {device} are stored for this host",
             hint="measure them where it is: "
             f"{extended(f'kmark roofs -d {device}', store_words(url))}",
         )

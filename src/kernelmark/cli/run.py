@@ -17,9 +17,9 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, redacted, rerun_words, store_words
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
+from kernelmark.core.wording import join_or
 from kernelmark.host.signals import command_age_s
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run(
             if roofs == _default(context, "roofs"):
                 roofs = before.roofs
         if plan is None:
-            raise NothingToDo(Reason("nothing-to-run"))
+            raise NothingToDo("there is nothing left to run")
         if options.dry_run:
             return _preview(plan, store, resumed, options, outputs)
         from kernelmark.api.roofs import expected_roofs_s
@@ -116,10 +116,10 @@ def _learn_start(seconds: float) -> None:
 
 def _check_resume(resume: str | None, options: RunOptions) -> None:
     if resume is None and options.retry_failed:
-        raise UsageError(Reason("option-needs", options=("--retry-failed",), other="--resume"))
+        raise UsageError("--retry-failed needs --resume")
     if resume is not None and options.no_store:
         raise UsageError(
-            Reason("options-exclusive", options=("--no-store",), other="--resume"),
+            "--no-store cannot be combined with --resume",
             hint="a run is resumed from a store",
         )
 
@@ -145,13 +145,14 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
     run = store.run(ref)
     if not run.argv:
         raise UsageError(
-            Reason("run-not-resumable", run=run.id),
+            f"kmark run cannot resume run {run.id}",
             hint="its cases are not known here: start a new run",
         )
     if run.argv[0] != "run":
         made_by = shlex.join(run.argv[: 2 if run.argv[0] == "tune" else 1])
         raise UsageError(
-            Reason("run-not-resumable", run=run.id, command=made_by),
+            f"kmark run cannot resume run {run.id}"
+            + (f", which was made by kmark {made_by}" if made_by else ""),
             hint=f"give that command again: kmark {shlex.join(redacted(run.argv))}",
         )
     return run
@@ -171,7 +172,7 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     if ended:
         return ended[0]
     raise NothingToDo(
-        Reason("no-unfinished-run"),
+        "there is no unfinished run of kmark run",
         hint="--resume --retry-failed measures again what failed in the newest one",
     )
 
@@ -185,7 +186,7 @@ def _stored_options(context: typer.Context, run: Run) -> RunOptions:
     again = [name for name in names if context.params[name] != _default(context, name)]
     if again:
         raise UsageError(
-            Reason("options-exclusive", options=tuple(map(declared.get, again)), other="--resume"),
+            f"{join_or(tuple(map(declared.get, again)))} cannot be combined with --resume",
             hint=f"it keeps those of the run: kmark {shlex.join(redacted(run.argv))}",
         )
     params = dict(context.command.make_context("kmark run", list(run.argv[1:])).params)
@@ -209,7 +210,7 @@ def _from_folder(text: str, folder: Path | None, run: Run) -> str:
         return str(folder / path)
     if not path.exists():
         raise UsageError(
-            Reason("file-missing", file=text),
+            f"there is no file {text}",
             hint=f"run {run.id} was started in another folder, which is not known here: resume it "
             "from there",
         )
@@ -304,7 +305,7 @@ def _preview(
     done = store.finished(resumed.id) if store is not None and resumed is not None else set()
     cases = [case for case in plan.cases if case.id not in done]
     if not cases:
-        raise NothingToDo(Reason("nothing-to-run"))
+        raise NothingToDo("there is nothing left to run")
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
     possible = [case for case in cases if case.id not in refused]

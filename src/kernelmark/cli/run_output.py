@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from kernelmark.cli.followups import extended, started_as
 from kernelmark.cli.output import flush, put_table, say
-from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.report.micro import metrics_table
 from kernelmark.report.names import backend_text, short
@@ -55,9 +54,7 @@ def put_results(
                 put_table(metrics_table(results.micro))
             flush()
     finally:  # write the files even if the reader of stdout closed its pipe
-        outputs.put(
-            json=results.to_json, csv=results.to_csv, md=lambda: results.to_md(style=OPTIONS)
-        )
+        outputs.put(json=results.to_json, csv=results.to_csv, md=lambda: results.to_md())
 
 
 def print_notes(
@@ -82,7 +79,7 @@ def print_notes(
     if mark:
         say(f"{mark}:")
     for warning in () if warned else collect_warnings(results.rows):
-        say(f"warning: {format_reason(warning, OPTIONS)}")
+        say(f"warning: {warning}")
     for text in results.notes:
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"

@@ -59,7 +59,9 @@ def serve(
     with serving.open_served(store, public=public) as opened:
         notes = []
         if opened.readonly and not public:
-            notes.append(f"note: {Reason('served-read-only', store=opened.where)}")
+            notes.append(
+                f"note: {Reason(f'{opened.where} is read-only here: every push is rejected')}"
+            )
         if not opened.runs(limit=1):
             notes.append(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
 
@@ -138,12 +140,12 @@ def _token(file: Path | None) -> str:
         raise UsageError(file_unreadable(file, error)) from None
     except UnicodeDecodeError:
         raise UsageError(
-            Reason("file-not-utf8", file=str(file)), hint="it holds the token and nothing else"
+            f"{file}: is not UTF-8 text", hint="it holds the token and nothing else"
         ) from None
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
         raise UsageError(
-            Reason("token-missing"),
+            "there is no token to push with",
             hint="set KERNELMARK_TOKEN or give --token-file; where the dashboard runs, "
             "'kmark token create NAME --scope write' makes one",
         )
@@ -168,9 +170,7 @@ def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = No
     from kernelmark.stores.tokens import Scope
 
     if scope not in tuple(Scope):
-        raise UsageError(
-            Reason("unknown-name", what="scope", name=scope), hint=f"scopes: {', '.join(Scope)}"
-        )
+        raise UsageError(f"unknown scope {scope!r}", hint=f"scopes: {', '.join(Scope)}")
     with open_store(store) as opened:
         put(opened.create_token(name, Scope(scope)) + "\n")
     return 0
@@ -245,7 +245,7 @@ def _require(*names: str) -> None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            Reason("not-installed", name=", ".join(missing), needs="the dashboard"),
+            f"the dashboard needs {', '.join(missing)}, which is not installed",
             hint='pip install "kernelmark[web]"',
         )
 

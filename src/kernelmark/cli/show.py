@@ -8,7 +8,6 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, rerun_words, store_words
 from kernelmark.cli.output import put, put_tables
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -94,9 +93,7 @@ def chosen(
     known = [status.value for status in Status]
     for word in statuses:
         if word not in known:
-            raise UsageError(
-                Reason("unknown-name", what="status", name=word), hint=f"known: {', '.join(known)}"
-            )
+            raise UsageError(f"unknown status {word!r}", hint=f"known: {', '.join(known)}")
     every: ResultSet = results.result_set
     held = {result.case.problem.op for result in every.results}
     for word in ops:
@@ -104,7 +101,7 @@ def chosen(
             # Other commands have -o FILE for outputs.
             meant = "a figure's file is given by -f; " if "." in word else ""
             hint = f"{meant}the run has {', '.join(sorted(held))}"
-            raise UsageError(Reason("unknown-name", what="op", name=word), hint=hint)
+            raise UsageError(f"unknown op {word!r}", hint=hint)
     keys = None
     if regex is not None:
         keys = {p.key for p in matching([r.case.problem for r in every.results], regex)}
@@ -118,12 +115,10 @@ def chosen(
         and (case is None or result.case.id.startswith(case))
     )
     if not every.results:
-        raise NothingToDo(
-            Reason("run-without-results", run=every.run.id), hint=_without_results(every, place)
-        )
+        raise NothingToDo(f"run {every.run.id} has no results", hint=_without_results(every, place))
     if not kept:
         raise NothingToDo(
-            Reason("nothing-matches", what="result", run=every.run.id),
+            "no result matches" + (f" in run {every.run.id}" if every.run.id else ""),
             hint=f"it has {len(every.results)}: {extended(f'kmark show {every.run.id}', place)}",
         )
     return Results(ResultSet(run=every.run, results=kept), results.roofs, results.notes)

@@ -14,7 +14,8 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import say
 from kernelmark.core.errors import KernelmarkError, UsageError, about
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.wording import join_or
 
 if TYPE_CHECKING:
     from kernelmark.core.result import ResultSet
@@ -170,14 +171,14 @@ def export(
         of_runs = (*asked.given, *_given({"--store": store}))
         if of_runs:
             raise UsageError(
-                Reason("options-exclusive", options=of_runs, other="--as"),
+                f"{join_or(of_runs)} cannot be combined with --as",
                 hint="--as writes winners of a tuning folder, the others write runs",
             )
         return export_winners(ref, form, output=output, base=base, words=words or ())
     of_winners = _given({"-o": output, "--base": base, "--with": words})
     if of_winners:
         raise UsageError(
-            Reason("option-needs", options=of_winners, other="--as"),
+            f"{join_or(of_winners)} needs --as",
             hint="name a format: --as python",
         )
     outputs = asked if asked.any else o.Outputs(json="-")
@@ -216,7 +217,7 @@ def import_results(
         metadata = {"--label": label, "--backend": backend, "--device": device}
         if given := _given({**metadata, "--started": started, "--store": store}):
             raise UsageError(
-                Reason("options-exclusive", options=given, other="--workload"),
+                f"{join_or(given)} cannot be combined with --workload",
                 hint="leave it out, or leave --workload out, which is for logs of calls",
             )
         from kernelmark.cli.workload import import_workload
@@ -233,16 +234,14 @@ def import_results(
         )
     of_logs = {"--dtype": dtype, "--key": key, "--skipped": skipped, "--force": force}
     if given := _given(of_logs):
-        raise UsageError(
-            Reason("option-needs", options=given, other="--workload"), hint="add: --workload DIR"
-        )
+        raise UsageError(f"{join_or(given)} needs --workload", hint="add: --workload DIR")
     from kernelmark.stores import open_store
     from kernelmark.workloads.importers import Overrides, iso_time, notes
 
     when = None if started is None else iso_time(started)
     if started is not None and when is None:
         raise UsageError(
-            Reason("argument-type", name="--started", given=repr(started), wanted="a date"),
+            f"--started={started!r} is not a date",
             hint="write: 2024-10-01",
         )
     origin = Overrides(label=label, backend=backend, device=device, arch=arch, started=when)
@@ -266,14 +265,14 @@ def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
     kinds = devices.registry.names()
     if device and (kind not in kinds or (colon and not re.fullmatch("[0-9]+", index))):
         raise UsageError(
-            Reason("device-form", device=device),
+            f"{device!r} is not a device",
             hint=f"write a kind and a number, as hip:0; kinds: {', '.join(kinds)}",
         )
     if of_log and arch:
         absent(arch)
     elif arch.startswith(("gfx", "sm")) and not _GPU_ARCH.match(arch):
         raise UsageError(
-            Reason("not-gpu-arch", arch=arch), hint="write, for example: gfx942, sm_90"
+            f"{arch!r} is not a GPU architecture", hint="write, for example: gfx942, sm_90"
         )
 
 
@@ -299,9 +298,9 @@ def _results(file: str, given: Overrides, form: str | None) -> ResultSet:
         known = logs.recognized(file)
         if known is None:
             raise
-        of_calls = Reason("format-of-other", format=known, of="logs of calls", asked="results")
+        of_calls = Reason(f"{known} is a format of logs of calls, not of results")
         raise UsageError(
-            Reason("in-file", file=file, cause=of_calls),
+            prefixed(of_calls, f"{file}: "),
             hint="add: --workload DIR"
             + (f", or for its times: --as {known}" if known in importers.registry.names() else ""),
         ) from None
@@ -312,10 +311,10 @@ def _checked_path(file: str) -> Path:
     path = Path(file).expanduser()
     if path.is_dir():
         hint = f"name the files in it: {file.rstrip('/')}/*"
-        raise UsageError(Reason("file-is-folder", file=file), hint=hint)
+        raise UsageError(f"{file} is a folder, not a file", hint=hint)
     if not path.exists():
         raise UsageError(
-            Reason("file-missing", file=file),
+            f"there is no file {file}",
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         )
     return path

@@ -11,7 +11,6 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import REGRESSION, SOME_FAILED
 
@@ -197,7 +196,7 @@ def load_winners(
     outcomes = tuple(current.outcomes.values())
     if not any(outcome.kept for outcome in outcomes):
         raise NothingToDo(
-            Reason("none-kept", folder=folder, outcomes=len(outcomes)),
+            f"{folder}: none of {counted(len(outcomes), 'outcome')} is kept",
             hint=f"kmark tune show {folder} says why",
         )
     return emitter, outcomes, options, SOME_FAILED if current.unreadable else 0

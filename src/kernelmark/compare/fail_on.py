@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import UsageError, located
-from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
@@ -56,14 +55,14 @@ def parse(words: Sequence[str]) -> FailOn:
         name, colon, size = word.partition(":")
         if name not in known:
             raise UsageError(
-                Reason("unknown-name", what="verdict", name=name),
+                f"unknown verdict {name!r}",
                 hint=f"known: {', '.join(known)}, held, or none",
             )
         status = VerdictStatus(name)
         found = _SIZE.match(size.strip())
         if colon and (found is None or status not in _SIZED):
             raise UsageError(
-                Reason("verdict-size", given=word),
+                f"{word!r} is not a verdict with a size",
                 hint="slower:3% fails on rows that are at least 3 % slower",
             )
         sizes.append((status, _fraction(word, found[1]) if found else 0.0))
@@ -76,7 +75,7 @@ def _fraction(word: str, size: str) -> float:
     percent = float(size)
     if 0 < percent < _LEAST_BARE and not word.endswith("%"):
         raise UsageError(
-            Reason("verdict-size-tiny", given=word, percent=percent),
+            f"{word!r} means {percent:g} %, which is less than any rule can detect",
             hint=f"{100 * percent:g} % is written {word.partition(':')[0]}:{100 * percent:g}%",
         )
     return percent / 100

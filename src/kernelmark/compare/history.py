@@ -21,6 +21,7 @@ from typing import Protocol
 from kernelmark.compare.verdicts import HELD, Audit
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Mode, Run, Status, is_wide
+from kernelmark.core.units import time_text, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.estimators import mad, quantile, t_quantile
@@ -197,7 +198,7 @@ def _why_not_judged(point: Point) -> Reason | None:
     low_s, high_s = point.low_s, point.high_s
     if point.doubt is not None or low_s is None or high_s is None or not is_wide(low_s, high_s):
         return point.doubt
-    return Reason("point-wide", low_s=low_s, high_s=high_s)
+    return Reason(f"unreliable: its interval goes from {time_text(low_s)} to {time_text(high_s)}")
 
 
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
@@ -270,7 +271,7 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
         for one in found
     ]
     reasons = [
-        Reason("canary-change", problem=key, verdict=status.value)
+        Reason(f"{key}: {status.value}")
         for (run_id, key), status in moved.items()
         if run_id == newest
     ]
@@ -294,7 +295,7 @@ def marked(
             every = [moves[one.series].get(run_id) for one in present]
             ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
-                change = Reason("canary-change", problem=key, verdict=_direction(ratios[0]))
+                change = Reason(f"{key}: {_direction(ratios[0])}")
                 reasons.setdefault(run_id, []).append(change)
     return {run_id: tuple(texts) for run_id, texts in reasons.items()}
 
@@ -364,7 +365,7 @@ def _screened(
     many = len(points) > LEAST_POINTS
     return Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
-        reason=Reason("few-points", points=len(level), least=LEAST_POINTS),
+        reason=Reason(f"{len(level)} points at this level, {LEAST_POINTS} are needed"),
     )
 
 
@@ -379,16 +380,16 @@ def _screen_metric(screen: Screen, newest: Point) -> Screen:
     elif screen.flagged and newest.better == "higher":
         slower = status is VerdictStatus.SLOWER
         status = VerdictStatus.FASTER if slower else VerdictStatus.SLOWER
-    reason = Reason("metric-expected", low=low, high=high, unit=newest.unit)
+    reason = Reason(f"expected {value_text(low, newest.unit)} to {value_text(high, newest.unit)}")
     return replace(screen, status=status, reason=reason)
 
 
 def _failed(point: Point) -> Reason:
-    return Reason("failed", status=point.status.value)
+    return Reason(f"{point.status.value}", "failed", status=point.status.value)
 
 
 def _failed_before(point: Point) -> Reason:
-    return Reason("failed-before", cause=_failed(point))
+    return Reason(f"it was {_failed(point)}", "failed-before", cause=_failed(point))
 
 
 def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
@@ -403,7 +404,7 @@ def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
     times = [mode.value_s for mode in newest.modes] or [newest.median_s or 0.0]
     if min(times) > high_s or max(times) < low_s:
         return screen
-    reason = Reason("expected", low_s=low_s, high_s=high_s, modes=True)
+    reason = Reason(f"multimodal: expected {time_text(low_s)} to {time_text(high_s)}")
     return replace(
         screen, status=VerdictStatus.SAME, reason=reason, low_s=low_s, high_s=high_s, gone=0
     )
@@ -467,7 +468,7 @@ def _expected(
     high = max(centre + half, quantile(spread.points, 1 - _WILD))
     ratio = math.exp(newest - centre)
     low_s, high_s = math.exp(low), math.exp(high)
-    reason = Reason("expected", low_s=low_s, high_s=high_s)
+    reason = Reason(f"expected {time_text(low_s)} to {time_text(high_s)}")
     status = VerdictStatus.SAME
     if newest > high:
         status = VerdictStatus.SLOWER

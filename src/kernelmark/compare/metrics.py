@@ -15,6 +15,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result
 from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import join_commas
 
 # Measured run-to-run repeatability of a GPU's headline metrics (docs/evidence.md).
 SAME = 0.02
@@ -50,24 +51,24 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     results = pair.results
     ratio = ratio_of(base, head)
     if ratio is None:
-        return VerdictStatus.IGNORED, Reason("base-zero")
+        return VerdictStatus.IGNORED, Reason("base is 0")
     difference = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
     if difference < SAME:
-        return VerdictStatus.SAME, Reason("metric-within", limit=SAME)
+        return VerdictStatus.SAME, Reason(f"within {100 * SAME:g} %")
     # A fit over other sizes is not comparable; the sizes for a headline are always measured.
     if not base.headline and (ways := taken_ways(*results)):
-        return VerdictStatus.UNSURE, Reason("taken-otherwise", ways=tuple(ways))
+        return VerdictStatus.UNSURE, Reason(f"measured differently: {join_commas(ways)}")
     spread = max(base.spread or 0.0, head.spread or 0.0)
     least = floor(base, *results)
     if difference < max(spread, least):
         if spread > least:
-            return VerdictStatus.UNSURE, Reason("samples-spread", spread=spread)
-        return VerdictStatus.UNSURE, Reason("runs-differ", limit=least)
+            return VerdictStatus.UNSURE, Reason(f"its samples spread by {100 * spread:.0f} %")
+        return VerdictStatus.UNSURE, Reason(f"runs differ by {100 * least:g} %")
     if not base.better:
-        return VerdictStatus.IGNORED, Reason("none-better")
+        return VerdictStatus.IGNORED, Reason("neither a higher nor a lower value is better")
     good = (ratio > 1) == (base.better == "higher")
     status = VerdictStatus.FASTER if good else VerdictStatus.SLOWER
-    return status, Reason("metric-changed", ratio=ratio, better=base.better)
+    return status, Reason(f"{base.better} is better")
 
 
 def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:

@@ -25,7 +25,6 @@ from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
 from kernelmark.core.errors import UsageError, about, located
 from kernelmark.core.files import load_toml
-from kernelmark.core.reason import Reason
 
 _SELECTORS = ("op", "backend", "problem")
 
@@ -122,7 +121,7 @@ def load(name_or_path: str) -> Rule:
     special = document.pop("where", [])
     if not isinstance(special, list) or not all(isinstance(t, dict) for t in special):
         raise UsageError(
-            Reason("value-not-tables", file=str(path), key="where"),
+            f"{path}: where is not a list of tables",
             hint="begin each with [[where]]",
         )
     with located(str(path)):
@@ -138,17 +137,15 @@ def _where(table: Mapping[str, Any], rest: Preset) -> Where:
     words = {name: table.get(name, "") for name in _SELECTORS}
     for name, word in words.items():
         if not isinstance(word, str):
-            raise UsageError(Reason("argument-type", name=name, given=repr(word), wanted="text"))
+            raise UsageError(f"{name}={word!r} is not text")
     settings = {name: value for name, value in table.items() if name not in _SELECTORS}
     rule = _rule(settings, rest)
     if not any(words.values()):
-        raise UsageError(Reason("selector-missing"), hint=f"give one of {', '.join(_SELECTORS)}")
+        raise UsageError("it fits every row", hint=f"give one of {', '.join(_SELECTORS)}")
     try:
         re.compile(words["problem"])
     except re.error as error:
-        raise UsageError(
-            Reason("not-a-regex", pattern=words["problem"], error=str(error))
-        ) from None
+        raise UsageError(f"{words['problem']!r} is not a regular expression: {error}") from None
     return Where(rule=rule, **words)
 
 
@@ -168,21 +165,19 @@ def _rule(table: Mapping[str, Any], default: Preset | None) -> Preset:
     name = settings.pop("rule", None)
     if name is None:
         if default is None:
-            raise UsageError(
-                Reason("parameter-missing", name="rule"), hint=f'rule = "{rules.names()[-1]}"'
-            )
+            raise UsageError("rule is missing", hint=f'rule = "{rules.names()[-1]}"')
         start = default
     elif isinstance(name, str) and name in rules.names():
         start = rules.preset(name)
     else:
         raise UsageError(
-            Reason("unknown-name", what="rule", name=name),
+            f"unknown rule {name!r}",
             hint=f"known: {', '.join(rules.names())}",
         )
     unknown = [name for name in settings if name not in start.settings]
     if unknown and default is not None:
         raise UsageError(
-            Reason("unknown-name", what="setting", name=unknown[0], of=start.name),
+            f"unknown setting {unknown[0]!r}" + (f" of {start.name}" if start.name else ""),
             hint=f"it has: {', '.join(start.settings)}; rows are chosen by: "
             f"{', '.join(_SELECTORS)}",
         )

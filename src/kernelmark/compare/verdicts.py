@@ -16,7 +16,7 @@ from kernelmark.core.result import Result, ResultSet, Run
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
 # Why an alarm is suppressed.
-HELD = Reason("canary-moved")
+HELD = Reason("a canary moved: the machine has changed", "canary-moved")
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 # Verdicts that are changes, the most serious first.
 CHANGES = (
@@ -123,7 +123,7 @@ def compare(
     found = pairs(base.results, head.results, by=by)
     if not any(pair.base and pair.head for pair in found):
         raise NothingToDo(
-            Reason("runs-disjoint", base=base.run.id, head=head.run.id),
+            f"runs {base.run.id} and {head.run.id} have nothing in common",
             hint=_explain_mismatch(base, head),
         )
     judged = rule.judge(found)
@@ -163,7 +163,7 @@ def moved(rows: Sequence[ComparedRow], sentinels: Sequence[str]) -> list[Reason]
         if key in wanted and row.pair.base is not None and row.pair.head is not None:
             directions.setdefault(key, []).append(row.status)
     return [
-        Reason("canary-change", problem=key, verdict=found[0].value)
+        Reason(f"{key}: {found[0].value}")
         for key, found in directions.items()
         if len(set(found)) == 1 and found[0] in ALARMS
     ]

@@ -26,9 +26,10 @@ from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem, parse_key
-from kernelmark.core.reason import Reason, read_reason, reason_documents
+from kernelmark.core.reason import Reason, prefixed, read_reason, reason_documents
 from kernelmark.core.result import OPTIONAL, Case, Result, ResultSet, Run
 from kernelmark.core.verdict import Verdict
+from kernelmark.core.wording import join_commas
 
 VERSION = 1
 REASONS = "reasons"  # codes and fields of the sentences of an object, by the name of the field
@@ -68,16 +69,16 @@ def parse(text: str | bytes) -> Json:
     try:
         text = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
-        raise CodecError(Reason("document-not-text")) from None
+        raise CodecError("it is not text") from None
     if not text.strip():
-        raise CodecError(Reason("document-empty"))
+        raise CodecError("it is empty")
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         begun = text.lstrip().startswith(("{", "["))
         raise CodecError(
-            Reason("document-not-json", error=str(error)),
-            hint=Reason("document-cut") if begun else None,
+            f"not JSON: {error}",
+            hint="is the file cut short?" if begun else None,
         ) from None
 
 
@@ -100,15 +101,13 @@ def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
     """Return a document's fields, after checking that it is of kind `wanted` and of a known
     version."""
     if not isinstance(document, dict) or "kernelmark" not in document:
-        raise CodecError(Reason("not-a-document", wanted=wanted))
+        raise CodecError(f"not a kernelmark {wanted} document: no 'kernelmark' field")
     if document["kernelmark"] != wanted:
-        raise CodecError(
-            Reason("document-of-other-kind", found=document["kernelmark"], wanted=wanted)
-        )
+        raise CodecError(f"a kernelmark {document['kernelmark']!r} document, not a {wanted!r} one")
     version = document.get("version")
     if type(version) is not int or version != VERSION:
         raise CodecError(
-            Reason("document-version", what=wanted, version=version, known=VERSION),
+            f"{wanted}: version {version!r} is not known; this kernelmark reads {VERSION}",
             hint="upgrade kernelmark, or export again with this version",
         )
     return {k: v for k, v in document.items() if k not in ("kernelmark", "version")}
@@ -212,11 +211,11 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
         value = {name: one for name, one in value.items() if name != REASONS}
     if not value.keys() <= hints.keys():
         raise CodecError(
-            Reason("field-unknown", where=where, name=min(value.keys() - hints.keys())),
+            f"{where}: unknown field {min(value.keys() - hints.keys())!r}",
             hint="the file may come from a newer kernelmark",
         )
     if len(value) < len(hints) and (missing := hints.keys() - value.keys() - _optional(kind)):
-        raise CodecError(Reason("field-missing", where=where, name=min(missing)))
+        raise CodecError(f"{where}: field {min(missing)!r} is missing")
     fields = {name: read(v, hints[name], f"{where}.{name}") for name, v in value.items()}
     _expect(isinstance(coded, dict), f"{where}.{REASONS}", "an object", coded)
     for name in coded.keys() & fields.keys():
@@ -237,7 +236,7 @@ def _built(where: str, make: Any) -> Any:
     try:
         return make()
     except UsageError as error:
-        reason = Reason("at", where=where, cause=error.message)
+        reason = prefixed(error.message, f"{where}: ")
         raise CodecError(reason, hint=error.hint) from None
 
 
@@ -270,7 +269,7 @@ def _read_union(value: Json, hint: Any, where: str) -> Any:
         return read(value, rest[0], where)
     if type(value) in rest:
         return value
-    raise CodecError(Reason("field-type", where=where, given=repr(value)))
+    raise CodecError(f"{where}: {value!r} has the wrong type")
 
 
 def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
@@ -282,7 +281,7 @@ def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
 
 def _not_one_of(where: str, value: Json, known: Iterable[object]) -> Reason:
     listed = tuple(str(one) for one in known)
-    return Reason("field-not-one-of", where=where, given=repr(value), known=listed)
+    return Reason(f"{where}: {value!r} is not one of {join_commas(listed)}")
 
 
 _SCALARS = {int: "an integer", str: "a string", bool: "true or false"}
@@ -296,7 +295,7 @@ def _read_scalar(value: Json, hint: Any, where: str) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise CodecError(Reason("field-too-large", where=where)) from None
+            raise CodecError(f"{where}: the number is too large") from None
     _expect(type(value) is hint, where, _SCALARS[hint], value)
     return value
 
@@ -304,4 +303,4 @@ def _read_scalar(value: Json, hint: Any, where: str) -> Any:
 def _expect(condition: object, where: str, what: str, value: Json) -> None:
     if not condition:
         found = repr(value)[:60]
-        raise CodecError(Reason("field-expected", where=where, expected=what, found=found))
+        raise CodecError(f"{where}: expected {what}, found {found}")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.reason import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +105,6 @@ def dtype(name: str) -> DType:
         close = lower if lower in DTYPES else _OTHERWISE.get(lower)
         meant = f"did you mean {close}? " if close else ""
         raise ProblemError(
-            Reason("unknown-name", what="dtype", name=name),
+            f"unknown dtype {name!r}",
             hint=f"{meant}known dtypes: {', '.join(DTYPES)}",
         ) from None

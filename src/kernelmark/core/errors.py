@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kernelmark.core.reason import PYTHON, Reason, format_reason
+from kernelmark.core.reason import Reason, prefixed
 
 # What code may raise on a damaged file that it did not anticipate.
 UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -38,10 +38,8 @@ class KernelmarkError(Exception):
         self.about = ""  # the subject, if the hint depends on it: suite-file, device, …
 
     def __str__(self) -> str:
-        """Return the sentence and, on a second line, the hint, for a traceback: with the names of
-        settings in Python. The command line formats both itself."""
-        message = format_reason(self.message, PYTHON)
-        return f"{message}\nhint: {format_reason(self.hint, PYTHON)}" if self.hint else message
+        """Return the sentence and, on a second line, the hint, for a traceback."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else str(self.message)
 
     def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
         return type(self), (self.message, self.hint)
@@ -63,7 +61,7 @@ def located(where: str) -> Iterator[None]:
     try:
         yield
     except KernelmarkError as error:
-        reason = Reason("at", where=where, cause=error.message)
+        reason = prefixed(error.message, f"{where}: ")
         raise type(error)(reason, hint=error.hint) from None
 
 

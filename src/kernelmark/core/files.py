@@ -81,9 +81,9 @@ def read_text(path: Path, *, missing: str | None = None, shown: str = "") -> str
     try:
         return read_whole(path).decode()
     except FileNotFoundError:
-        raise UsageError(Reason("file-missing", file=shown), hint=missing) from None
+        raise UsageError(f"there is no file {shown}", hint=missing) from None
     except UnicodeDecodeError:
-        raise UsageError(Reason("file-not-utf8", file=shown)) from None
+        raise UsageError(f"{shown}: is not UTF-8 text") from None
     except OSError as error:
         raise UsageError(file_unreadable(shown, error)) from None
 
@@ -96,18 +96,18 @@ def load_toml(
     try:
         return parse_toml(text)
     except ValueError as error:
-        message = Reason("file-not-toml", file=shown or str(path), error=str(error))
+        message = Reason(f"{shown or str(path)}: is not valid TOML: {error}")
         raise UsageError(message, hint=hint) from None
 
 
 def file_unreadable(shown: object, error: OSError) -> Reason:
     """Return the reason why the file `shown` cannot be read."""
-    return Reason("file-unreadable", file=str(shown), error=error.strerror or str(error))
+    return Reason(f"{shown}: cannot be read: {error.strerror or str(error)}")
 
 
 def file_unwritable(shown: object, error: OSError) -> Reason:
     """Return the reason why the file `shown` cannot be written."""
-    return Reason("file-unwritable", file=str(shown), error=error.strerror or str(error))
+    return Reason(f"{shown} cannot be written: {error.strerror or str(error)}")
 
 
 def json_text(document: object) -> str:

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from kernelmark.core.immutable import OPTIONAL
 from kernelmark.core.reason import Reason
@@ -98,25 +98,49 @@ def impossible(
         odd = [v for v in numbers if not 0 <= v <= sys.float_info.max]
         if odd:
             shown = str(odd[0])[:24]
-            found.append(Reason("no-measurement", name=column.name, value=shown, unit=column.unit))
+            found.append(
+                Reason(
+                    f"{column.name} is {shown} {column.unit}, which is no measurement",
+                    "no-measurement",
+                    name=column.name,
+                    value=shown,
+                    unit=column.unit,
+                )
+            )
         elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
-            found.append(Reason("above-physical", **_fields(column, max(numbers), column.limit)))
+            found.append(_beyond("above-physical", column, max(numbers), column.limit))
     return tuple(found)
 
 
 def _impossible_metric(metric: Metric) -> Reason | None:
     value = metric.value
     if not math.isfinite(value) or value < 0:
-        return Reason("no-measurement", name=metric.name, value=value, unit=metric.unit)
+        return Reason(
+            f"{metric.name} is {value} {metric.unit}, which is no measurement",
+            "no-measurement",
+            name=metric.name,
+            value=value,
+            unit=metric.unit,
+        )
     if metric.limit is not None and value > metric.limit * MARGIN:
-        return Reason("above-physical", **_fields(metric, value, metric.limit))
+        return _beyond("above-physical", metric, value, metric.limit)
     if metric.least is not None and value * MARGIN < metric.least:
-        return Reason("below-physical", **_fields(metric, value, metric.least))
+        return _beyond("below-physical", metric, value, metric.least)
     return None
 
 
-def _fields(of: Metric | PointColumn, value: float, limit: float) -> dict[str, Any]:
-    return {"name": of.name, "value": value, "unit": of.unit, "limit": limit, "why": of.why}
+def _beyond(code: str, of: Metric | PointColumn, value: float, limit: float) -> Reason:
+    above = code == "above-physical"
+    bound = "above the physical limit of" if above else "below the least that is possible,"
+    why = f" ({of.why})" if of.why else ""
+    return Reason(
+        f"{of.name} is {value:.6g} {of.unit}, {bound} {limit:.6g}{why}",
+        code,
+        name=of.name,
+        value=value,
+        unit=of.unit,
+        limit=limit,
+    )
 
 
 Kind = Literal["flops", "bytes", "launches"]

@@ -16,7 +16,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.metric import Value, with_spreads
 from kernelmark.core.problem import Problem, parse_key
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import prefixed
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
 from kernelmark.core.timing import Timing
 
@@ -122,7 +122,7 @@ def upgraded(document: Any, where: str) -> tuple[Environment, Result]:
 
     def take(name: str, default: Any = None) -> Any:
         if name not in fields and default is None:
-            raise CodecError(Reason("field-missing", where=where, name=name))
+            raise CodecError(f"{where}: field {name!r} is missing")
         return fields.pop(name, default)
 
     name, device, mode = (str(take(field)) for field in ("benchmark", "device", "mode"))
@@ -130,13 +130,13 @@ def upgraded(document: Any, where: str) -> tuple[Environment, Result]:
     host, model, driver = (str(take(field)) for field in ("host", "model", "driver"))
     if not _OLD_NAME.fullmatch(name) or not isinstance(parameters, dict):
         given = str(parameters)[:40]
-        raise CodecError(Reason("micro-unreadable", where=where, name=name[:40], given=given))
+        raise CodecError(f"{where}: {name[:40]!r} with {given} is no microbenchmark")
     kind = device.partition(":")[0]
     cores = threads if kind == "cpu" and isinstance(threads, int) else 0
     try:
         case = micro_case(name, mode, parameters, cores)
     except UsageError as error:
-        reason = Reason("at", where=where, cause=error.message)
+        reason = prefixed(error.message, f"{where}: ")
         raise CodecError(reason, hint=error.hint) from None
     whole = {
         **fields,

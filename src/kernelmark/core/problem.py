@@ -63,16 +63,16 @@ def parse_key(text: str) -> Problem:
     """Return the problem of a key, as written; `ops.parse` also validates it."""
     words = text.split()
     if not words:
-        raise ProblemError(Reason("problem-empty"), hint="write: gemm m=512 n=512 k=512 a=f32 …")
+        raise ProblemError("an empty problem", hint="write: gemm m=512 n=512 k=512 a=f32 …")
     dims: dict[str, int] = {}
     dtypes: dict[str, str] = {}
     options: dict[str, Option] = {}
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals or not value:
-            raise ProblemError(Reason("problem-not-name-value", word=word))
+            raise ProblemError(f"{word!r} in the problem is not name=value")
         if name in dims or name in dtypes or name in options:
-            raise ProblemError(Reason("parameter-twice", name=name))
+            raise ProblemError(f"{name!r} is given twice in the problem")
         parsed = parse_value(value)
         if isinstance(parsed, str) and parsed in DTYPES:
             dtypes[name] = parsed
@@ -87,7 +87,7 @@ def parse_value(text: str) -> int | Option:
     """Return the integer, float, boolean or word that a text has the form of."""
     if _INT.match(text):
         if len(text) > _LONGEST_INT:
-            raise ProblemError(Reason("integer-too-long", start=text[:12]))
+            raise ProblemError(f"{text[:12]}… is too long for an integer")
         return int(text)
     if text in ("yes", "no"):
         return text == "yes"
@@ -116,18 +116,18 @@ def _check_form(problem: Problem) -> None:
     names = [*problem.dims, *problem.dtypes, *problem.options]
     for name in [problem.op, *names]:
         if not isinstance(name, str) or not _NAME.match(name):
-            raise ProblemError(Reason("parameter-not-named", name=name))
+            raise ProblemError(f"{name!r} is not a name (a-z, 0-9, _)")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ProblemError(Reason("parameter-twice", name=twice))
+        raise ProblemError(f"{twice!r} is given twice in the problem")
     for name, size in problem.dims.items():
         if not isinstance(size, int) or isinstance(size, bool):
-            reason = Reason("argument-type", name=name, given=repr(size), wanted="an integer")
+            reason = Reason(f"{name}={size!r} is not an integer")
             raise ProblemError(reason)
     for name, dtype_name in problem.dtypes.items():
         if dtype_name not in DTYPES:
             raise ProblemError(
-                Reason("argument-type", name=name, given=repr(dtype_name), wanted="a dtype"),
+                f"{name}={dtype_name!r} is not a dtype",
                 hint=f"known dtypes: {', '.join(DTYPES)}",
             )
     for name, value in problem.options.items():
@@ -139,9 +139,9 @@ def _check_option(name: str, value: Option) -> None:
         return
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ProblemError(Reason("not-finite", name=name, value=value))
+            raise ProblemError(f"{name}={value} is not finite")
         return
     if not isinstance(value, str) or not _WORD.match(value):
-        raise ProblemError(Reason("not-a-value", name=name, given=repr(value)))
+        raise ProblemError(f"{name}={value!r} is not a word, number or truth value")
     if value in DTYPES or value.lower() in _NOT_WORDS or value.lower() in ("infinity", "true"):
-        raise ProblemError(Reason("option-ambiguous", name=name, value=value))
+        raise ProblemError(f"{name}={value!r} would read back as something else")

@@ -1,76 +1,168 @@
-"""Reason: a code, fields and a sentence for a refusal, warning, failure or verdict.
+"""Reason: the sentence of a refusal, warning, failure or verdict, and what programs need of it.
 
-A reason is a `str`, its sentence, so that it can be shown, stored and joined like one. Programs use
-`code` and `fields`; the sentences are in `messages`, and no program parses them.
+A reason is a `str`, its sentence. Where a program or a document depends on it, it also has a `code`
+of `CODES` and `fields`; no program searches a sentence.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from kernelmark.core import units
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.messages import SETTINGS, TEMPLATES
+from kernelmark.core.units import counted
 
-TEXT = "text"  # the code of plain text, as in old stores and files of other tools
-WIDEST = 9.99  # largest relative width of an interval that is shown as a number
-_SMALL = 0.001  # below it, one decimal of a percentage could be 0.0
-_LONGEST = 200  # characters of foreign text in brief style
+# Warnings whose remedy is a field of Timing.
+NAME_SETTINGS = frozenset(
+    {
+        "interval-above-target",
+        "not-settled",
+        "few-samples",
+        "few-blocks",
+        "blocks-disagree",
+        "fixed-cost",
+    }
+)
+TEXT = "text"  # the code of a sentence that no program reads
+_LONGEST = 200  # characters of a brief sentence
 _INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _NO_FIELDS: FrozenDict[Any] = FrozenDict()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """How sentences are formatted. `names` selects among the names of a setting; `store` holds the
-    options to add to a command that reads the store."""
-
-    names: int = 0
-    brief: bool = False
-    store: str = ""
-
-
-FIELDS, OPTIONS, PYTHON = Style(), Style(names=1), Style(names=2)
-BRIEF = Style(brief=True)  # one line
+# Every code with its meaning: docs/fields.md lists them, and a test compares them with the sources.
+CODES = {
+    # Warnings of a measurement
+    "no-reference": "the values of the output were not checked",
+    "interval-above-target": "the interval is wider than the target",
+    "interval-one-sample": "one sample: there is no interval",
+    "interval-one-block": "the interval covers the samples of one allocation only",
+    "other-load": "other work used the measured cores",
+    "clock-moved": "the clock changed while timing",
+    "throttled": "the device throttled",
+    "not-settled": "times had not settled after the warm-up",
+    "few-samples": "the time limit allowed fewer samples than required",
+    "few-blocks": "fewer blocks than required: not ranked",
+    "blocks-disagree": "blocks differ too much: not ranked",
+    "audited-slower": "an audited block took longer than the median: not ranked",
+    "fixed-cost": "samples include a replay's fixed cost",
+    "cache-evicted": "the cache was evicted before each sample instead of rotated",
+    "not-cross-checked": "the profiler could not check the time",
+    "profiler-unstable": "runs under the profiler differ too much",
+    "above-roof": "faster than the measured roof",
+    "multimodal": "times have several modes",
+    # Checks that an output failed
+    "check-failed": "at least one check failed; `findings` are its reasons",
+    "late-write": "the output was written after the launch had ended",
+    "inputs-changed": "inputs were changed",
+    "stray-write": "a launch wrote to the outputs of another",
+    "not-written": "elements of the output were not written",
+    "guards-overwritten": "memory next to the output was overwritten",
+    "projection-wrong": "a random projection of the output is wrong",
+    "values-wrong": "checked positions of the output are wrong",
+    "less-work": "timed launches skip work",
+    "above-limit": "faster than the hardware can be",
+    "above-physical": "a metric above its physical limit",
+    "below-physical": "a metric below its physical limit",
+    "no-measurement": "a metric that is no number",
+    # Failures of a case
+    "raised": "the kernel raised an error",
+    "out-of-memory": "not enough memory",
+    "library-failed": "a call of a library failed",
+    "driver-failed": "a call of the GPU driver failed",
+    "clock-stalled": "the clock did not advance during a sample",
+    "below-noise": "the time is below the noise of the background load",
+    "worker-signalled": "the worker was killed by a signal",
+    "worker-out-of-memory": "the kernel killed the worker: out of memory",
+    "worker-killed": "the worker was killed by signal 9",
+    "worker-exited": "the worker ended by itself",
+    "no-answer": "the worker did not reply in time",
+    # Refusals
+    "op-unsupported": "the backend does not have the op",
+    "device-unsupported": "the backend does not run on the device",
+    "dtypes-unsupported": "the backend does not have the dtypes",
+    "layout-unsupported": "the backend does not have the layout",
+    "epilogue-missing": "the backend does not have the epilogue",
+    "dtype-converted": "the backend would convert the operands first",
+    "timer-unsupported": "the device does not have the timer",
+    "config-unknown-name": "the config names an unknown setting",
+    "library-missing": "a library was not found",
+    "backend-unavailable": "the backend cannot run here",
+    # Verdicts
+    "only-in-base": "head has no such result",
+    "only-in-head": "base has no such result",
+    "failed": "it failed",
+    "failed-before": "base failed",
+    "both-failed": "both sides failed",
+    "sides-failed": "all repetitions failed",
+    "changed": "changed by more than the limit",
+    "within": "within the limit",
+    "perhaps-within": "changed, but perhaps by less than the limit",
+    "open": "the rounds leave it open",
+    "perhaps-chance": "significant alone, but not among all rows",
+    "not-detectable": "changes of the limit's size cannot be detected",
+    "beside-load": "other work ran during one side",
+    "sides-unreliable": "a side is unreliable",
+    "medians-disagree": "medians and means of blocks disagree",
+    "perhaps-run": "runs may differ as much",
+    "one-block": "a side has a single block",
+    "by-block-means": "multimodal, judged by means of blocks",
+    "at-equal-clock": "judged at equal clocks",
+    "canary-moved": "a canary changed, and so did the machine",
+    # Whether a tuned config is kept
+    "nothing-to-tune": "the backend has no space for the problem",
+    "nothing-measured": "nothing was measured",
+    "disturbed": "too noisy to judge: other work ran",
+    "slower": "slower than the reference",
+    "faster": "faster than the reference",
+    "not-faster": "not significantly faster",
+    "too-noisy": "too noisy to judge",
+    "ratio-too-small": "gains a smaller factor than required",
+    "gain-too-small": "gains less time than required",
+    # Imported results
+    "times-left-out": "impossible times of a file were left out",
+    "may-be-cut": "the file may be truncated",
+    "graphs-untraced": "kernels of replayed graphs are not in the file",
+    # Stores
+    "store-missing": "there is no store yet",
+    "store-empty": "the store has no runs yet",
+    "store-locked": "another process locks the store",
+    "store-damaged": "the store is damaged",
+    "store-disk-full": "the disk is full",
+    "store-unwritable": "the store cannot be written to",
+    "store-not-sqlite": "the file is not an SQLite database",
+    "store-too-new": "the store is of a newer version",
+    "store-read-only": "the store is read-only",
+    "store-folder-read-only": "the folder of the store is read-only",
+    "run-differs": "the store has another run with this id",
+    "run-unknown": "the store has no such run",
+    "run-ambiguous": "several runs fit",
+}
 
 
 class Reason(str):
-    """The sentence of a `code`, formatted with `fields`."""
+    """A sentence, with a code and fields where a program decides by them."""
 
     __slots__ = ("code", "fields")
     code: str
     fields: Mapping[str, Any]
 
-    def __new__(cls, code: str, /, **fields: Any) -> Self:
-        return cls._made(_format(code, fields, FIELDS), code, fields)
-
-    @classmethod
-    def _made(cls, text: str, code: str, fields: Mapping[str, Any]) -> Self:
-        made = super().__new__(cls, text)
-        made.code, made.fields = code, FrozenDict(fields) if fields else _NO_FIELDS
-        return made
+    def __new__(cls, text: str, code: str = TEXT, /, **fields: Any) -> Self:
+        reason = super().__new__(cls, text)
+        reason.code, reason.fields = code, FrozenDict(fields) if fields else _NO_FIELDS
+        return reason
 
     @classmethod
     def of(cls, text: str) -> Reason:
-        """Return `text` itself if it is a reason, else a reason with the code `text`."""
+        """Return `text` itself if it is a reason, else a reason without a code."""
         if isinstance(text, Reason):
             return text
-        return cls._made(text, TEXT, _NO_FIELDS) if text else NO_REASON
+        return cls(text) if text else NO_REASON
 
     @property
     def root(self) -> Reason:
         """The innermost cause; the reason itself if it has none."""
         cause = self.fields.get("cause")
         return cause.root if isinstance(cause, Reason) else self
-
-    def having(self, **fields: Any) -> Reason:
-        """Return this reason with fields added or replaced."""
-        return self if self.code == TEXT else Reason(self.code, **{**self.fields, **fields})
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Reason) and (self.code, self.fields) != (other.code, other.fields):
@@ -86,66 +178,85 @@ class Reason(str):
         return _restored, (str(self), self.code, dict(self.fields))
 
 
-NO_REASON = Reason._made("", TEXT, _NO_FIELDS)
+NO_REASON = Reason("")
 
 
 def _restored(text: str, code: str, fields: Mapping[str, Any]) -> Reason:
-    return Reason._made(text, code, fields)
+    return Reason(text, code, **fields)
 
 
-def format_reason(reason: str, style: Style = FIELDS) -> str:
-    """Return the sentence in a style; a reason without a template keeps its text."""
-    found = Reason.of(reason)
-    if found.code in TEMPLATES:
-        return _format(found.code, found.fields, style)
-    if not style.brief:
-        return str(found)
-    first, *rest = found.splitlines() or [""]
+def prefixed(reason: str, prefix: str) -> Reason:
+    """Return a reason with text before its sentence, and with its code and fields."""
+    cause = Reason.of(reason)
+    return Reason(f"{prefix}{cause}", cause.code, **cause.fields)
+
+
+def suffixed(reason: str, suffix: str) -> Reason:
+    """Return a reason with text after its first line, and with its code and fields."""
+    cause = Reason.of(reason)
+    head, newline, rest = cause.partition("\n")
+    return Reason(f"{head}{suffix}{newline}{rest}", cause.code, **cause.fields)
+
+
+def in_phase(phase: str) -> str:
+    """Return the words about the phase of a case in which something happened."""
+    return f" (in phase {phase})" if phase else ""
+
+
+def failed_checks(findings: Sequence[Reason], more: int = 0) -> Reason:
+    """Return the reason of an output that failed checks, `more` of which are not in `findings`."""
+    if not findings:
+        return NO_REASON
+    others = [f"and {counted(more, 'more failed check')}"] if more else []
+    sentence = "; ".join([*findings, *others])
+    return Reason(sentence, "check-failed", findings=tuple(findings), more=more)
+
+
+def shorten(reason: str) -> str:
+    """Return the first line of a reason, cut to fit a row of a table."""
+    first, *rest = reason.splitlines() or [""]
     cut = first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
     return f"{cut} …" if rest else cut
-
-
-def names_settings(reason: str) -> bool:
-    """Return whether the sentence names settings, which differ between CLI and Python."""
-    return format_reason(reason, PYTHON) != format_reason(reason, FIELDS)
 
 
 # To and from JSON
 
 
 def reason_document(reason: Reason) -> Any:
-    """Return code and fields as JSON values; only the text for a reason without a code."""
+    """Return sentence, code and fields as JSON values; only the sentence if it has no code."""
     if reason.code == TEXT:
         return str(reason)
-    document = {"code": reason.code, "fields": _plain(reason.fields)}
-    return document if reason.code in TEMPLATES else {**document, "text": str(reason)}
+    return {"code": reason.code, "fields": _plain(reason.fields), "text": str(reason)}
 
 
 def read_reason(document: Any, text: str = "") -> Reason:
-    """Return the reason in a document, or that of a sentence. A reason that this version cannot
-    format keeps its `text`."""
+    """Return the reason in a document. Documents of older versions may have no text: it is then the
+    sentence next to them, or made of the code and the fields."""
     if document is None:
         return Reason.of(text)
-    if isinstance(document, str) or not isinstance(document, Mapping):
+    if not isinstance(document, Mapping):
         return Reason.of(str(document))
     code = str(document.get("code", TEXT))
     fields = _read_fields(document.get("fields"))
-    try:
-        return Reason(code, **fields)
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
-        known = ", ".join(f"{name}={value}" for name, value in fields.items())
-        return _restored(str(document.get("text", text)) or f"{code} ({known})", code, fields)
+    pairs = ", ".join(f"{name}={value}" for name, value in fields.items())
+    sentence = document.get("text") or text or f"{code} ({pairs})"
+    return _restored(str(sentence), code, fields)
 
 
 def reason_documents(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the documents of all values that are coded reasons, or lists with such reasons."""
-    found = {}
+    documents: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, Reason) and value.code != TEXT:
-            found[name] = reason_document(value)
-        elif isinstance(value, tuple | list) and any(_is_coded(one) for one in value):
-            found[name] = [reason_document(one) if _is_coded(one) else None for one in value]
-    return found
+        if _is_coded(value):
+            documents[name] = _without_text(value)
+        elif isinstance(value, tuple | list) and any(map(_is_coded, value)):
+            documents[name] = [_without_text(item) if _is_coded(item) else None for item in value]
+    return documents
+
+
+def _without_text(reason: Reason) -> dict[str, Any]:
+    """Return the document of a reason whose sentence stands next to it."""
+    return {"code": reason.code, "fields": _plain(reason.fields)}
 
 
 def _is_coded(value: object) -> bool:
@@ -156,9 +267,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Reason):
         return reason_document(value)
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -174,143 +285,5 @@ def _read(value: Any) -> Any:
     if isinstance(value, Mapping):
         return read_reason(value)
     if isinstance(value, list):
-        return tuple(_read(one) for one in value)
+        return tuple(map(_read, value))
     return _INFINITE.get(value, value) if isinstance(value, str) else value
-
-
-# Templates
-
-Part = Callable[[Mapping[str, Any], Style], str]
-
-
-def _format(code: str, fields: Mapping[str, Any], style: Style) -> str:
-    text = "".join([part(fields, style) for part in _parts(TEMPLATES[code])])
-    output = fields.get("output")  # a compiler's log, or the standard error of a lost worker
-    if not output or not isinstance(output, str):  # some reasons have the index of an output
-        return text
-    if not style.brief:
-        return f"{text}\n{output}"
-    said, frame = fields.get("said"), fields.get("frame")
-    return text + (f": {said}" if said else "") + (f", at {frame}" if frame else "")
-
-
-@functools.cache
-def _parts(template: str) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for literal, name, spec, conversion in string.Formatter().parse(template):
-        if literal:
-            parts.append(functools.partial(_literal, literal))
-        if name is not None:
-            parts.append(_part(name, spec or "", conversion))
-    return tuple(parts)
-
-
-def _part(name: str, spec: str, conversion: str | None) -> Part:
-    if name == "@store":
-        return lambda _, style: style.store
-    if name.startswith("@"):
-        names = SETTINGS[name[1:]]
-        return lambda _, style: names[style.names]
-    kind, _, word = spec.partition(" ")
-    inner = _parts(word) if "{" in word else ()
-    if kind == "if":
-        return lambda fields, style: (
-            "".join([part(fields, style) for part in _parts(word)]) if fields.get(name) else ""
-        )
-    if conversion == "r":
-        return lambda fields, _: repr(fields[name])
-    if kind in FORMATS:
-        form = FORMATS[kind]
-        return lambda fields, style: form(
-            fields.get(name) if kind == "phase" else fields[name],
-            "".join([part(fields, style) for part in inner]) if inner else word,
-            style,
-        )
-    return lambda fields, style: _value(fields[name], spec, style)
-
-
-def _literal(text: str, _fields: Mapping[str, Any], _style: Style) -> str:
-    return text
-
-
-def _value(value: Any, spec: str, style: Style) -> str:
-    if isinstance(value, Reason):
-        return format_reason(value, style)
-    text = format(value, spec)
-    return f"{text[:-1]} %" if spec.endswith("%") else text
-
-
-def _span(low: float, high: str, _: Style) -> str:
-    return units.span_text(_log(low), _log(float(high)))
-
-
-def _log(ratio: float) -> float:
-    return math.log(ratio) if 0 < ratio < math.inf else math.copysign(math.inf, ratio - 1)
-
-
-def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
-    return "; ".join(format_reason(finding, style) for finding in findings)
-
-
-def _failures(findings: Sequence[Reason], more: str, style: Style) -> str:
-    """Format failed checks, in brief style the first of each kind, and the number of others, which
-    includes `more`."""
-    codes = [Reason.of(finding).code for finding in findings]
-    shown = [
-        finding
-        for at, finding in enumerate(findings)
-        if not style.brief or codes[at] not in codes[:at]
-    ]
-    texts = [format_reason(finding, style) for finding in shown]
-    if others := len(findings) - len(shown) + int(more or 0):
-        texts.append(f"and {units.counted(others, 'more failed check')}")
-    return "; ".join(texts)
-
-
-def _aside(hint: str | Reason, _word: str, style: Style) -> str:
-    """Format a hint after its cause: in brackets unless it has some."""
-    text = _value(hint, "", style)
-    return f"; {text}" if "(" in text else f" ({text})"
-
-
-def _excess(ratio: float, _word: str, _: Style) -> str:
-    """Format the ratio of an error to the error allowed. It is infinite if the output is not
-    finite, and if no error is allowed."""
-    if not math.isfinite(ratio):
-        return ""
-    return f", up to {ratio:.3g} times as far from float64 as allowed"
-
-
-def _spread(width: float, _word: str, _: Style) -> str:
-    if 0 < width < _SMALL:
-        return f"±{100 * width:.2g} %"
-    return f"±{units.width_text(width)}" if width <= WIDEST else f"more than ±{100 * WIDEST:.0f} %"
-
-
-# By the first word of a format: (value, rest of the format, style) -> text.
-FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
-    "aside": _aside,
-    "against": lambda value, limit, _: units.told_apart(value, float(limit))[0],
-    "and": lambda values, _word, _: " and ".join(values),
-    "bytes": lambda count, _word, _: units.bytes_text(count),
-    "brief": lambda value, _word, style: format_reason(value, replace(style, brief=True)),
-    "detectable": lambda share, _word, _: units.detectable_text(share),
-    "duration": lambda seconds, _word, _: units.duration_text(seconds),
-    "each": _each,
-    "excess": _excess,
-    "exact": lambda value, _word, _: units.exact(value),
-    "failures": _failures,
-    "level": lambda level, _word, _: f"{100 * level:.3g} %",
-    "list": lambda values, _word, _: ", ".join(map(str, values)),
-    "n": lambda count, noun, _: units.counted(count, noun),
-    "or": lambda values, _word, _: " or ".join(filter(None, (", ".join(values[:-1]), values[-1]))),
-    "percent": lambda ratio, _word, _: units.percent_text(_log(ratio)),
-    "phase": lambda phase, _word, _: f" (in phase {phase})" if phase else "",
-    "rate": lambda value, unit, _: units.rate_text(value, unit),
-    "setting": lambda name, _word, style: SETTINGS.get(name, (name,) * 3)[style.names],
-    "share": lambda share, _word, _: f"{100 * share:g} %",
-    "spread": _spread,
-    "time": lambda seconds, _word, _: ("-" if seconds < 0 else "") + units.time_text(abs(seconds)),
-    "to": _span,
-    "value": lambda value, unit, _: units.value_text(value, unit),
-}

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -63,7 +62,7 @@ class Registry(Generic[T]):
             module = importlib.import_module(f"{self.package}.{name}")
             if not hasattr(module, self.attribute):
                 raise UsageError(
-                    Reason("module-lacks", file=str(module.__file__), name=self.attribute),
+                    f"{module.__file__} has no `{self.attribute}`",
                     hint="a file that is not one of them begins with an underscore",
                 )
             return cast(T, getattr(module, self.attribute))
@@ -72,7 +71,7 @@ class Registry(Generic[T]):
         close = self.closest(name)
         meant = f"did you mean {close}? " if close else ""
         raise UsageError(
-            Reason("unknown-name", what=self.attribute, name=name),
+            f"unknown {self.attribute} {name!r}",
             hint=f"{meant}known: {', '.join(self.names())}",
         )
 
@@ -85,7 +84,7 @@ class Registry(Generic[T]):
             return self._entry_points[name].load()
         except Exception as error:
             raise UsageError(
-                Reason("plugin-not-loaded", what=self.attribute, name=name, error=str(error)),
+                f"the plugin that offers {self.attribute} {name!r} cannot be loaded: {error}",
                 hint=f"it comes from {self._entry_points[name].value}",
             ) from error
 

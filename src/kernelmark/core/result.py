@@ -17,7 +17,7 @@ from kernelmark.core.immutable import OPTIONAL as OPTIONAL
 from kernelmark.core.immutable import FrozenDict, computed_once
 from kernelmark.core.metric import Metric, PointColumn, Roof, Value, impossible
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, prefixed
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number, time_text, width_text
 
@@ -62,23 +62,17 @@ class Case(_CaseMemory):
     def __post_init__(self) -> None:
         if not isinstance(self.config, Mapping):
             raise UsageError(
-                Reason("argument-type", name="config", given=repr(self.config), wanted="a mapping"),
+                f"config={self.config!r} is not a mapping",
                 hint='write: config={"tile": 64}',
             )
         plain: dict[str, Any] = {n: plain_number(value) for n, value in self.config.items()}
         object.__setattr__(self, "config", FrozenDict(plain))
         for name, value in plain.items():
             if not isinstance(value, str | int | float):
-                raise UsageError(
-                    Reason(
-                        "at",
-                        where="config",
-                        cause=Reason("not-a-value", name=name, given=repr(value)),
-                    )
-                )
+                raise UsageError(f"config: {name}={value!r} is not a word, number or truth value")
             if isinstance(value, float) and not math.isfinite(value):
-                cause = Reason("not-finite", name=name, value=value)
-                raise UsageError(Reason("at", where="config", cause=cause))
+                cause = Reason(f"{name}={value} is not finite")
+                raise UsageError(prefixed(cause, "config: "))
 
     @computed_once
     def series(self) -> str:
@@ -150,11 +144,13 @@ class Block(_MedianMemory):
 
     def __post_init__(self) -> None:
         if not self.samples_s:
-            raise UsageError(Reason("block-empty"), hint=_IMPOSSIBLE)
+            raise UsageError("samples_s is empty: a block has at least one time", hint=_IMPOSSIBLE)
         # The sum is finite only if every time is.
         if not (min(self.samples_s) > 0 and math.isfinite(sum(self.samples_s))):
             wrong = next((t for t in self.samples_s if not 0 < t < math.inf), math.inf)
-            raise UsageError(Reason("block-no-time", value=wrong), hint=_IMPOSSIBLE)
+            raise UsageError(
+                f"samples_s has {wrong}, and a time is positive and finite", hint=_IMPOSSIBLE
+            )
 
     @computed_once
     def median_s(self) -> float:
@@ -176,7 +172,8 @@ class Mode:
     def __post_init__(self) -> None:
         if not (0 < self.value_s < math.inf and 0 < self.share <= 1):
             raise UsageError(
-                Reason("mode-impossible", value_s=self.value_s, share=self.share), hint=_IMPOSSIBLE
+                f"a mode of {self.value_s} s with a share of {self.share} is not possible",
+                hint=_IMPOSSIBLE,
             )
 
 
@@ -207,7 +204,9 @@ class Measurement(_MedianMemory):
         object.__setattr__(self, "also", FrozenDict(self.also))
         object.__setattr__(self, "warnings", tuple(map(Reason.of, self.warnings)))
         if not self.blocks:
-            raise UsageError(Reason("measurement-empty"), hint=_IMPOSSIBLE)
+            raise UsageError(
+                "blocks is empty: a measurement has at least one block", hint=_IMPOSSIBLE
+            )
 
     @computed_once
     def median_s(self) -> float:
@@ -355,12 +354,10 @@ class Result:
         for row in self.rows:
             for column, value in row.items():
                 if isinstance(value, float) and not math.isfinite(value):
-                    raise UsageError(
-                        Reason("point-not-finite", op=name, column=column, value=value)
-                    )
+                    raise UsageError(f"{name}: {column} is {value}; leave it out instead")
         found = impossible(self.columns, self.rows, self.metrics)
         if self.status is Status.OK and found:
-            raise UsageError(Reason("at", where=name, cause=found[0]))
+            raise UsageError(prefixed(found[0], f"{name}: "))
 
     def __str__(self) -> str:
         """Return one line: the problem, the backend, the median with its ±, and the status."""
@@ -376,9 +373,7 @@ class Result:
             if metric.name == name:
                 return metric
         known = ", ".join(metric.name for metric in self.metrics)
-        raise UsageError(
-            Reason("metric-unknown", op=self.case.problem.op, name=name), hint=f"it has: {known}"
-        )
+        raise UsageError(f"{self.case.problem.op} has no metric {name!r}", hint=f"it has: {known}")
 
     @property
     def headlines(self) -> tuple[Metric, ...]:
@@ -390,7 +385,7 @@ class Result:
         """Why the result is not ok; empty if it is ok or the reason is unknown."""
         if self.error or self.check is None or self.check.passed:
             return self.error
-        return self.check.detail or Reason("output-wrong")
+        return self.check.detail or Reason("the output is wrong")
 
     @property
     def series(self) -> str:

@@ -50,17 +50,17 @@ _LONGEST = 1000
 def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> list[bool]:
     """Return for each text whether it contains a match."""
     if len(pattern) > _LONGEST:
-        raise UsageError(Reason("regex-too-long", length=len(pattern)), hint)
+        raise UsageError(f"a regular expression of {len(pattern)} characters is too long", hint)
     try:
         with _limited():
             compiled = re.compile(pattern)
             return [compiled.search(text) is not None for text in texts]
     except (re.error, OverflowError, RecursionError) as error:
-        reason = Reason("not-a-regex", pattern=pattern, error=str(error))
+        reason = Reason(f"{pattern!r} is not a regular expression: {error}")
         raise UsageError(reason, hint) from None
     except TimeoutError:
         raise UsageError(
-            Reason("regex-too-slow", pattern=pattern, limit_s=LIMIT_S),
+            f"the regular expression {pattern!r} takes more than {LIMIT_S:g} s",
             hint="repeat nothing that is itself repeated, such as (a+)+",
         ) from None
 

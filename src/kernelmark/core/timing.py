@@ -14,7 +14,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.flags import flag, fraction, not_negative, positive
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import plain_number
 
 MOST_S = 1e6  # 12 days: no launch or measurement takes longer
@@ -157,8 +157,8 @@ class Timing:
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
                 expected = "a whole number" if whole else "a number"
-                cause = Reason("argument-type", name=field.name, given=repr(value), wanted=expected)
-                raise UsageError(Reason("at", where="timing", cause=cause))
+                cause = Reason(f"{field.name}={value!r} is not {expected}")
+                raise UsageError(prefixed(cause, "timing: "))
             object.__setattr__(self, field.name, value)
         for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
             try:
@@ -167,26 +167,29 @@ class Timing:
                 choices = ", ".join(str(k) for k in kind)
                 shown = repr(getattr(self, name))
                 raise UsageError(
-                    Reason("timing-unknown", field=name, given=shown), hint=f"known: {choices}"
+                    f"timing: {name}={shown} is unknown", hint=f"known: {choices}"
                 ) from None
         for name in ("processes", "allocations", "min_samples"):
             if getattr(self, name) < 1:
-                raise UsageError(Reason("timing-below", field=name, least=1))
+                raise UsageError(f"timing: {name} must be at least 1")
         if self.max_allocations < self.allocations:
-            raise UsageError(Reason("timing-blocks", least=self.allocations))
+            raise UsageError(
+                f"timing: max_allocations must not be below {self.allocations}, the"
+                " blocks that are always measured"
+            )
         for name in ("threads", "seed"):
             if getattr(self, name) < 0:
-                raise UsageError(Reason("timing-below", field=name, least=0))
+                raise UsageError(f"timing: {name} must be at least 0")
         if not (self.max_s > 0 and self.target_rel_ci > 0 and self.min_sample_s >= 0):
-            raise UsageError(Reason("timing-not-positive"))
+            raise UsageError("timing: --max-s and --target-ci must be positive")
         if not self.warmup_s >= 0:
-            raise UsageError(Reason("timing-warmup-negative"))
+            raise UsageError("timing: warmup_s must not be negative")
         for name in ("max_s", "warmup_s", "min_sample_s", "target_rel_ci"):
             if not getattr(self, name) < MOST_S:
-                raise UsageError(Reason("timing-above", field=name, most=f"{MOST_S:,.0f}"))
+                raise UsageError(f"timing: {name} must be below {MOST_S:,.0f}")
         for name in ("threads", "processes", "max_allocations", "min_samples", "seed"):
             if not getattr(self, name) < 2**63:  # the limit of integers in a store
-                raise UsageError(Reason("timing-above", field=name, most="2^63"))
+                raise UsageError(f"timing: {name} must be below 2^63")
 
     @property
     def identity(self) -> str:
@@ -210,7 +213,7 @@ class Timing:
         """Return the preset quick, default or full, with `changes` to its fields."""
         if name not in PRESETS:
             raise UsageError(
-                Reason("unknown-name", what="timing preset", name=name),
+                f"unknown timing preset {name!r}",
                 hint=f"known: {', '.join(PRESETS)}, or a .toml file",
             )
         names = [field.name for field in dataclasses.fields(cls)]
@@ -238,14 +241,14 @@ def _unknown_field(where: str, name: str, names: Iterable[str]) -> UsageError:
     names = list(names)
     close = difflib.get_close_matches(name, names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
-    reason = Reason("field-unknown", where=where, name=name)
+    reason = Reason(f"{where}: unknown field {name!r}")
     return UsageError(reason, hint=f"{meant}known: {', '.join(names)}")
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields that a TOML file sets, and `preset` if it names one."""
     missing = f"a timing is a TOML file or one of {', '.join(PRESETS)}"
-    values = load_toml(path, missing=missing, hint=Reason("document-cut"))
+    values = load_toml(path, missing=missing, hint="is the file cut short?")
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
     for name, value in values.items():
         if name not in defaults:
@@ -256,7 +259,7 @@ def load_timing_fields(path: Path) -> dict[str, Any]:
             kind = int
         if isinstance(value, bool) or not isinstance(value, kind):
             raise UsageError(
-                Reason("field-type", where=str(path), given=f"{name} = {value!r}"),
+                f"{path}: {name} = {value!r} has the wrong type",
                 hint=f"for example: {name} = {json.dumps(default)}",
             )
     return values

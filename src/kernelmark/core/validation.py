@@ -9,7 +9,6 @@ from typing import Any
 from kernelmark.core.errors import CodecError
 from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Measurement, Result, ResultSet
 from kernelmark.core.timing import MOST_S
 
@@ -54,7 +53,7 @@ def check_result(result: Result, where: str) -> None:
 def _check(value: object, where: str) -> None:
     for place, bad in _faults(value, where, ""):
         raise CodecError(
-            Reason("field-impossible", where=place, given=bad),
+            f"{place}: {bad} is not possible",
             hint="is the file damaged, or not of kmark?",
         )
 

@@ -16,6 +16,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.core.tensor import Contraction, TensorSpec
 from kernelmark.core.timing import Strain, Timer
+from kernelmark.core.units import bytes_text
 from kernelmark.devices._gpu_kind import info
 from kernelmark.devices._gpu_memory import (
     Readback,
@@ -149,6 +150,10 @@ class GpuDevice(Device):
                 return self.allocate(nbytes)
             raise OutOfMemory(
                 Reason(
+                    f"{bytes_text(nbytes)} needed"
+                    + (f" on {self.info.name}" if self.info.name else "")
+                    + f", {bytes_text(self.free_bytes())} free"
+                    + (f" ({error.message})" if error.message else ""),
                     "out-of-memory",
                     needed=nbytes,
                     device=self.info.name,
@@ -394,7 +399,8 @@ class GpuDevice(Device):
         if queue is not None:
             if timer not in (Timer.AUTO, Timer.LOOP):
                 raise Unsupported(
-                    Reason("needs-device-stream", setting=f"timer={timer}"),
+                    f"timer={timer} needs launches on the device's stream, and this"
+                    " backend's runtime has a queue of its own",
                     hint="leave the timer out",
                 )
             return QueueReplay(self.driver, self._stream, queue, order, self._stamps)
@@ -414,7 +420,9 @@ class GpuDevice(Device):
         if timer in (Timer.AUTO, Timer.GATE):
             return GateReplay(self.driver, self._stream, launch, order, self._stamps, self._gate)
         raise Unsupported(
-            Reason("timer-unsupported", device="a GPU", timer=str(timer)),
+            Reason(
+                f"a GPU has no {timer} timer", "timer-unsupported", device="a GPU", timer=str(timer)
+            ),
             hint="use graph, gate or profiler",
         )
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.devices.base import Device, DeviceKind
 from kernelmark.gpu import pack, rtc
 from kernelmark.gpu.driver import Driver, GpuError, driver, unavailable
@@ -38,16 +37,16 @@ class GpuKind(DeviceKind):
 
         reason = self.available()
         if reason:
-            raise UsageError(Reason("device-unusable", device=self.name, cause=reason))
+            raise UsageError(f"{self.name} cannot be used: {reason}")
         gpus = driver(self.name)
         if not 0 <= index < gpus.count():
             raise UsageError(
-                Reason("device-missing", device=f"{self.name}:{index}"),
+                f"there is no device {f'{self.name}:{index}'!r}",
                 hint=f"this machine has {self.name}:0 to {self.name}:{gpus.count() - 1}",
             )
         info = _info(gpus, index)
         if info.unusable:
-            raise UsageError(Reason("device-unusable", device=info.name, cause=info.unusable))
+            raise UsageError(f"{info.name} cannot be used: {info.unusable}")
         return _gpu.GpuDevice(gpus, index)
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:

@@ -15,6 +15,7 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import (
     GUARD_BYTE,
     GUARD_BYTES,
@@ -112,13 +113,25 @@ class HostDevice(Device):
         free = self.free_bytes()
         if nbytes > free:
             raise OutOfMemory(
-                Reason("out-of-memory", needed=nbytes, free=max(free, 0)),
+                Reason(
+                    f"{bytes_text(nbytes)} needed, {bytes_text(max(free, 0))} free",
+                    "out-of-memory",
+                    needed=nbytes,
+                    free=max(free, 0),
+                ),
                 hint="choose a smaller problem, or give the process more memory",
             )
         try:
             return HostBuffer(nbytes, capacity)
         except (OSError, OverflowError, MemoryError) as error:
-            reason = Reason("out-of-memory", needed=nbytes, free=free, cause=str(error))
+            reason = Reason(
+                f"{bytes_text(nbytes)} needed, {bytes_text(free)} free"
+                + (f" ({error})" if str(error) else ""),
+                "out-of-memory",
+                needed=nbytes,
+                free=free,
+                cause=str(error),
+            )
             raise OutOfMemory(reason) from None
 
     def free(self, buffer: Buffer) -> None:

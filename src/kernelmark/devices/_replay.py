@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timer
 from kernelmark.devices._gpu_memory import Readback
 from kernelmark.devices.base import (
@@ -370,7 +369,8 @@ class GateReplay(_TimedReplay):
         # The start event has completed only if the gate is open.
         if self._driver.code("event_elapsed", ctypes.byref(unused), start, start) == 0:
             raise Unsupported(
-                Reason("gate-timed-out"),
+                "a launch waits for the stream, or its kernels are too many for the"
+                " queue: a gate cannot time it",
                 hint="take what waits, such as a copy to the host, out of the launch",
             )
 

@@ -22,6 +22,7 @@ from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.core.timing import Timer
+from kernelmark.core.units import counted
 from kernelmark.devices._cores import (
     ASSUMED_CACHE_BYTES,
     ROOT,
@@ -210,7 +211,8 @@ class CpuDevice(HostDevice):
         cpu = describe()
         if threads > len(cpu.cores):
             raise UsageError(
-                Reason("too-many-threads", threads=threads, cores=len(cpu.cores)),
+                f"{threads} threads were asked for and "
+                f"{counted(len(cpu.cores), 'core')} can be used",
                 hint=f"use threads={len(cpu.cores)} or less",
             )
         self.threads = threads or len(cpu.cores)
@@ -248,12 +250,17 @@ class CpuDevice(HostDevice):
             # CPU time summed over threads is not a launch's time: it does not include time that
             # threads spend waiting for each other.
             raise Unsupported(
-                Reason("timer-one-thread", timer="cpu", threads=self.threads),
+                f"timer=cpu needs one thread, and the device has {self.threads}",
                 hint="use threads=1, or timer=loop",
             )
         if timer not in (Timer.AUTO, Timer.LOOP, Timer.CPU):
             raise Unsupported(
-                Reason("timer-unsupported", device="a CPU", timer=str(timer)),
+                Reason(
+                    f"a CPU has no {timer} timer",
+                    "timer-unsupported",
+                    device="a CPU",
+                    timer=str(timer),
+                ),
                 hint="use timer=loop or leave it out",
             )
         return CpuReplay(launch, order, Timer.CPU if timer is Timer.CPU else Timer.LOOP)
@@ -307,7 +314,7 @@ class CpuKind(DeviceKind):
     def open(self, index: int, threads: int = 0) -> CpuDevice:
         if index != 0:
             raise UsageError(
-                Reason("device-missing", device=f"cpu:{index}"),
+                f"there is no device {f'cpu:{index}'!r}",
                 hint="all cores are one device: cpu",
             )
         return CpuDevice(threads)

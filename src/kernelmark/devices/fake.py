@@ -17,7 +17,7 @@ import numpy as np
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.result import Telemetry
 from kernelmark.core.timing import Timer
 from kernelmark.devices._host import HostBuffer, HostDevice
@@ -54,11 +54,11 @@ class Script:
             unknown = sorted(document.keys() - known)
             fields = {name: _frozen(value) for name, value in document.items()}
         except (ValueError, AttributeError) as error:
-            cause = Reason("document-not-json", error=str(error))
-            raise UsageError(Reason("at", where=f"${SCRIPT_VARIABLE}", cause=cause)) from None
+            cause = Reason(f"not JSON: {error}")
+            raise UsageError(prefixed(cause, f"${SCRIPT_VARIABLE}: ")) from None
         if unknown:
             raise UsageError(
-                Reason("field-unknown", where=f"${SCRIPT_VARIABLE}", name=unknown[0]),
+                f"${SCRIPT_VARIABLE}: unknown field {unknown[0]!r}",
                 hint=f"known: {', '.join(sorted(known))}",
             )
         return cls(**fields)
@@ -129,7 +129,14 @@ class FakeDevice(HostDevice):
 
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> FakeReplay:
         if timer is Timer.PROFILER:
-            raise Unsupported(Reason("timer-unsupported", device="fake", timer=str(timer)))
+            raise Unsupported(
+                Reason(
+                    f"fake has no {timer} timer",
+                    "timer-unsupported",
+                    device="fake",
+                    timer=str(timer),
+                )
+            )
         return FakeReplay(self, launch, order, Timer.LOOP if timer is Timer.AUTO else timer)
 
     def evict_cache(self) -> None:
@@ -153,8 +160,11 @@ class FakeKind(DeviceKind):
     def available(self) -> str | None:
         if _count():
             return None
-        cause = Reason("no-device-found", library=f"${COUNT_VARIABLE}", kind="fake")
-        return Reason("hinted", cause=cause, hint="set it to a positive number")
+        cause = Reason(f"${COUNT_VARIABLE} reports no fake device")
+        return Reason(
+            f"{cause}"
+            + (f"; {'set it to a positive number'}" if "set it to a positive number" else "")
+        )
 
     def infos(self) -> list[DeviceInfo]:
         script = Script.from_text(os.environ.get(SCRIPT_VARIABLE, ""))
@@ -163,7 +173,7 @@ class FakeKind(DeviceKind):
     def open(self, index: int, threads: int = 0) -> FakeDevice:
         if not 0 <= index < _count():
             raise UsageError(
-                Reason("device-missing", device=f"fake:{index}"),
+                f"there is no device {f'fake:{index}'!r}",
                 hint=f"set ${COUNT_VARIABLE} to {index + 1} or more",
             )
         return FakeDevice(index, Script.from_text(os.environ.get(SCRIPT_VARIABLE, "")))
@@ -187,7 +197,7 @@ def _info(index: int, script: Script) -> DeviceInfo:
 def _count() -> int:
     text = os.environ.get(COUNT_VARIABLE, "1")
     if not text.isdigit():
-        raise UsageError(Reason("variable-not-number", variable=COUNT_VARIABLE, value=text))
+        raise UsageError(f"${COUNT_VARIABLE} is {text!r}, not a number")
     return int(text)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.gpu import pack
 from kernelmark.gpu.rtc import cache_key, compile_source, vendor_of
 
@@ -58,7 +57,7 @@ def absent(arch: str) -> DeviceInfo:
     # The driver reports sm_90 also if kernels for the GPU are built as sm_90a.
     name = arch.rstrip("af") if kind == "cuda" else arch
     if name not in _SHARED_KIB_UNITS:
-        raise UsageError(Reason("arch-unknown", arch=arch), hint=known_names())
+        raise UsageError(f"the architecture {arch} is unknown", hint=known_names())
     shared, units = _SHARED_KIB_UNITS[name]
     return DeviceInfo(
         name=f"{kind}:0",
@@ -92,7 +91,7 @@ def check(arch: str) -> None:
     if vendor_of(arch) == "cuda" and arch[-1] in "af":
         plain = arch[:-1]
         raise UsageError(
-            Reason("arch-of-kernels", arch=arch, gpu=plain),
+            f"{arch} is a target of single kernels; the GPU's architecture is {plain}",
             hint=f"ask for {plain}: what needs {arch} is built for that",
         )
     if is_known(arch):
@@ -100,7 +99,7 @@ def check(arch: str) -> None:
     try:
         compile_source(_EMPTY, arch=arch, name="empty.cu")
     except CompileError:
-        raise UsageError(Reason("arch-not-compiled", arch=arch), hint=known_names()) from None
+        raise UsageError(f"the compiler has no target {arch}", hint=known_names()) from None
 
 
 def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:

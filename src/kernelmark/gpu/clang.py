@@ -39,8 +39,8 @@ def explain(log: str, source: str, name: str) -> Reason:
             file = found["file"].rpartition("/")[2]
             shown = _line(source, file, name, int(found["line"]))
             place = f"  {file}:{found['line']}: {shown}\n" if shown else ""
-            return Reason("source-refused", error=text.strip(), file=file, output=f"{place}{end}")
-    return Reason("source-not-compiled", file=name, error=end)
+            return Reason(f"{text.strip()}" + (f"\n{f'{place}{end}'}" if f"{place}{end}" else ""))
+    return Reason(f"{name} does not compile: {end}")
 
 
 def _line(source: str, file: str, name: str, number: int) -> str:
@@ -88,9 +88,7 @@ class Clang:
             try:
                 done = run_child(command, cwd=folder, timeout_s=_SECONDS)
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise CompileError(
-                    Reason("compiler-not-finished", compiler=self.path, error=str(error))
-                ) from None
+                raise CompileError(f"{self.path} did not run to its end: {error}") from None
             log = done.stderr.decode(errors="replace").strip()
             out = Path(folder, "out.bin")
             if done.returncode or not out.is_file():
@@ -113,10 +111,12 @@ class Clang:
     def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[Reason, str | None]:
         # clang has one exit code for every error: only its log contains the cause.
         if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
-            reason = Reason("arch-not-compiled", compiler=f"clang {self.version}", arch=arch)
+            reason = Reason(f"the compiler clang {self.version} has no target {arch}")
             return reason, "use a newer clang, or ROCm"
         if "lld" in log and "error: unable to execute" in log:
-            return Reason("linker-missing", version=self.version), "install lld of its version"
+            return Reason(
+                f"clang {self.version} has no lld to link with"
+            ), "install lld of its version"
         return explain(log, source, name), None
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.units import bytes_text
 from kernelmark.gpu.library import find_library
 from kernelmark.gpu.table import (
     CUDA,
@@ -75,9 +76,7 @@ class Driver:
         try:
             function = self.library[symbol]
         except AttributeError:
-            raise GpuError(
-                Reason("library-lacks", library=self.where, name=symbol), hint=self.table.install
-            ) from None
+            raise GpuError(f"{self.where} has no {symbol}", hint=self.table.install) from None
         function.restype = ctypes.c_int
         self._functions[word] = function
         return function
@@ -105,7 +104,14 @@ class Driver:
     def _fail(self, word: str, code: int) -> None:
         symbol = self.table.symbols[word]
         name, text = self._error_text("error_name", code), self._error_text("error_text", code)
-        message = Reason("driver-failed", call=symbol, status=code, name=name, text=text)
+        message = Reason(
+            f"{symbol} failed: {name} ({text})",
+            "driver-failed",
+            call=symbol,
+            status=code,
+            name=name,
+            text=text,
+        )
         if code == self.table.out_of_memory:
             raise OutOfMemory(message)
         raise GpuError(message, code=code)
@@ -224,7 +230,13 @@ class Driver:
         free, _ = self.memory_info()
         if nbytes > free:
             raise OutOfMemory(
-                Reason("out-of-memory", needed=nbytes, free=free, what="managed memory")
+                Reason(
+                    f"{bytes_text(nbytes)} needed for managed memory, {bytes_text(free)} free",
+                    "out-of-memory",
+                    needed=nbytes,
+                    free=free,
+                    what="managed memory",
+                )
             )
         attach_global = ctypes.c_uint(1)
         return self._new("allocate_managed", ctypes.c_size_t(nbytes), attach_global)
@@ -364,13 +376,16 @@ def driver(vendor: str) -> Driver:
     table = {"cuda": CUDA, "hip": HIP}[vendor]
     library = find_library(table)
     if library is None:
-        reason = Reason("library-missing", vendor=vendor, library=table.libraries[-1])
+        reason = Reason(
+            (f"{vendor}: " if vendor else "") + f"{table.libraries[-1]} not found",
+            "library-missing",
+            vendor=vendor,
+            library=table.libraries[-1],
+        )
         raise UsageError(reason, hint=table.install)
     made = Driver(table, library)
     if table.newest and not made.has(table.newest):
-        raise UsageError(
-            Reason("library-too-old", vendor=vendor, library=made.where), hint=table.update
-        )
+        raise UsageError(f"{vendor}: {made.where} is too old", hint=table.update)
     return made
 
 
@@ -379,9 +394,9 @@ def unavailable(vendor: str) -> Reason | None:
     try:
         found = driver(vendor)
     except UsageError as error:
-        return Reason("hinted", cause=error.message, hint=error.hint)
+        return Reason(f"{error.message}" + (f"; {error.hint}" if error.hint else ""))
     try:
         count = found.count()
     except CaseError as error:
-        return Reason("at", where=found.where, cause=error.message)
-    return None if count else Reason("no-device-found", library=found.where, kind=vendor)
+        return prefixed(error.message, f"{found.where}: ")
+    return None if count else Reason(f"{found.where} reports no {vendor} device")

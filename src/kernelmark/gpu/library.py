@@ -25,7 +25,7 @@ def find_library(table: Table) -> ctypes.CDLL | None:
 
 def missing_library(library: str, hint: str) -> Reason:
     """Return the reason that a library was not found; `hint` is how to install it."""
-    return Reason("hinted", cause=Reason("library-missing", library=library), hint=hint)
+    return Reason(f"{library} not found; {hint}", "library-missing", library=library)
 
 
 def first_of(places: Iterable[str]) -> ctypes.CDLL | None:

@@ -10,7 +10,6 @@ import struct
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.gpu.driver import Driver
 
 _EM_AMDGPU, _EM_CUDA = 224, 190
@@ -43,7 +42,7 @@ def resources(code: bytes) -> dict[str, dict[str, int]]:
     """Return registers, spills, stack and shared bytes of each kernel in a cubin or code object."""
     # GPU objects are 64-bit and little-endian.
     if code[:4] != b"\x7fELF" or len(code) < 64 or code[4] != 2 or code[5] != 1:
-        raise UsageError(Reason("not-gpu-object"))
+        raise UsageError("neither a cubin nor an AMD code object")
     (machine,) = struct.unpack_from("<H", code, 18)
     try:
         if machine == _EM_AMDGPU:
@@ -51,8 +50,10 @@ def resources(code: bytes) -> dict[str, dict[str, int]]:
         if machine == _EM_CUDA:
             return _cuda(code)
     except _DAMAGE as error:
-        raise UsageError(Reason("object-damaged", error=str(error))) from None
-    raise UsageError(Reason("not-gpu-object", machine=machine))
+        raise UsageError(f"the object file is cut short or damaged: {error}") from None
+    raise UsageError(
+        "neither a cubin nor an AMD code object" + (f" (ELF machine {machine})" if machine else "")
+    )
 
 
 def _amd(code: bytes) -> dict[str, dict[str, int]]:

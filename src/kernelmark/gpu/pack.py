@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
-from kernelmark.core.reason import Reason
+from kernelmark.core.wording import join_and, join_commas
 from kernelmark.host.cache import sealed, unsealed
 from kernelmark.host.permissions import Unsafe, find_unsafe
 
@@ -58,7 +58,9 @@ def blamed(key: str, arch: str) -> Iterator[None]:
         if not bad and not unsafe:
             raise
         raise CompileError(
-            Reason("bundle-unusable", unsafe=unsafe, damaged=bad, cause=error.message),
+            (f"a bundle is not used: {join_commas(unsafe)}; " if unsafe else "")
+            + (f"damaged: {join_and(bad)}; " if bad else "")
+            + f"{error.message}",
             hint="copy the bundle again, or make it anew",
         ) from None
 

@@ -65,7 +65,7 @@ def vendor_of(arch: str) -> str:
         return "cuda"
     if re.fullmatch(r"gfx[0-9a-f]+", arch):
         return "hip"
-    raise UsageError(Reason("not-gpu-arch", arch=arch), hint="write sm_90 or gfx942")
+    raise UsageError(f"{arch!r} is not a GPU architecture", hint="write sm_90 or gfx942")
 
 
 def compile_source(
@@ -193,7 +193,7 @@ class _Compiler:
         try:
             function = self._library[symbol]
         except AttributeError:
-            raise CompileError(Reason("function-missing", function=symbol)) from None
+            raise CompileError(f"{symbol} is not in the library: it is too old") from None
         return int(function(*arguments))
 
     def check(self, name: str, *arguments: object) -> None:
@@ -201,7 +201,15 @@ class _Compiler:
         if code:
             call = f"{self._prefix}{name}"
             error = self._error(code)
-            raise CompileError(Reason("library-failed", call=call, status=code, error=error))
+            raise CompileError(
+                Reason(
+                    f"{call} failed with status {code}" + (f" ({error})" if error else ""),
+                    "library-failed",
+                    call=call,
+                    status=code,
+                    error=error,
+                )
+            )
 
     def _error(self, code: int) -> str:
         function = self._library[f"{self._prefix}GetErrorString"]
@@ -254,20 +262,21 @@ def _compile_in_child(
         command = [sys.executable, "-m", "kernelmark.gpu.rtc_child"]
         done = run_child(command, input=request.encode(), timeout_s=_CHILD_SECONDS)
     except subprocess.TimeoutExpired:
-        raise CompileError(Reason("hiprtc-timeout", limit_s=_CHILD_SECONDS, arch=arch)) from None
+        raise CompileError(f"hipRTC did not end within {_CHILD_SECONDS} s for {arch}") from None
     header, _, code = done.stdout.partition(b"\n")
     try:
         answer = json.loads(header)
         error, log = answer["error"], str(answer["log"])
     except (ValueError, KeyError, TypeError):
         raise CompileError(
-            Reason(
-                "hiprtc-ended", exit_code=done.returncode, arch=arch, error=last_line(done.stderr)
-            ),
+            f"hipRTC ended abnormally ({done.returncode}) compiling for {arch}: "
+            f"{last_line(done.stderr)}",
             hint=f"this hipRTC may not know {arch}",
         ) from None
     if error or not code:
-        raise CompileError(read_reason(error) if error else Reason("hiprtc-no-code", arch=arch))
+        raise CompileError(
+            read_reason(error) if error else Reason(f"hipRTC returned no code for {arch}")
+        )
     return code, log
 
 

@@ -84,11 +84,9 @@ class Plan:
     def __post_init__(self) -> None:
         names = [variant.name for variant in self.variants]
         if not names:
-            raise UsageError(
-                Reason("parameter-missing", name="--variant"), hint="for example: --variant base:"
-            )
+            raise UsageError("--variant is missing", hint="for example: --variant base:")
         if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-            raise UsageError(Reason("given-twice", what="variant", name=twice[0]))
+            raise UsageError(f"variant {twice[0]!r} is given twice")
         check_least("--rounds", self.rounds, _LEAST_ROUNDS)
         check_least("--tolerance", self.tolerance or 0.0, 0)
         check_least("--budget", self.budget_s, 0)
@@ -229,7 +227,7 @@ class _Comparison:
     def _obstacle(self) -> str:
         """Return why nothing is run, or ""."""
         if not self._plan.run:
-            return Reason("compile-only")
+            return Reason("--compile-only was given")
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
     def _check(self, call: ModuleCall) -> str:
@@ -257,7 +255,7 @@ class _Comparison:
     def _reference(self, call: ModuleCall) -> tuple[Outputs | None, str]:
         """Return the outputs in float64 on the CPU, or why there are none."""
         if not self._plan.reference:
-            return None, Reason("reference-not-asked")
+            return None, Reason("none was asked for")
         self._on_step("compute the float64 reference")
         source = self._folder / f"{_REFERENCE}.mlir"
         variant = Variant(name=_REFERENCE, flags=("--iree-input-demote-f64-to-f32=false",))
@@ -323,12 +321,9 @@ def _judge(known: dict[str, object], found: Sequence[Divergence], *, against: st
     for number, one in enumerate(found):
         if not one.passed:
             reason = Reason(
-                "variant-diverges",
-                output=number,
-                against=against,
-                fraction=one.fraction_bad,
-                first=one.first_bad,
-                tolerance=one.tolerance,
+                f"output {number} diverges from {against} in "
+                f"{100 * one.fraction_bad:.2f} % of its elements, first at "
+                f"{one.first_bad}; the tolerance is {one.tolerance:g}"
             )
             known |= {"status": Status.WRONG, "error": reason}
             return
@@ -410,7 +405,7 @@ def _result_rows(report: Report, one: Outcome) -> Iterator[ResultRow]:
     """Yield a row per round, or one row without a time if the variant was not timed."""
     status, error = one.status, Reason.of(one.error)
     if report.not_run and status is Status.OK:
-        status, error = Status.SKIPPED, Reason("compiled-not-run", cause=report.not_run)
+        status, error = Status.SKIPPED, Reason(f"compiled, not run: {report.not_run}")
     for part, times in (("end_to_end", one.end_to_end), ("kernels", one.kernels)):
         if times is None and part == "kernels":
             continue

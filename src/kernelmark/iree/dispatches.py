@@ -18,7 +18,8 @@ from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, prefixed
+from kernelmark.core.wording import join_and
 from kernelmark.iree.modules import (
     ModuleCall,
     Variant,
@@ -80,7 +81,7 @@ def rank_dispatches(
     goal = resolve_target(target)
     if goal.gpu and (reason := absent(goal.driver)):
         raise UsageError(
-            Reason("device-unusable", device=goal.name, cause=reason),
+            f"{goal.name} cannot be used: {reason}",
             hint="rank them on the CPU with --target cpu, or compile them with "
             "kmark iree ab MODULE --variant base: --target …",
         )
@@ -103,7 +104,7 @@ def rank_dispatches(
             expected_s = statistics.median(timed[-1].samples_s) if timed else 0.0
             timed.append(call.times(built.binary, expected_s))
     if not timed[0].dispatches:
-        raise UsageError(Reason("dispatches-untimed", target=goal.name))
+        raise UsageError(f"iree reports no times of dispatches on {goal.name}")
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
     total = statistics.median(one.kernel_s for one in timed)
@@ -113,7 +114,7 @@ def rank_dispatches(
             seconds=(seconds := statistics.median(r.dispatches[kernel].seconds for r in timed)),
             calls=max(1, round(timed[0].dispatches[kernel].calls)),
             fraction=seconds / total if total else 0.0,
-            computed=computed.get(kernel, Computed(why=Reason("source-not-dumped"))),
+            computed=computed.get(kernel, Computed(why=Reason("its source was not dumped"))),
             resources=used.get(kernel, FrozenDict()),
         )
         for kernel in timed[0].dispatches
@@ -144,9 +145,7 @@ def save_workload(workload: Workload, folder: Path, module: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            Reason("folder-not-made", folder=str(folder), error=str(error.strerror))
-        ) from None
+        raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
     write(folder / "workload.csv", workload)
     lines = [
         f'why = "The dispatches of {module.name} that are problems of an op."',
@@ -203,13 +202,17 @@ def _classify(function: Any) -> Computed:
 
     function.walk(visit)
     if len(roots) != 1:
-        return Computed(why=Reason("roots-several") if roots else Reason("root-missing"))
+        return Computed(
+            why=Reason("several contractions")
+            if roots
+            else Reason("no contraction, convolution or attention")
+        )
     read, op = roots[0]
     try:
         found = read(op)
     except (KernelmarkError, KeyError, ValueError) as error:
         cause = getattr(error, "message", str(error))
-        return Computed(why=Reason("of-op", op=op.name, cause=cause))
+        return Computed(why=prefixed(cause, f"{op.name}: "))
     if found.problem is None:
         return found
     problem = found.problem
@@ -259,7 +262,7 @@ def _shape(value: Any) -> list[int]:
 
     kind = ir.ShapedType(value.type)
     if not kind.has_static_shape:
-        raise Unsupported(Reason("dims-dynamic"))
+        raise Unsupported("it has dynamic dims")
     return list(kind.shape)
 
 
@@ -328,7 +331,7 @@ def _convolution(op: Any) -> Computed:
 
     dims = linalg.infer_convolution_dimensions(op)
     if dims is None or len(dims.filter_loop) != 2 or len(dims.output_image) != 2:
-        return Computed(why=Reason("conv-not-2d"))
+        return Computed(why=Reason("a convolution that is not 2-D"))
     maps = _maps(op)
     sizes = _sizes(op, maps)
 
@@ -361,7 +364,9 @@ def _convolution(op: Any) -> Computed:
         layout="nhwc" if nhwc else "nchw",
     )
     if _dtype(x) != _dtype(w):
-        return Computed(lost=lost, why=Reason("conv-dtypes", dtypes=(_dtype(x), _dtype(w))))
+        return Computed(
+            lost=lost, why=Reason(f"a convolution of {join_and((_dtype(x), _dtype(w)))}")
+        )
     return Computed(problem=problem, lost=lost)
 
 

@@ -40,6 +40,8 @@ from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import counted
+from kernelmark.core.wording import join_commas
 from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
 from kernelmark.numerics.floats import decode, encode, storage
 
@@ -119,7 +121,7 @@ def parse_variant(text: str) -> Variant:
     name, colon, rest = text.partition(":")
     if not _NAME.match(name) or not colon:
         raise UsageError(
-            Reason("not-of-form", given=text, form="NAME:FLAGS"),
+            f"{text!r} is not NAME:FLAGS",
             hint="for example: --variant base: --variant tiled:'--iree-opt-data-tiling spec.mlir'",
         )
     with located(f"--variant {name}"):
@@ -134,14 +136,14 @@ def _parse_words(name: str, words: Sequence[str]) -> Variant:
             continue
         path = Path(word.removeprefix("+")).expanduser().absolute()
         if not path.is_file():
-            raise UsageError(Reason("file-missing", file=str(path)))
+            raise UsageError(f"there is no file {path}")
         if path.suffix == ".mlir":
             specs.append(path)
         elif path.suffix in _OBJECTS:
             objects.append(path)
         else:
             known = f"a spec is .mlir, a kernel object one of {', '.join(_OBJECTS)}"
-            raise UsageError(Reason("variant-file", file=path.name), hint=known)
+            raise UsageError(f"{path.name} is neither a spec nor a kernel object", hint=known)
     return Variant(name=name, flags=tuple(flags), specs=tuple(specs), objects=tuple(objects))
 
 
@@ -151,14 +153,16 @@ def split_words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         raise UsageError(
-            Reason("quote-open", given=text), hint="close it, or leave it out"
+            f"a quote in {text!r} is not closed", hint="close it, or leave it out"
         ) from None
 
 
 def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> Built:
     """Compile `module` into `folder`. Raise CompileError if the compiler fails."""
     if not compiler_present():
-        raise UsageError(Reason("iree-compiler-missing"), hint='pip install "kernelmark[iree]"')
+        raise UsageError(
+            "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
+        )
     folder.mkdir(parents=True, exist_ok=True)
     binary, dumps = folder / f"{variant.name}.vmfb", folder / variant.name
     flags = (*target.device_flags, *variant.arguments)
@@ -207,9 +211,7 @@ def _refuse_unknown_target(target: Target) -> None:
     if done.returncode:
         log = done.stderr.decode(errors="replace")
         cause = explain(done.returncode, log, "").splitlines()[0]
-        raise UsageError(
-            Reason("iree-target-unknown", target=target.name, cause=cause), hint=_TARGETS
-        )
+        raise UsageError(f"IREE's compiler has no target {target.name}: {cause}", hint=_TARGETS)
 
 
 def specs_applied(built: Built, plain: Built) -> bool:
@@ -230,14 +232,14 @@ def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
     if not function and len(public) == 1:
         function = next(iter(public))
     if function not in public:
-        unknown = Reason("unknown-name", what="function", name=function, of="the module")
+        unknown = Reason(f"unknown function {function!r} of the module")
         raise UsageError(
-            unknown if function else Reason("parameter-missing", name="--function"),
+            unknown if function else Reason("--function is missing"),
             hint=f"--function: {', '.join(public) or 'the module exports none'}",
         )
     declared = _DECLARATION.search(public[function])
     if declared is None:
-        raise UsageError(Reason("function-types", function=function, declaration=public[function]))
+        raise UsageError(f"the types of {function} cannot be read: {public[function]}")
     inputs, outputs = (tuple(map(parse_type, _types(part))) for part in declared.groups())
     return function, Signature(inputs=inputs, outputs=outputs)
 
@@ -277,7 +279,7 @@ def resolve_target(name: str) -> Target:
     """Return the target named cpu, gfx942, sm_80 or vulkan. Raise UsageError for an unknown one."""
     found = target_named(name)
     if found is None:
-        raise UsageError(Reason("unknown-name", what="target", name=name, of="iree"), hint=_TARGETS)
+        raise UsageError(f"unknown target {name!r} of iree", hint=_TARGETS)
     return found
 
 
@@ -323,20 +325,20 @@ class Input:
 def check_module(module: Path) -> None:
     """Raise UsageError if there is no such file."""
     if not module.is_file():
-        raise UsageError(Reason("file-missing", file=str(module)))
+        raise UsageError(f"there is no file {module}")
 
 
 def check_least(option: str, value: float, least: int) -> None:
     """Raise UsageError for a value below `least`, or NaN."""
     if not value >= least:
         wanted = f"a number of at least {least}"
-        raise UsageError(Reason("argument-type", name=option, given=f"{value:g}", wanted=wanted))
+        raise UsageError(f"{option}={value:g} is not {wanted}")
 
 
 def check_timeout(timeout_s: float) -> None:
     """Raise UsageError for a limit that is not above 0."""
     if not timeout_s > 0:
-        raise UsageError(Reason("limit-not-positive"))
+        raise UsageError("a time limit must be a positive number of seconds")
 
 
 def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
@@ -344,12 +346,9 @@ def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tu
     uniform in [-1, 1], integers 0 or 1, which are also valid as indices."""
     if given and len(given) != len(signature.inputs):
         raise UsageError(
-            Reason(
-                "input-count",
-                given=len(given),
-                wanted=len(signature.inputs),
-                types=tuple(map(str, signature.inputs)),
-            ),
+            f"--input was given {counted(len(given), 'time')}, but the function"
+            f" has {counted(len(signature.inputs), 'argument')}: "
+            f"{join_commas(map(str, signature.inputs))}",
             hint="give one --input for each argument, or none",
         )
     random = np.random.default_rng(seed)
@@ -427,7 +426,7 @@ def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
     elif name in DTYPES:
         flat = decode(np.frombuffer(data, storage(name)), name)
     else:
-        raise CaseError(Reason("tensor-dtype", dtype=name))
+        raise CaseError(f"kernelmark cannot read or write tensors of {name}")
     shape = kind.shape or ()
     return flat.reshape(shape if shape.count(-1) < 2 else (-1,))
 
@@ -435,21 +434,21 @@ def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
 def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
     if kind.shape is None:
         if not word:
-            raise UsageError(Reason("scalar-without-value", dtype=kind.dtype))
+            raise UsageError(f"a scalar {kind.dtype} needs a value")
         try:
             (float if _is_float(kind.dtype) else int)(word)
         except ValueError:
-            raise UsageError(Reason("input-type", given=word, type=kind.dtype)) from None
+            raise UsageError(f"{word!r} does not fit the type {kind.dtype}") from None
         return Input(type=kind, text=word)
     if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
-        raise UsageError(Reason("tensor-dtype", dtype=kind.dtype))
+        raise UsageError(f"kernelmark cannot read or write tensors of {kind.dtype}")
     if word.startswith("@"):
         return Input(type=kind, values=_from_file(Path(word[1:]), kind))
     shape, content = kind.shape, ""
     if word:
         match = _SHAPED.match(word)
         if match is None:
-            raise UsageError(Reason("not-of-form", given=word, form=_FORM))
+            raise UsageError(f"{word!r} is not {_FORM}")
         asked = parse_type(f"tensor<{match[1]}{match[2]}>")
         shape, content = asked.shape or (), match[3] or ""
         fits = len(shape) == len(kind.shape) and all(
@@ -457,12 +456,12 @@ def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
         )
         if asked.dtype != kind.dtype or not fits:
             raise UsageError(
-                Reason("input-type", given=word, type=str(kind)),
+                f"{word!r} does not fit the type {kind}",
                 hint="give the shape and dtype that the function declares",
             )
     if -1 in shape:
         raise UsageError(
-            Reason("input-dynamic", type=str(kind)),
+            f"the type {kind} has a dynamic dim",
             hint="give its shape: --input 4x128xf32 for each argument",
         )
     if content:
@@ -470,7 +469,7 @@ def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
             values = _given_values(content, TensorType(shape=shape, dtype=kind.dtype))
         except (OSError, ValueError) as error:
             raise UsageError(
-                Reason("input-unreadable", given=word, error=str(error)),
+                f"{word!r} cannot be read: {error}",
                 hint="give one number for all elements, or as many as the shape has",
             ) from None
     elif not _is_float(kind.dtype):
@@ -500,12 +499,12 @@ def _from_file(path: Path, kind: TensorType) -> NDArray[np.float64]:
         with path.expanduser().open("rb") as file:  # np.load would also open zip files
             values = np.lib.format.read_array(file, allow_pickle=False).astype(np.float64)
     except (OSError, ValueError) as error:
-        raise UsageError(Reason("input-unreadable", given=str(path), error=str(error))) from None
+        raise UsageError(f"{path!r} cannot be read: {error}") from None
     shape = kind.shape or ()
     if len(shape) != values.ndim or any(
         declared not in (-1, size) for size, declared in zip(values.shape, shape, strict=True)
     ):
-        raise UsageError(Reason("input-shape", file=str(path), shape=values.shape, wanted=shape))
+        raise UsageError(f"{path} has the shape {values.shape}, not {shape}")
     return values if kind.dtype in _INTEGERS else decode(encode(values, kind.dtype), kind.dtype)
 
 
@@ -523,7 +522,7 @@ def float64_text(text: str) -> str:
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
-            raise CompileError(Reason("module-not-mlir", error=str(error))) from None
+            raise CompileError(f"the module cannot be parsed: {error}") from None
         casts: list[Any] = []
 
         def visit(op: Any) -> Any:

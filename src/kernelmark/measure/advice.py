@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import DISAGREEMENT, Block
 from kernelmark.core.timing import Duty, Timing
+from kernelmark.core.units import counted, time_text
+from kernelmark.core.wording import join_commas, spread_text
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
 
@@ -32,14 +34,30 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
     width = interval.rel_half_width
     if target is None or width <= target:
         return []
-    return [Reason("interval-above-target", width=width, target=target)]
+    return [
+        Reason(
+            f"interval: {spread_text(width)} is above the target of "
+            f"{spread_text(target)}: allow more time (--max-s) or more blocks (max_allocations)",
+            "interval-above-target",
+            width=width,
+            target=target,
+        )
+    ]
 
 
 def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: int) -> list[Reason]:
     """Warn about fewer than `wanted` blocks, and about blocks that disagree."""
     warnings = []
     if len(blocks) < wanted:
-        warnings.append(Reason("few-blocks", blocks=len(blocks), wanted=wanted))
+        warnings.append(
+            Reason(
+                f"unreliable: {len(blocks)} of {wanted} blocks were measured, so it is"
+                " not ranked: allow more time (--max-s)",
+                "few-blocks",
+                blocks=len(blocks),
+                wanted=wanted,
+            )
+        )
     if len(blocks) > 1 and interval.high_s > DISAGREEMENT * interval.low_s:
         medians = [block.median_s for block in blocks]
         low_s, high_s = min(medians), max(medians)
@@ -50,7 +68,21 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
             if wider and math.isfinite(interval.high_s)
             else {}
         )
-        warnings.append(Reason("blocks-disagree", low_s=low_s, high_s=high_s, **bounds))
+        leaves = (
+            f", which leaves an interval from {time_text(interval.low_s)} to"
+            f" {time_text(interval.high_s)}"
+        )
+        warnings.append(
+            Reason(
+                f"unreliable: blocks took from {time_text(low_s)} to {time_text(high_s)}"
+                f"{leaves if bounds else ''}, so it is not ranked: measure on a quiet machine, or"
+                " allow more blocks (max_allocations)",
+                "blocks-disagree",
+                low_s=low_s,
+                high_s=high_s,
+                **bounds,
+            )
+        )
     return warnings
 
 
@@ -63,7 +95,16 @@ def audit_warnings(blocks: Sequence[Block], audited: Sequence[int], factor: floa
     audited_s = min(blocks[number].median_s for number in audited)
     if audited_s <= factor * median_s:
         return []
-    return [Reason("audited-slower", audited_s=audited_s, median_s=median_s)]
+    return [
+        Reason(
+            "unreliable: a block whose work was audited took "
+            f"{time_text(audited_s)}, the median block {time_text(median_s)}, so"
+            " it is not ranked: measure on a quiet machine",
+            "audited-slower",
+            audited_s=audited_s,
+            median_s=median_s,
+        )
+    ]
 
 
 def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reason]:
@@ -80,7 +121,15 @@ def warmup_warnings(warmup: Warmup, timing: Timing) -> list[Reason]:
     """Warn about a warm-up that ended before time and clock had settled."""
     if warmup.settled or len(warmup.trace_s) < 2 or timing.warmup_s == 0:
         return []
-    return [Reason("not-settled", seconds=warmup.seconds, warmup_s=timing.warmup_s)]
+    return [
+        Reason(
+            f"times had not settled after {warmup.seconds:.2g} s of warm-up: raise"
+            f" warmup_s (now {timing.warmup_s:g})",
+            "not-settled",
+            seconds=warmup.seconds,
+            warmup_s=timing.warmup_s,
+        )
+    ]
 
 
 def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> list[Reason]:
@@ -89,9 +138,26 @@ def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> 
     fewest = min(len(block.samples_s) for block in blocks)
     if fewest < timing.min_samples:
         wanted = timing.min_samples
-        warnings.append(Reason("few-samples", max_s=timing.max_s, samples=fewest, wanted=wanted))
+        warnings.append(
+            Reason(
+                f"--max-s={timing.max_s:g} allowed only {fewest} of {wanted} samples"
+                " in a block: raise --max-s",
+                "few-samples",
+                max_s=timing.max_s,
+                samples=fewest,
+                wanted=wanted,
+            )
+        )
     if fallbacks:
-        warnings.append(Reason("fixed-cost", samples=fallbacks))
+        warnings.append(
+            Reason(
+                f"{counted(fallbacks, 'sample')} included a replay's fixed cost,"
+                " because 2N launches took no longer than N: allow more time (--max-s),"
+                " which makes samples longer",
+                "fixed-cost",
+                samples=fallbacks,
+            )
+        )
     return warnings
 
 
@@ -99,7 +165,16 @@ def _load(blocks: Sequence[Block], cores: int) -> list[Reason]:
     loads = [b.telemetry.load for b in blocks if b.telemetry.load is not None]
     if not loads or max(loads) <= LOAD_SHARE * cores:
         return []
-    return [Reason("other-load", load=max(loads), cores=cores, threads=cores > 1)]
+    return [
+        Reason(
+            (f"other work used up to {max(loads):.1f} of {counted(cores, 'timed core')}: close it")
+            + (", or measure with fewer threads" if cores > 1 else ""),
+            "other-load",
+            load=max(loads),
+            cores=cores,
+            threads=cores > 1,
+        )
+    ]
 
 
 def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
@@ -108,7 +183,19 @@ def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
         clocks = [b.telemetry.clock_mhz for b in blocks if b.telemetry.clock_mhz is not None]
     if not clocks or max(clocks) - min(clocks) <= CLOCK_SHARE * max(clocks):
         return []
-    return [Reason("clock-moved", low_mhz=min(clocks), high_mhz=max(clocks), sustained=sustained)]
+    return [
+        Reason(
+            (
+                f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz"
+                " while timing: lock it, warm up longer (warmup_s)"
+            )
+            + (', or add idle gaps between samples (duty = "burst")' if sustained else ""),
+            "clock-moved",
+            low_mhz=min(clocks),
+            high_mhz=max(clocks),
+            sustained=sustained,
+        )
+    ]
 
 
 def _throttle(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
@@ -117,5 +204,16 @@ def _throttle(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
         return []
     count = sum(bool(block.telemetry.throttle) for block in blocks)
     return [
-        Reason("throttled", count=count, blocks=len(blocks), by=tuple(reasons), sustained=sustained)
+        Reason(
+            (
+                f"throttled in {count} of {len(blocks)} blocks by "
+                f"{join_commas(reasons)}: cool the device"
+            )
+            + (', or add idle gaps between samples (duty = "burst")' if sustained else ""),
+            "throttled",
+            count=count,
+            blocks=len(blocks),
+            by=tuple(reasons),
+            sustained=sustained,
+        )
     ]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Measurement, StopReason
 from kernelmark.core.timing import Timing
 from kernelmark.measure.advice import INTERVAL_WARNINGS, interval_warnings, reliability_warnings
@@ -92,7 +91,7 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
     """Return one measurement with the blocks of all processes and an interval over them. Warn if
     its relative half-width exceeds `target`."""
     if not measurements:
-        raise UsageError(Reason("nothing-to-merge"))
+        raise UsageError("there is no measurement to merge")
     if len(measurements) == 1:
         return measurements[0]
     blocks = tuple(block for m in measurements for block in m.blocks)

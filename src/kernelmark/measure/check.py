@@ -10,6 +10,7 @@ positions must match float64 within the op's tolerance.
 from __future__ import annotations
 
 import functools
+import math
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,9 +23,11 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import DType
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import Reason, failed_checks
 from kernelmark.core.result import Check, Fault
 from kernelmark.core.tensor import Contraction, Tolerance
+from kernelmark.core.units import time_text
+from kernelmark.core.wording import join_commas
 from kernelmark.devices.base import Deferred, Device, Tensor
 from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, Launchable, fill_inputs
@@ -246,13 +249,28 @@ class Checker:
     def _side_effects(self, changed: int, stray: Sequence[int], late: int) -> Check:
         details, faults = [], []
         if late:
-            details.append(Reason("late-write"))
+            details.append(
+                Reason("the output was written after the launch had ended", "late-write")
+            )
             faults.append(Fault.UNWRITTEN)
         if changed:
-            details.append(Reason("inputs-changed", count=changed))
+            details.append(
+                Reason(
+                    f"{changed} elements of the inputs were changed",
+                    "inputs-changed",
+                    count=changed,
+                )
+            )
             faults.append(Fault.INPUTS)
         if stray:
-            details.append(Reason("stray-write", sets=tuple(sorted(stray))))
+            details.append(
+                Reason(
+                    "a launch wrote to outputs that are not its own (set "
+                    f"{join_commas(sorted(stray))})",
+                    "stray-write",
+                    sets=tuple(sorted(stray)),
+                )
+            )
             faults.append(Fault.STRAY)
         return _check(faults=faults, details=details)
 
@@ -261,11 +279,25 @@ class Checker:
         details, faults = [], []
         if unwritten:
             details.append(
-                Reason("not-written", set=index, count=unwritten, elements=count, tensor=name)
+                Reason(
+                    f"set {index}: {unwritten} of {count} elements of {name} not written",
+                    "not-written",
+                    set=index,
+                    count=unwritten,
+                    elements=count,
+                    tensor=name,
+                )
             )
             faults.append(Fault.UNWRITTEN)
         if not intact:
-            details.append(Reason("guards-overwritten", set=index, tensor=name))
+            details.append(
+                Reason(
+                    f"set {index}: memory next to {name} was overwritten",
+                    "guards-overwritten",
+                    set=index,
+                    tensor=name,
+                )
+            )
             faults.append(Fault.GUARDS)
         return _check(unwritten=unwritten, guards_intact=intact, faults=faults, details=details)
 
@@ -310,16 +342,23 @@ class Checker:
         result = check_projection(contraction, projection, self._tolerance, self._output.type)
         details, faults = [], []
         if result.bad:
+            unit = f" {contraction.unit}s" if contraction.unit else ""
+            # The ratio is infinite if the output is not finite, and if no error is allowed.
+            finite = math.isfinite(result.ratio)
+            far = f", up to {result.ratio:.3g} times as far from float64 as allowed"
+            nonfinite = int(np.count_nonzero(~np.isfinite(projection.got)))
             details.append(
                 Reason(
+                    f"set {index}: a random projection of {self._output.name} is wrong in"
+                    f" {result.bad} of {result.rows}{unit}{far if finite else ''}"
+                    + (f", {nonfinite} of them NaN or infinite" if nonfinite else ""),
                     "projection-wrong",
                     set=index,
                     bad=result.bad,
                     rows=result.rows,
-                    unit=contraction.unit,
                     tensor=self._output.name,
                     ratio=result.ratio,
-                    nonfinite=int(np.count_nonzero(~np.isfinite(projection.got))),
+                    nonfinite=nonfinite,
                 )
             )
             faults.append(Fault.PROJECTION)
@@ -344,6 +383,11 @@ class Checker:
             position = np.unravel_index(int(where[worst]), self._output.shape)
             details.append(
                 Reason(
+                    f"set {index}: {bad} of {len(errors.ratio)} checked positions are"
+                    f" wrong; worst is {self._output.name}["
+                    f"{join_commas(int(i) for i in position)}] = {float(got[worst]):.6g},"
+                    f" expected {float(errors.expected[worst]):.6g} ± "
+                    f"{float(errors.allowed[worst]):.2g}",
                     "values-wrong",
                     set=index,
                     bad=bad,
@@ -412,7 +456,7 @@ def _check(
         rows=rows,
         fresh_ratio=fresh_ratio,
         faults=tuple(faults),
-        detail=Reason("check-failed", findings=tuple(details)) if details else NO_REASON,
+        detail=failed_checks(details),
     )
 
 
@@ -421,7 +465,14 @@ def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
     ratio = fresh_s / timed_s
     if not is_slow:
         return _check(fresh_ratio=ratio)
-    detail = Reason("less-work", fresh_s=fresh_s, timed_s=timed_s)
+    detail = Reason(
+        f"a launch takes {time_text(fresh_s)} when its inputs were rewritten"
+        f" and its output poisoned before, and {time_text(timed_s)} when"
+        " timed: timed launches skip work",
+        "less-work",
+        fresh_s=fresh_s,
+        timed_s=timed_s,
+    )
     return _check(fresh_ratio=ratio, faults=[Fault.LESS_WORK], details=[detail])
 
 
@@ -436,7 +487,7 @@ def combine(checks: Sequence[Check]) -> Check:
     first = {codes.index(code) for code in codes}
     findings = [findings[at] for at in sorted(range(len(findings)), key=lambda at: at not in first)]
     more = sum(detail.fields.get("more", 0) for detail in failed) + len(findings[_MAX_FINDINGS:])
-    shown = tuple(findings[:_MAX_FINDINGS])
+
     ratios = [check.fresh_ratio for check in checks if check.fresh_ratio is not None]
     return Check(
         positions=sum(check.positions for check in checks),
@@ -447,7 +498,7 @@ def combine(checks: Sequence[Check]) -> Check:
         faults=tuple(dict.fromkeys(fault for check in checks for fault in check.faults)),
         rows=sum(check.rows for check in checks),
         fresh_ratio=max(ratios, default=None),
-        detail=Reason("check-failed", findings=shown, more=more) if shown else NO_REASON,
+        detail=failed_checks(findings[:_MAX_FINDINGS], more),
     )
 
 

@@ -151,7 +151,8 @@ class Sampler:
         if self._background is not None and self._queue is not None:
             setting = "cache=flush" if flush else f"strain={strain}"
             raise Unsupported(
-                Reason("needs-device-stream", setting=setting),
+                f"{setting} needs launches on the device's stream, and this backend's"
+                " runtime has a queue of its own",
                 hint="use cache=cold or cache=hot, and strain=none",
             )
         self._replays: dict[tuple[int, int, bool], Replay] = {}
@@ -269,7 +270,10 @@ class Sampler:
     def _sample_one_length(self, pace: Pace) -> Sample:
         reading, spent_s, wall_s = self._timed(self._next_order(pace.launches))
         if reading.elapsed_s <= 0:
-            raise CaseError(Reason("clock-stalled"), hint="raise min_sample_s")
+            raise CaseError(
+                Reason("the clock did not advance during a sample", "clock-stalled"),
+                hint="raise min_sample_s",
+            )
         return Sample(
             launch_s=reading.elapsed_s / pace.launches,
             clock_mhz=reading.clock_mhz,
@@ -326,7 +330,10 @@ class Sampler:
             self.fallbacks += 1
             launch_s = long.elapsed_s / (2 * count)
         if launch_s <= 0:
-            raise _BelowNoise(Reason("below-noise"), hint="measure with strain=none")
+            raise _BelowNoise(
+                Reason("kernel time is below the noise of the background load", "below-noise"),
+                hint="measure with strain=none",
+            )
         return Sample(
             launch_s=launch_s,
             clock_mhz=long.clock_mhz,
@@ -395,7 +402,10 @@ def _strain_launch(device: Device, strain: Strain) -> Launch | None:
     if strain is Strain.NONE:
         return None
     if not isinstance(device, Straining):
-        raise Unsupported(Reason("needs-gpu", setting=f"strain={strain}"), hint="use strain=none")
+        raise Unsupported(
+            f"strain={strain} needs a GPU: on a CPU, a launch ends before the next begins",
+            hint="use strain=none",
+        )
 
     def load(stream: Stream, index: int) -> None:
         device.strain(strain)

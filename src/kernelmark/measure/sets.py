@@ -16,6 +16,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Cache, Timing
+from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import GUARD_BYTES, ArgumentSet, Buffer, Device, Stream, Tensor
 from kernelmark.measure.loop import Pace, Sampler
 
@@ -102,7 +103,13 @@ def plan_sets(
     fit = (int(free_bytes * MEMORY_FRACTION) - _FIRST_PAGES * _PAGE) // _max_set_bytes(tensors)
     if fit < 1:
         raise OutOfMemory(
-            Reason("out-of-memory", needed=total, what="one argument set", free=free_bytes),
+            Reason(
+                f"{bytes_text(total)} needed for one argument set, {bytes_text(free_bytes)} free",
+                "out-of-memory",
+                needed=total,
+                what="one argument set",
+                free=free_bytes,
+            ),
             hint="choose a smaller problem or a device with more memory",
         )
     if cache is not Cache.COLD:
@@ -116,7 +123,13 @@ def plan_sets(
         return SetPlan(sets=sets, bound=bound, footprint_bytes=footprint)
     if fit >= most:
         return SetPlan(sets=most, bound=most, footprint_bytes=footprint, evict=True)
-    warning = Reason("cache-evicted", sets=fit, wanted=wanted)
+    warning = Reason(
+        f"memory holds {fit} of the {wanted} argument sets that keep the cache"
+        " cold: the cache is evicted before each sample instead",
+        "cache-evicted",
+        sets=fit,
+        wanted=wanted,
+    )
     return SetPlan(sets=fit, bound=fit, footprint_bytes=footprint, evict=True, warnings=(warning,))
 
 

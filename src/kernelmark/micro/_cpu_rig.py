@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.reason import Reason
 from kernelmark.devices._host import HostBuffer
 from kernelmark.devices.base import Buffer
 from kernelmark.devices.cpu import CpuDevice
@@ -126,7 +125,7 @@ class CpuRig(Rig):
             ctypes.c_void_p(times.ctypes.data),
         )
         if own < 0:
-            raise Unsupported(Reason("threads-not-started", threads=first.grid))
+            raise Unsupported(f"{first.grid} threads could not be started")
         begin, end, on_core = times[:, :, 0], times[:, :, 1], times[:, :, 2]
         whole = (end.max(axis=0) - begin.min(axis=0)) * 1e-9
         waited = np.maximum((end - begin).astype(np.float64) - on_core, 0.0).max(axis=0) * 1e-9

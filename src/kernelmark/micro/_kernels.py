@@ -26,6 +26,7 @@ from typing import Any
 
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import duration_text
 from kernelmark.gpu.clang import explain
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import UnsafeFolder, find_unsafe, private_folder
@@ -78,25 +79,24 @@ def parameters(file: str, kernel: str) -> tuple[Declared, ...]:
     for pattern, declared in every.items():
         if re.fullmatch(pattern, kernel):
             return declared
-    raise UsageError(Reason("kernel-unknown", file=file, kernel=kernel))
+    raise UsageError(f"{file} has no kernel {kernel!r}")
 
 
 def pack(file: str, kernel: str, values: Sequence[Any], types: dict[str, str]) -> list[Any]:
     """Return `values` as C values of the declared types; `types` maps type parameters such as T."""
     declared, count = parameters(file, kernel), len(values)
     if len(declared) != count:
-        reason = Reason("kernel-arguments", kernel=kernel, wanted=len(declared), given=count)
+        reason = Reason(f"{kernel} takes {len(declared)} arguments, {count} were given")
         raise UsageError(reason)
     return [_packed(kernel, p, v, types) for p, v in zip(declared, values, strict=True)]
 
 
 def _packed(kernel: str, parameter: Declared, value: Any, types: dict[str, str]) -> Any:
     kind, name = parameter
-    where = {"kernel": kernel, "name": name, "value": repr(value)}
     if kind.endswith("*"):
         address = getattr(value, "address", value)
         if not isinstance(address, int) or address < 0:
-            raise UsageError(Reason("kernel-address", **where))
+            raise UsageError(f"{kernel}: {name} is an address, not {value!r}")
         return ctypes.c_void_p(address)
     c_type = _TYPES[types.get(kind, kind)]
     if c_type in (ctypes.c_float, ctypes.c_double):
@@ -104,7 +104,7 @@ def _packed(kernel: str, parameter: Declared, value: Any, types: dict[str, str])
     bits = 8 * ctypes.sizeof(c_type)
     # From the least signed to the greatest unsigned number: kernels do not declare the sign.
     if not isinstance(value, int) or not -(2 ** (bits - 1)) <= value < 2**bits:
-        raise UsageError(Reason("kernel-argument-range", type=kind, **where))
+        raise UsageError(f"{kernel}: {name}={value!r} does not fit {kind}")
     return c_type(value)
 
 
@@ -165,7 +165,7 @@ def library(file: str) -> HostLibrary:
     start = time.perf_counter()
     commands = list(_commands())
     if not commands:
-        raise Unsupported(Reason("no-host-compiler"))
+        raise Unsupported("there is no C++ compiler here; install g++ or clang++, or set CXX")
     complaint = ""
     for command in commands:
         try:
@@ -231,7 +231,9 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
             yield _ready(command, text, file, Path(folder) / "kernels.so")
     except OSError as error:
-        reason = Reason("no-build-folder", error=error.strerror or str(error))
+        reason = Reason(
+            f"no folder can be written to build the kernels in: {error.strerror or str(error)}"
+        )
         raise CompileError(reason) from None
 
 
@@ -257,7 +259,7 @@ def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
             program.write_text(text + "".join(functions.values()), encoding="utf-8")
             done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(target))
         except subprocess.TimeoutExpired:
-            reason = Reason("program-timed-out", program=command.argv[0], limit_s=_LIMIT_S)
+            reason = Reason(f"{command.argv[0]} did not end within {duration_text(_LIMIT_S)}")
             raise CompileError(reason) from None
         if done.returncode:
             raise CompileError(explain(done.stderr.decode(errors="replace").strip(), text, file))

@@ -22,8 +22,9 @@ from typing import Any, Literal
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Better, Metric, PointColumn, Value
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import bytes_text
+from kernelmark.core.wording import join_commas
 from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
 
@@ -210,7 +211,7 @@ class Microbenchmark:
         for name in chosen:
             if name not in self.parameters:
                 raise UsageError(
-                    Reason("micro-parameter-unknown", benchmark=self.name, name=name),
+                    f"{self.name} has no parameter {name!r}",
                     hint=f"it has: {', '.join(self.parameters)}",
                 )
         values = {name: p.value(mode) for name, p in self.parameters.items()}
@@ -257,9 +258,9 @@ def _convert(benchmark: str, name: str, value: Any, default: Setting) -> Setting
     except (TypeError, ValueError):
         expected = {int: "whole numbers", float: "numbers", str: "words"}[kind]
         expected = expected if many else expected.rstrip("s")
-        cause = Reason("argument-type", name=name, given=repr(value), wanted=expected)
+        cause = Reason(f"{name}={value!r} is not {expected}")
         raise UsageError(
-            Reason("at", where=benchmark, cause=cause), hint=f"for example: {name}={example}"
+            prefixed(cause, f"{benchmark}: "), hint=f"for example: {name}={example}"
         ) from None
     # Measure a repeated value once.
     setting: Setting = tuple(dict.fromkeys(converted)) if many else converted[0]
@@ -271,7 +272,7 @@ def _check(benchmark: str, name: str, setting: Setting, parameter: Parameter) ->
     for value in _every(setting):
         if parameter.choices and value not in parameter.choices:
             raise UsageError(
-                Reason("micro-value-unknown", benchmark=benchmark, name=name, value=value),
+                f"{benchmark}: {name}={value} is not known",
                 hint=f"known: {', '.join(map(str, parameter.choices))}",
             )
         if not isinstance(value, str):
@@ -279,7 +280,7 @@ def _check(benchmark: str, name: str, setting: Setting, parameter: Parameter) ->
 
 
 def _check_number(benchmark: str, name: str, value: float, parameter: Parameter) -> None:
-    where = {"benchmark": benchmark, "name": name, "value": value}
+
     usual = [number for mode in MODES for number in _every(parameter.value(mode))]
     least = parameter.least
     if least is None:
@@ -288,13 +289,13 @@ def _check_number(benchmark: str, name: str, value: float, parameter: Parameter)
     hint = f"usual is {name}={usual[0]}"
     if not value >= least or (positive and value == 0):
         limit = f"{least:.15g} is the least" if least or not positive else "it must be above 0"
-        raise UsageError(Reason("micro-too-small", **where), hint=f"{limit}; {hint}")
+        raise UsageError(f"{benchmark}: {name}={value} is too small", hint=f"{limit}; {hint}")
     if not math.isfinite(value) or (parameter.most is not None and value > parameter.most):
         limit = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
-        raise UsageError(Reason("micro-too-large", **where), hint=f"{limit}; {hint}")
+        raise UsageError(f"{benchmark}: {name}={value} is too large", hint=f"{limit}; {hint}")
     if isinstance(value, int) and value % parameter.multiple:
-        cause = Reason("not-multiple", name=name, value=value, multiple=parameter.multiple)
-        raise UsageError(Reason("at", where=benchmark, cause=cause), hint=hint)
+        cause = Reason(f"{name}={value} is not a multiple of {parameter.multiple}")
+        raise UsageError(prefixed(cause, f"{benchmark}: "), hint=hint)
 
 
 def _every(setting: Setting) -> tuple[Any, ...]:
@@ -307,7 +308,9 @@ def fitting(sizes: Iterable[int], most: float, share: str) -> tuple[list[int], l
     every = list(sizes)
     kept = [size for size in every if size <= most]
     if not kept:
-        raise Unsupported(Reason("micro-does-not-fit", size=min(every), most=most, share=share))
+        raise Unsupported(
+            f"{bytes_text(min(every))} does not fit: {bytes_text(most)} can be used, {share}"
+        )
     large = ", ".join(bytes_text(size) for size in every if size > most)
     note = f"left out: {large}; {bytes_text(most)} can be used, {share}"
     return kept, [note] if large else []
@@ -330,7 +333,7 @@ def available(
     every = tuple(names)
     present = tuple(name for name in every if exists(name))
     missing = tuple(name for name in every if name not in present)
-    reason = Reason("instruction-missing", where=where, names=missing)
+    reason = Reason(f"{where} has no instruction for: {join_commas(missing)}")
     if not present:
         raise Unsupported(reason)
     return present, [reason] if missing else []

@@ -13,9 +13,10 @@ from kernelmark.core import codec
 from kernelmark.core.errors import CaseError, CompileError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.metric import WIDE, Metric, PointColumn, impossible, with_spreads
 from kernelmark.core.micro import micro_case
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, failed_checks
 from kernelmark.core.result import KernelInfo, Result, Status
 from kernelmark.core.units import counted
+from kernelmark.core.wording import join_and
 from kernelmark.devices import registry as devices
 from kernelmark.micro import registry
 from kernelmark.micro.base import Microbenchmark, MicroRun, Mode
@@ -44,7 +45,7 @@ def open_rig(device: str, threads: int = 0) -> Rig:
         assert isinstance(opened, GpuDevice)
         return GpuRig(opened)
     known = ", ".join(name for name in devices.names() if name != "fake")
-    raise UsageError(Reason("micro-device", device=device), hint=f"they run on: {known}")
+    raise UsageError(f"there are no microbenchmarks for {device}", hint=f"they run on: {known}")
 
 
 def serve(server: Server, request: Message) -> Message:
@@ -97,7 +98,7 @@ def execute(
     columns = tuple(column.on(rig.hardware) for column in benchmark.columns)
     metrics = _judged(benchmark, run, columns)
     if status is Status.OK and (reasons := impossible(columns, run.rows, metrics)):
-        status, error = Status.WRONG, Reason("check-failed", findings=reasons)
+        status, error = Status.WRONG, failed_checks(reasons)
     return Result(
         case=micro_case(benchmark.name, mode, parameters, rig.threads),
         device=rig.info.name,
@@ -125,7 +126,11 @@ def _measure(
             kinds = tuple(benchmark.kinds)
             raise Unsupported(
                 Reason(
-                    "device-unsupported", backend=benchmark.name, kinds=kinds, kind=rig.info.kind
+                    f"{benchmark.name} runs on {join_and(kinds)}, not on {rig.info.kind}",
+                    "device-unsupported",
+                    backend=benchmark.name,
+                    kinds=kinds,
+                    kind=rig.info.kind,
                 )
             )
         reason = rig.no_cycles if benchmark.by_cycles else None
@@ -143,10 +148,12 @@ def _measure(
     except OutOfMemory as error:
         return Status.OUT_OF_MEMORY, error.message
     except MemoryError as error:
-        return Status.OUT_OF_MEMORY, Reason("host-memory", error=str(error))
+        return Status.OUT_OF_MEMORY, Reason(
+            "the host is out of memory" + (f": {error}" if str(error) else "")
+        )
     except ZeroDivisionError:
         # No setting used as a divisor is 0, so a clock did not advance.
-        return Status.WRONG, Reason("clock-stalled")
+        return Status.WRONG, Reason("the clock did not advance during a sample", "clock-stalled")
     except Exception as error:
         return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}"
     if run.wrong:

@@ -16,8 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
+from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import Buffer, Device
 from kernelmark.micro import _kernels
 from kernelmark.micro.hardware import Hardware
@@ -238,7 +238,9 @@ class Rig(ABC):
         most = 0.75 * self.device.free_bytes()
         if nbytes > most:
             share = "three quarters of the free memory"
-            raise Unsupported(Reason("micro-does-not-fit", size=nbytes, most=most, share=share))
+            raise Unsupported(
+                f"{bytes_text(nbytes)} does not fit: {bytes_text(most)} can be used, {share}"
+            )
 
     def untouched(self, nbytes: int) -> Buffer:
         """Allocate memory that was not written to yet, if that makes a difference."""

@@ -14,7 +14,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.micro import benchmark_name, micro_case
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Result, Status
 from kernelmark.core.units import duration_text
 from kernelmark.kernels import rtc
@@ -58,7 +58,7 @@ def named(text: str) -> Microbenchmark:
     names = [name.replace("_", "-") for name in registry.names()]
     close = difflib.get_close_matches(plain.replace("_", "-"), names, n=1, cutoff=0.7)
     meant = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(Reason("micro-unknown", name=text), hint=f"{meant}known: {', '.join(names)}")
+    raise UsageError(f"unknown benchmark {text!r}", hint=f"{meant}known: {', '.join(names)}")
 
 
 def run(
@@ -75,7 +75,7 @@ def run(
     """Yield each benchmark's result as it ends, also failures. Illegal input raises before any
     benchmark runs. `parameters` apply to every benchmark, `own_parameters` to one, by its name."""
     if mode not in MODES:
-        raise UsageError(Reason("micro-mode-unknown", mode=mode), hint=f"known: {', '.join(MODES)}")
+        raise UsageError(f"unknown mode {mode!r}", hint=f"known: {', '.join(MODES)}")
     chosen = {
         name: {**(parameters or {}), **(own_parameters or {}).get(plain_name(name), {})}
         for name in names
@@ -85,7 +85,8 @@ def run(
     kind, info = find(device)
     if info.kind not in EVERYWHERE:
         raise UsageError(
-            Reason("micro-device", device=device), hint=f"they run on: {', '.join(EVERYWHERE)}"
+            f"there are no microbenchmarks for {device}",
+            hint=f"they run on: {', '.join(EVERYWHERE)}",
         )
     check_threads(info, threads)
     jobs = [
@@ -140,7 +141,7 @@ class _RunMicro(Job[Result]):
         try:
             return codec.from_document(reply["result"], Result)
         except (CodecError, LookupError) as error:
-            text = Reason("result-unreadable", cause=str(error))
+            text = Reason(f"the worker's result cannot be read: {error}")
             return self.fail(info, Failure(status=Status.CRASHED, error=text), started)
 
     def fail(self, info: DeviceInfo, failure: Failure, started: float) -> Result:
@@ -183,7 +184,7 @@ def measure_roof_sources(device: str, threads: int, tell: Tell) -> list[Result]:
         tell(f"roofs: {len(results)} of {len(sources)}: {name}, {duration_text(spent)}")
         if result.status is not Status.OK:
             # In brief: in full it may have the stacks of a worker that did not answer.
-            reason = format_reason(result.error, BRIEF)
+            reason = shorten(result.error)
             tell(f"{name} gives no roof: {result.status.value}, {reason}")
     return results
 

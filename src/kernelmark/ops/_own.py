@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import BY_TORCH_NAME, DTYPES, dtype, foreign_dtype
 from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnDevice
 from kernelmark.core.units import plain_number
+from kernelmark.core.wording import join_commas
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._inputs import input_spec
@@ -84,7 +85,7 @@ class OwnOp(Op):
         for name, parameter in parameters.items():
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 raise self._error(
-                    Reason("parameters-unnamed", name=name),
+                    Reason(f"inputs(*{name}) does not name its parameters"),
                     hint='for example: def inputs(rows, cols, dtype="f32")',
                 )
         return parameters
@@ -96,8 +97,8 @@ class OwnOp(Op):
             value = given.get(name, parameter.default)
             if value is parameter.empty:
                 read.refuse(
-                    Reason("parameter-missing", name=name),
-                    Reason("give-parameter", name=name, short=""),
+                    Reason(f"{name} is missing"),
+                    Reason(f"give {name}=… (-a NAME=VALUE)"),
                 )
             if isinstance(parameter.default, float) and not isinstance(value, str):
                 value = read.number(name, parameter.default)
@@ -144,7 +145,7 @@ class OwnOp(Op):
 
     def _spec(self, name: str, value: Any) -> TensorSpec:
         if name == OUTPUT:
-            raise self._error(Reason("input-name-reserved", name=name))
+            raise self._error(Reason(f"an input cannot be called {name!r}"))
         if not isinstance(value, tuple | list):
             return given_spec(name, value)
         try:
@@ -155,7 +156,7 @@ class OwnOp(Op):
             low, high = map(float, bounds)
         except (TypeError, ValueError):
             raise self._error(
-                Reason("argument-type", name=name, given=repr(value), wanted=_PAIR),
+                Reason(f"{name}={value!r} is not {_PAIR}"),
                 hint='for example: {"x": ((rows, cols), "f32")}, with bounds: (shape, dtype, 0, 9)',
             ) from None
         return TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, low=low, high=high)
@@ -181,7 +182,10 @@ class OwnOp(Op):
         value = self._answer(problem, specs[:-1], inputs)
         if tuple(value.shape) != specs[-1].shape:
             raise self._error(
-                Reason("reference-shape", shape=tuple(value.shape), output=specs[-1].shape)
+                Reason(
+                    f"the reference's shape is ({join_commas(value.shape)}), the output's"
+                    f" ({join_commas(specs[-1].shape)})"
+                )
             )
         return self._picked(value, where)
 
@@ -223,18 +227,16 @@ class OwnOp(Op):
         except KernelmarkError:
             raise
         except Exception as error:
-            raise self._error(
-                Reason("function-failed", name=what, error=f"{type(error).__name__}: {error}")
-            ) from error
+            raise self._error(Reason(f"{what} failed: {type(error).__name__}: {error}")) from error
 
     def _returned(
         self, function: str, given: str, wanted: str, hint: str | None = None
     ) -> ProblemError:
-        reason = Reason("function-returned", name=function, given=given, wanted=wanted)
+        reason = Reason(f"{function} returned {given}, not {wanted}")
         return self._error(reason, hint)
 
     def _error(self, cause: Reason, hint: str | None = None) -> ProblemError:
-        return ProblemError(Reason("of-op", op=self.name, cause=cause), hint=hint)
+        return ProblemError(prefixed(cause, f"{self.name}: "), hint=hint)
 
     def tolerance(self, problem: Problem) -> Tolerance:
         definition, out = self._definition, self.output(problem).type
@@ -327,7 +329,7 @@ def _known_dtype(name: str, values: Any) -> str:
     if dtype_name is None:
         kind = getattr(values, "dtype", type(values).__name__)
         raise ProblemError(
-            Reason("array-dtype", what=f"input {name}", dtypes=(str(kind),)),
+            f"input {name}: arrays of {kind!s} cannot be checked",
             hint=f"dtypes of arrays: {', '.join(BY_TORCH_NAME)}",
         )
     return dtype_name

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
+from kernelmark.core.wording import join_commas
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import spread_positions
 
@@ -135,9 +136,9 @@ class Op(ABC):
         """Return `problem`. Raise ProblemError if a tensor is larger than any memory."""
         for spec in self.tensors(problem) if tensors is None else tensors:
             if spec.count >= TENSOR_LIMIT:
-                cause = Reason("tensor-too-large", tensor=spec.name, shape=spec.shape)
+                cause = Reason(f"tensor {spec.name} ({join_commas(spec.shape)}) is too large")
                 raise ProblemError(
-                    Reason("of-op", op=problem.op, cause=cause),
+                    prefixed(cause, f"{problem.op}: "),
                     hint="a tensor must have fewer than 2^40 elements",
                 )
         return problem
@@ -157,18 +158,18 @@ class Parameters:
                 close = difflib.get_close_matches(name, names, n=1)
                 meant = f"did you mean {close[0]}? " if close else ""
                 self.refuse(
-                    Reason("unknown-name", what="parameter", name=name),
+                    Reason(f"unknown parameter {name!r}"),
                     f"{meant}known: {', '.join(names)}",
                 )
 
     def refuse(self, cause: Reason, hint: str | None = None) -> NoReturn:
         """Raise ProblemError with a message that begins with the op's name."""
-        raise ProblemError(Reason("of-op", op=self._op, cause=cause), hint=hint)
+        raise ProblemError(prefixed(cause, f"{self._op}: "), hint=hint)
 
     def _refuse_type(
         self, name: str, value: object, expected: str, hint: str | None = None
     ) -> NoReturn:
-        self.refuse(Reason("argument-type", name=name, given=repr(value), wanted=expected), hint)
+        self.refuse(Reason(f"{name}={value!r} is not {expected}"), hint)
 
     def _find(self, name: str, shorthand: str | None) -> tuple[str, Parameter | None]:
         if name not in self._values and shorthand is not None and shorthand in self._values:
@@ -183,8 +184,12 @@ class Parameters:
         if value is None:
             if default is None:
                 self.refuse(
-                    Reason("parameter-missing", name=name),
-                    Reason("give-parameter", name=name, short=short or ""),
+                    Reason(f"{name} is missing"),
+                    Reason(
+                        f"give {name}=…"
+                        + (f" or {short or ''}=…" if short or "" else "")
+                        + " (-a NAME=VALUE)"
+                    ),
                 )
             value = default
         if isinstance(value, bool | str | float):
@@ -194,11 +199,9 @@ class Parameters:
         size = operator.index(value)
         shown = f"{written}={size}" if size.bit_length() < 128 else written
         if size < least:
-            self.refuse(Reason("dim-below", name=written, given=shown, least=least))
+            self.refuse(Reason(f"{shown} must be at least {least}"))
         if size >= DIM_LIMIT:
-            self.refuse(
-                Reason("dim-too-large", name=written, given=shown), "a dim must be below 2^31"
-            )
+            self.refuse(Reason(f"{shown} is too large"), "a dim must be below 2^31")
         return size
 
     def base_dtype(
@@ -208,8 +211,8 @@ class Parameters:
         `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._values), None)
         if name is None:
-            hint = Reason("give-dtype", allowed=tuple(allowed))
-            self.refuse(Reason("parameter-missing", name="dtype"), hint)
+            hint = Reason(f"give dtype=… (--dtype DTYPE), one of {join_commas(allowed)}")
+            self.refuse(Reason("dtype is missing"), hint)
         return self._dtype(name, self._values[name], allowed, because, other)
 
     def dtype(
@@ -228,7 +231,7 @@ class Parameters:
         if text not in allowed:
             also = f", or {other}" if other else ""
             self.refuse(
-                Reason("not-possible", name=name, value=text, why=because),
+                Reason(f"{name}={text} is not possible" + (f" {because}" if because else "")),
                 f"{name} may be {', '.join(allowed)}{also}",
             )
         return text
@@ -240,8 +243,11 @@ class Parameters:
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
             if because:
-                self.refuse(Reason("not-possible", name=name, value=str(value), why=because), hint)
-            self.refuse(Reason("field-unknown-value", name=name, given=repr(value)), hint)
+                self.refuse(
+                    Reason(f"{name}={value} is not possible" + (f" {because}" if because else "")),
+                    hint,
+                )
+            self.refuse(Reason(f"{name}={value!r} is unknown"), hint)
         return str(value)
 
     def flag(self, name: str) -> bool:
@@ -263,5 +269,5 @@ class Parameters:
         except OverflowError:
             real = math.inf
         if not math.isfinite(real):
-            self.refuse(Reason("not-finite", name=name, value=value))
+            self.refuse(Reason(f"{name}={value} is not finite"))
         return real + 0.0

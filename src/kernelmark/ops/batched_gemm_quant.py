@@ -124,9 +124,7 @@ class BatchedGemmQuant(Op):
         if name == "a8w8_group":
             dims["group"] = _group(read)
         elif "group" in given:
-            reason = Reason(
-                "not-possible", name="group", value=given["group"], why=f"with scheme={name}"
-            )
+            reason = Reason(f"group={given['group']} is not possible with scheme={name}")
             read.refuse(reason, "only a8w8_group has it")
         wide = read.dtype("dtype", "bf16", _WIDE)
         because = f"with scheme={name}"
@@ -142,10 +140,10 @@ class BatchedGemmQuant(Op):
             "bias": read.flag("bias"),
         }
         if options["bias"] and not scheme.bias:
-            reason = Reason("not-possible", name="bias", value="yes", why=because)
+            reason = Reason("bias=yes is not possible" + (f" {because}" if because else ""))
             read.refuse(reason, "leave bias out")
         if scheme.b == ("f4e2m1",) and dims["k"] % mxfp4.GROUP:
-            reason = Reason("not-multiple", name="k", value=dims["k"], multiple=mxfp4.GROUP)
+            reason = Reason(f"k={dims['k']} is not a multiple of {mxfp4.GROUP}")
             read.refuse(reason, f"a group of MXFP4 has {mxfp4.GROUP} elements")
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         return self.checked_sizes(problem)
@@ -317,7 +315,7 @@ def _group(read: Parameters) -> int:
     group = read.dim("group", 128, least=_GROUPS[0])
     if group & (group - 1) or group > _GROUPS[1]:
         wanted = f"a power of two from {_GROUPS[0]} to {_GROUPS[1]}"
-        read.refuse(Reason("argument-type", name="group", given=group, wanted=wanted))
+        read.refuse(Reason(f"group={group} is not {wanted}"))
     return group
 
 

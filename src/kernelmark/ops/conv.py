@@ -294,19 +294,14 @@ def _check(read: Parameters, problem: Problem) -> None:
     for name in ("c", "k"):
         if d[name] % d["groups"]:
             groups = d["groups"]
-            read.refuse(
-                Reason("not-multiple", name=name, value=d[name], of="groups", multiple=groups)
-            )
+            read.refuse(Reason(f"{name}={d[name]} is not a multiple of groups={groups}"))
     for side, taps, out in (("h", "r", 0), ("w", "s", 1)):
         if output_size(problem)[out] < 1:
             reach = d[f"dilation_{side}"] * (d[taps] - 1) + 1
             read.refuse(
                 Reason(
-                    "filter-too-large",
-                    span=reach,
-                    side=side,
-                    size=d[side],
-                    pad=d[f"pad_{side}"],
+                    f"a filter that spans {reach} does not fit {side}={d[side]} with pad_"
+                    f"{side}={d[f'pad_{side}']}"
                 ),
                 "the output would be empty",
             )

@@ -193,11 +193,11 @@ def _check_factors(read: Parameters, problem: Problem) -> None:
     alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
     out = dtype(problem.dtypes["c"])
     if alpha == 0:
-        read.refuse(Reason("not-possible", name="alpha", value=0), "alpha must not be 0")
+        read.refuse(Reason("alpha=0 is not possible"), "alpha must not be 0")
     if out.kind == "int":
         for name, factor in (("alpha", alpha), ("beta", beta)):
             if not factor.is_integer():
-                reason = Reason("argument-type", name=name, given=factor, wanted="an integer")
+                reason = Reason(f"{name}" + (f"={factor}" if factor else "") + " is not an integer")
                 read.refuse(reason, f"c={out} requires integers")
     top = 128.0 if is_int(problem.dtypes["a"]) else 1.0
     # A product of two uniform numbers has variance at most top²·top²/8 as a sub-Gaussian.
@@ -205,7 +205,7 @@ def _check_factors(read: Parameters, problem: Problem) -> None:
     largest += (abs(beta) + bool(problem.options["bias"])) * top
     if out.bits > 8 and largest > out.max_value:
         read.refuse(
-            Reason("output-overflows", dtype=out.name, largest=largest),
+            Reason(f"values of the output would overflow {out.name} (up to {largest:.2g})"),
             "use a smaller alpha, beta or k, or a wider c",
         )
 

@@ -155,7 +155,7 @@ class GemmEpilogue(Matmul):
         elif "bias_type" in given:
             value = given["bias_type"]
             read.refuse(
-                Reason("not-possible", name="bias_type", value=value, why="without a bias"),
+                Reason(f"bias_type={value} is not possible without a bias"),
                 "add bias=yes, or leave bias_type out",
             )
         options: dict[str, Option] = {
@@ -174,13 +174,13 @@ class GemmEpilogue(Matmul):
             options["scale_layout"] = read.choice("scale_layout", _LAYOUTS)
             if dims["k"] % GROUP:
                 read.refuse(
-                    Reason("not-multiple", name="k", value=dims["k"], multiple=GROUP),
+                    Reason(f"k={dims['k']} is not a multiple of {GROUP}"),
                     f"scale=mx scales blocks of {GROUP} elements",
                 )
         elif "scale_layout" in given:
             value = given["scale_layout"]
             read.refuse(
-                Reason("not-possible", name="scale_layout", value=value, why=f"with scale={scale}"),
+                Reason(f"scale_layout={value} is not possible with scale={scale}"),
                 "use scale=mx, or leave scale_layout out",
             )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)

@@ -85,12 +85,10 @@ class Moe(Op):
         read = Parameters(self, given)
         dims = {name: read.dim(name) for name in ("m", "n", "k", "e", "top_k")}
         if dims["top_k"] > dims["e"]:
-            reason = Reason(
-                "not-possible", name="top_k", value=dims["top_k"], why=f"with e={dims['e']}"
-            )
+            reason = Reason(f"top_k={dims['top_k']} is not possible with e={dims['e']}")
             read.refuse(reason, "top_k must be at most e, the number of experts")
         if dims["e"] > _EXPERTS:
-            reason = Reason("dim-too-large", name="e", given=f"e={dims['e']}")
+            reason = Reason(f"e={dims['e']} is too large")
             read.refuse(reason, f"e must be at most {_EXPERTS}")
         kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.verdicts import ComparedRow, Comparison
-from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
+from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Case, Result
 from kernelmark.core.text import markdown_cell
-from kernelmark.core.units import percent_text, span_text, value_text
+from kernelmark.core.units import counted, percent_text, span_text, value_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import change_span, change_text
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.tables import NONE, Column, Table, markdown, tabulate
 from kernelmark.runners.ab import Row as PairedRow
@@ -105,31 +106,50 @@ def of_comparison(comparison: Comparison, more: Sequence[str] = ()) -> list[Chan
 
 
 def answer(changes: Sequence[Change]) -> Reason:
-    """Return whether anything got slower, which kernel, by how much and with what confidence.
-
-    Codes: answer-broken, answer-slower, answer-held, answer-new, answer-undecided, answer-same and
-    answer-empty.
-    """
+    """Return whether anything got slower, which kernel, by how much and with what confidence."""
     compared = [change for change in changes if change.status is not VerdictStatus.IGNORED]
     if not compared:
-        return Reason("answer-empty")
+        return Reason("nothing was compared: no kernel ran on both sides")
     counting = [one for one in compared if one.counts]
     count = {
         # A suppressed change counts neither as slower nor as broken.
         status.value: sum(one.status is status for one in compared if not one.held)
         for status in VerdictStatus
     } | {"rows": len(compared), "held": sum(bool(one.held) for one in compared)}
+    kernels = counted(len(compared), "kernel")
     if count["broken"]:
-        return Reason("answer-broken", **count, **_fields(ranked(counting)[0]))
+        first = ranked(counting)[0]
+        slower = f" and {count['slower']} got slower" if count["slower"] else ""
+        return Reason(
+            f"{count['broken']} of {kernels} stopped working{slower}; first {first.problem} by"
+            f" {first.backend}: {shorten(first.reason)}"
+        )
     if count["slower"]:
-        return Reason("answer-slower", **count, **_fields(ranked(counting)[0]))
+        return Reason(f"{count['slower']} of {kernels} got slower; {_cost(ranked(counting)[0])}")
     if count["held"]:
-        return Reason("answer-held", **count)
+        return Reason(
+            f"{count['held']} of {kernels} changed, but so did a canary: the machine is different,"
+            " and no change of a time counts"
+        )
     if count["new"] == len(compared):
-        return Reason("answer-new", **count)
+        return Reason(f"there is nothing yet to compare {kernels} with")
+    faster = f"; {count['faster']} got faster" if count["faster"] else ""
     if 2 * count["unsure"] > len(compared):
-        return Reason("answer-undecided", **count)
-    return Reason("answer-same", **count)
+        return Reason(f"no slowdown was found; {count['unsure']} of {kernels} undecided{faster}")
+    unsure = f"; {count['unsure']} undecided" if count["unsure"] else ""
+    gone = f"; {count['gone']} missing in head" if count["gone"] else ""
+    return Reason(f"nothing got slower in {kernels}{faster}{unsure}{gone}")
+
+
+def _cost(change: Change) -> str:
+    """Return what the worst slowdown costs, with its interval where it has one."""
+    base, head = (value_text(value or 0.0, change.unit) for value in (change.base, change.head))
+    ratio = change_text(change.ratio or 1.0)
+    text = f"{change.problem} by {change.backend} costs the most: {base} → {head}, {ratio}"
+    if change.low is None or change.high is None or not change.level:
+        return text
+    interval = change_span(change.low, change.high)
+    return f"{text} ({interval} with {100 * change.level:.3g} % confidence)"
 
 
 def ranked(changes: Iterable[Change]) -> list[Change]:
@@ -213,7 +233,7 @@ def comment(
     changes by impact, failures, `notes`, environment differences, and the commands to repeat it."""
     moved = ranked(changes)
     sentences = [f"{text.rstrip('.')}." for text in (*facts, total_text(changes)) if text]
-    first = format_reason(heading or answer(changes), BRIEF)
+    first = shorten(heading or answer(changes))
     parts = [f"### kernelmark: {markdown_cell(first)}", ""]
     parts += [" ".join(sentences), ""] if sentences else []
     if moved:
@@ -229,7 +249,7 @@ def comment(
         parts += [f"**Failures** ({len(failed)})", ""]
         parts += [
             f"- {markdown_cell(f'{one.problem} by {one.backend}')}: "
-            f"{markdown_cell(format_reason(one.reason, BRIEF))}"
+            f"{markdown_cell(shorten(one.reason))}"
             for one in failed[:MOST_ROWS]
         ]
         parts.append("")
@@ -279,16 +299,6 @@ def _level(comparison: Comparison) -> float:
     """Return the confidence of the rule's intervals: 1 - q for robust, 0 without intervals."""
     q = comparison.settings.get("q")
     return 1 - q if isinstance(q, float) else 0.0
-
-
-def _fields(change: Change) -> dict[str, object]:
-    fields = {
-        name: getattr(change, name) for name in ("problem", "backend", "base", "head", "unit")
-    }
-    fields |= {"cause": change.reason, "ratio": change.ratio, "level": 0.0}
-    if change.ratio is not None and change.low is not None and change.high is not None:
-        fields |= {"low": change.low, "high": change.high, "level": change.level}
-    return fields
 
 
 def _backends(names: Sequence[str]) -> str:

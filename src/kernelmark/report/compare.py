@@ -246,7 +246,7 @@ def _plain(value: Cell) -> Any:
 def moved_text(moved: Reason) -> str:
     """Return a moved canary as `gemm m=8 … dtype=f32: slower`."""
     problem = short(parse_key(moved.fields["problem"]))
-    return str(moved.having(problem=problem))
+    return f"{problem}: {moved.fields['verdict']}"
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:

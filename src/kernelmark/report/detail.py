@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.micro import is_micro
-from kernelmark.core.reason import NO_REASON, OPTIONS, format_reason
+from kernelmark.core.reason import NO_REASON
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text, width_text
 from kernelmark.report.micro import metrics_table, points_table
@@ -112,7 +112,7 @@ def _measured(row: ResultRow, measured: Measurement) -> list[tuple[str, str]]:
     if measured.modes:
         pairs.insert(1, ("modes", modes_text(measured.modes)))
     pairs += [(name, time_text(value)) for name, value in measured.also.items()]
-    pairs += [("warning", format_reason(text, OPTIONS)) for text in measured.warnings]
+    pairs += [("warning", str(text)) for text in measured.warnings]
     return pairs
 
 

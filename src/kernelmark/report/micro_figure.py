@@ -13,9 +13,9 @@ from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.metric import Value
 from kernelmark.core.micro import benchmark_name, mode_of
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result
 from kernelmark.core.units import bytes_text
+from kernelmark.core.wording import join_commas
 from kernelmark.micro.base import Figure, Panel
 from kernelmark.micro.session import named
 from kernelmark.report.vega import SCHEMA, Spec
@@ -32,9 +32,9 @@ def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Sp
     names = sorted({benchmark_name(result.case.problem) for result in every})
     if not any(result.rows for result in every):
         name = names[0] if names else "this benchmark"
-        raise NothingToDo(Reason("figure-no-points", name=name))
+        raise NothingToDo(f"{name} has no points to draw")
     if len(names) > 1:
-        raise UsageError(Reason("figure-not-shared", names=tuple(names)))
+        raise UsageError(f"{join_commas(names)} cannot share one figure")
     devices = [model or r.device for r, model in zip_longest(every, models[: len(every)])]
     benchmark, first = named(names[0]), every[0]
     design = fitted(benchmark.figure, every)

@@ -10,7 +10,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import is_micro
-from kernelmark.core.reason import BRIEF, FIELDS, format_reason
+from kernelmark.core.reason import shorten
 from kernelmark.core.result import ResultSet
 from kernelmark.core.text import markdown_cell, printable
 from kernelmark.core.units import bytes_text
@@ -121,7 +121,7 @@ def _compared(parts: Sequence[Part]) -> str:
 
 
 def _answer(changes: Sequence[Change]) -> str:
-    return format_reason(changes_answer(changes), BRIEF)
+    return shorten(changes_answer(changes))
 
 
 def _changes_figure(changes: Sequence[Change]) -> list[str]:
@@ -231,7 +231,7 @@ def _inline(spec: vega.Spec) -> str:
 
 
 def _warnings(part: Part) -> list[str]:
-    found = [format_reason(reason, FIELDS) for reason in collect_warnings(part.rows)]
+    found = list(map(str, collect_warnings(part.rows)))
     return [*found, *part.notes]
 
 

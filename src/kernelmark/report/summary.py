@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kernelmark import ops
 from kernelmark.core.micro import is_micro
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
+from kernelmark.core.reason import TEXT, Reason, shorten
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import counted
 from kernelmark.ops.base import Parameter
@@ -258,7 +258,7 @@ def find_failures(rows: Iterable[ResultRow]) -> list[Failure]:
 def _reason(result: Result) -> str:
     """Return the reason on one line; in full for compiler errors, where every line may matter."""
     brief = result.status in (Status.WRONG, *_ENDED_WORKERS)
-    return format_reason(result.why, BRIEF) if brief else str(result.why)
+    return shorten(result.why) if brief else str(result.why)
 
 
 def mark_text(rows: Sequence[ResultRow]) -> str:
@@ -271,6 +271,8 @@ def _multimodal(rows: Sequence[ResultRow]) -> list[Reason]:
     """Return the multimodal rows with their modes, limited to the first few."""
     found = [
         Reason(
+            f"multimodal: {row.problem} by {row.backend}: "
+            f"{modes_text(row.result.measurement.modes)}",
             "multimodal",
             problem=row.problem,
             backend=row.backend,
@@ -280,7 +282,14 @@ def _multimodal(rows: Sequence[ResultRow]) -> list[Reason]:
         if row.result.measurement and row.result.measurement.modes
     ]
     rest = len(found) - _MOST_MULTIMODAL
-    return found if rest <= 0 else [*found[:-rest], Reason("multimodal-more", count=rest)]
+    return (
+        found
+        if rest <= 0
+        else [
+            *found[:-rest],
+            Reason(f"multimodal: {rest} more; kmark show --samples has all values"),
+        ]
+    )
 
 
 def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
@@ -296,16 +305,33 @@ def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
     found = [
         _worst(ones)
         if len(rows_of[kind]) == 1
-        else Reason("worst-of", cause=_worst(ones), count=len(rows_of[kind]))
+        else Reason(f"{_worst(ones)} (the worst of {len(rows_of[kind])} results)")
         for kind, ones in groups.items()
     ]
     texts = [one for one in found if one.root.code == TEXT]
     if len(texts) > _MOST_TEXTS:
         found = [one for one in found if one not in texts[_MOST_TEXTS:]]
-        found.append(Reason("warnings-more", count=len(texts) - _MOST_TEXTS))
+        found.append(
+            Reason(
+                f"{counted(len(texts) - _MOST_TEXTS, 'more warning')}; kmark show has all of them"
+            )
+        )
     found += _multimodal(rows)
     above = sum(row.is_above_roof for row in rows)
-    return [*found, Reason("above-roof", count=above)] if above else found
+    return (
+        [
+            *found,
+            Reason(
+                f"{counted(above, 'result')} above 100 % of the roof: the kernel found"
+                " data in a cache, or the roof was measured while other work ran;"
+                " measure it again with --roofs fresh",
+                "above-roof",
+                count=above,
+            ),
+        ]
+        if above
+        else found
+    )
 
 
 def _worst(warnings: Sequence[Reason]) -> Reason:

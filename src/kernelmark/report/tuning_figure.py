@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import time_text
 from kernelmark.report.figures import HEIGHT, PALETTE, WIDTH, Values, by_field
@@ -43,7 +42,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
         for parameter, share in importance(timed).items():
             matter.append({"plan": name, "parameter": parameter, "share": share})
     if not progress:
-        raise NothingToDo(Reason("nothing-to-draw", what="candidate", needs="a time"))
+        raise NothingToDo("no candidate has a time to draw")
     line = {
         "x": {"field": "at", "type": "quantitative", "title": "timings"},
         # Normalised to each plan's best, because small and large problems share the axis.

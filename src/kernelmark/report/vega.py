@@ -10,8 +10,8 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
-from kernelmark.core.reason import Reason
 from kernelmark.core.text import printable
+from kernelmark.core.wording import join_commas
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -73,11 +73,11 @@ def check_name(path: str | Path) -> Path:
     """Return the path if its suffix is a known format and it is writable, else raise UsageError."""
     made = Path(path)
     if made.suffix.lower() not in KINDS:
-        raise UsageError(Reason("file-suffix", file=str(path), known=KINDS))
+        raise UsageError(f"{path}: the file name must end in one of {join_commas(KINDS)}")
     if made.is_dir():
-        raise UsageError(Reason("file-is-folder", file=str(path)))
+        raise UsageError(f"{path} is a folder, not a file")
     if not made.parent.is_dir():
-        raise UsageError(Reason("file-without-folder", file=str(path), folder=str(made.parent)))
+        raise UsageError(f"{path} cannot be written: there is no folder {made.parent}")
     if not os.access(made if made.exists() else made.parent, os.W_OK):
         raise _unwritable(made, PermissionError("permission denied"))
     return made
@@ -156,6 +156,6 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UsageError(
-            Reason("not-installed", name=name.replace("_", "-"), needs="drawing figures"),
+            f"drawing figures needs {name.replace('_', '-')}, which is not installed",
             hint=_INSTALL,
         ) from None

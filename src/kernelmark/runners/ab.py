@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import counted, duration_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import join
@@ -46,7 +47,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         if self.base.problem != self.head.problem:
-            raise UsageError(Reason("pair-differs"))
+            raise UsageError("both sides of a pair compute the same problem")
 
     @property
     def cases(self) -> tuple[Case, Case]:
@@ -63,11 +64,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
-            raise UsageError(Reason("effect-not-positive", delta=self.delta))
+            raise UsageError(f"an effect of {self.delta} cannot be the least that counts")
         odd = [rounds for rounds in self.looks.rounds if rounds % 2]
         if odd:
             raise UsageError(
-                Reason("rounds-odd", rounds=odd[0]), hint="rounds come in twos: use even numbers"
+                f"a look after {odd[0]} rounds would see one order more often than the other",
+                hint="rounds come in twos: use even numbers",
             )
 
 
@@ -263,11 +265,9 @@ class Experiment:
         dropped, self._tracks = self._tracks[kept:], self._tracks[:kept]
         for track in dropped:
             reason = Reason(
-                "over-budget",
-                rounds=track.rounds,
-                budget_s=self._budget.seconds,
-                kept=kept,
-                pairs=pairs,
+                f"left out after {counted(track.rounds, 'round')}: in "
+                f"{duration_text(self._budget.seconds)} only {kept} of "
+                f"{counted(pairs, 'pair')} can be decided"
             )
             yield track.row(VerdictStatus.UNSURE, reason)
 
@@ -294,10 +294,18 @@ class Experiment:
             return track.row(VerdictStatus.FIXED, _side_failed("base", base))
         same = (base.status, base.error) == (head.status, head.error)
         reason = Reason(
-            "sides-failed", cause=_side_failed("base", base), other=_side_failed("head", head)
+            f"both fail: {_side_failed('base', base)}"
+            + (f"; {_side_failed('head', head)}" if _side_failed("head", head) else ""),
+            "sides-failed",
+            cause=_side_failed("base", base),
+            other=_side_failed("head", head),
         )
         if same:
-            reason = Reason("sides-failed", cause=_side_failed("each", head))
+            reason = Reason(
+                f"both fail: {_side_failed('each', head)}",
+                "sides-failed",
+                cause=_side_failed("each", head),
+            )
         return track.row(VerdictStatus.IGNORED, reason)
 
     def _look(self, rounds: int) -> Iterator[Row]:
@@ -322,7 +330,9 @@ class Experiment:
                 paired = self._rule.looks.verdict(*track.looked_times, delta=self._rule.delta)
                 rows.append(track.row(VerdictStatus.UNSURE, paired.reason, paired))
             elif all(track.parts):
-                reason = Reason("stopped-early", rounds=track.rounds)
+                reason = Reason(
+                    f"stopped after {counted(track.rounds, 'round')}, before the first test"
+                )
                 rows.append(track.row(VerdictStatus.UNSURE, reason))
         return rows
 
@@ -380,4 +390,4 @@ def _with_processes(pair: Pair, rule: Rule) -> Pair:
 
 def _side_failed(side: str, result: Result) -> Reason:
     cause = result.error or "no reason was given"
-    return Reason("side-failed", side=side, status=result.status.value, cause=cause)
+    return Reason(f"{side} is {result.status.value}: {shorten(cause)}")

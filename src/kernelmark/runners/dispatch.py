@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
+from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.events import (
     CaseCompiled,
@@ -120,12 +120,15 @@ class SecondVotes:
             self._strikes[slot] = 0
             return Decision(result=first)
         self._strikes[slot] += 1
-        error = first.error or Reason("failed", status=first.status.value)
+        error = first.error or Reason(f"{first.status.value}", "failed", status=first.status.value)
         if self._strikes[slot] < MOST_STRIKES or slot.lost:
-            why = format_reason(error, BRIEF)
+            why = shorten(error)
             note = f"failed on {slot.info.name} ({why}) and not on {second.device}"
             return Decision(result=second, note=f"{first.case.problem.key}: {note}")
-        lost = Reason("fails-alone", count=MOST_STRIKES, device=second.device, cause=error)
+        lost = Reason(
+            f"it failed {MOST_STRIKES} cases in a row that pass on {second.device}:"
+            f" {shorten(error)}"
+        )
         return Decision(result=second, lost=lost)
 
 
@@ -246,7 +249,7 @@ class Dispatch:
             if task.doubt is not None:
                 self._settle(task, None)
                 continue
-            error = Reason("no-device-left", cause=first.lost)
+            error = Reason(f"no device is left: {first.lost}")
             result = failure(task.case, first.info, Status.CRASHED, error, started=time.time())
             self._finish(task, result)
 
@@ -273,7 +276,7 @@ class Dispatch:
                 self._put_back(task)
         elif isinstance(outcome, Finished):
             if isinstance(outcome.value, Failure):
-                self._emit(Note(text=format_reason(outcome.value.error, BRIEF)))
+                self._emit(Note(text=shorten(outcome.value.error)))
             else:
                 self._environment_read = True
                 environment = slot.without_own_variables(outcome.value)

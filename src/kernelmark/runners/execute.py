@@ -19,9 +19,10 @@ from kernelmark.core.errors import (
     UsageError,
 )
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, prefixed, suffixed
 from kernelmark.core.result import Case, Check, KernelInfo, Measurement, Result, Status
 from kernelmark.core.timing import Timer, Timing
+from kernelmark.core.wording import join_and
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.blocks import merge
 from kernelmark.measure.protocol import Outcome, measure
@@ -94,7 +95,7 @@ def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started
         measurement=outcome.measurement,
         check=outcome.check,
         kernel=outcome.kernel,
-        error=NO_REASON if passed else outcome.check.detail or Reason("output-wrong"),
+        error=NO_REASON if passed else outcome.check.detail or Reason("the output is wrong"),
         started=started,
         cost=outcome.cost,
     )
@@ -119,11 +120,20 @@ def _cross_check(
     try:
         profile = external_timers.profile(profiled, info.name, timeout_s=profile_s)
     except Exception as error:
-        warning = Reason("not-cross-checked", cause=explain(error)[1])
+        warning = Reason(
+            f"not cross-checked: {explain(error)[1]}", "not-cross-checked", cause=explain(error)[1]
+        )
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": profile.seconds}
     if profile.spread > external_timers.STABLE:
-        warning = Reason("profiler-unstable", spread=profile.spread, limit=external_timers.STABLE)
+        warning = Reason(
+            f"runs under the profiler differ by {100 * profile.spread:.1f} %, more"
+            f" than {100 * external_timers.STABLE:.0f} %: its time is no"
+            " cross-check",
+            "profiler-unstable",
+            spread=profile.spread,
+            limit=external_timers.STABLE,
+        )
         measurement = dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     cycles, clock_mhz = profile.metrics.get(external_timers.CYCLES), measurement.clock_mhz
     if cycles and clock_mhz:
@@ -152,6 +162,7 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
     if info.kind not in backend.device_kinds:
         raise Unsupported(
             Reason(
+                f"{case.backend} runs on {join_and(backend.device_kinds)}, not on {info.kind}",
                 "device-unsupported",
                 backend=case.backend,
                 kinds=backend.device_kinds,
@@ -182,19 +193,20 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     name = type(error).__name__
-    return Status.RUNTIME_ERROR, Reason("raised", type=name, text=_one_line(error), place=place)
+    return Status.RUNTIME_ERROR, Reason(
+        f"{_one_line(error)}" + (f" ({place})" if place else ""),
+        "raised",
+        type=name,
+        text=_one_line(error),
+        place=place,
+    )
 
 
 def _with_hint(error: KernelmarkError) -> Reason:
     """Return an error's reason, extended by its hint: a result has one reason for both."""
     if not error.hint:
         return error.message
-    if log := error.message.fields.get("output"):  # a compiler's output, which follows the hint
-        return Reason("hinted", cause=error.message.having(output=""), hint=error.hint, output=log)
-    # A compiler's log follows the first line.
-    head, *rest = error.message.split("\n", 1)
-    cause = Reason.of(head) if rest else error.message
-    return Reason("hinted", cause=cause, hint=error.hint, output="".join(rest))
+    return suffixed(error.message, f"; {error.hint}")
 
 
 def failure(
@@ -252,7 +264,7 @@ def join(parts: Sequence[Result]) -> Result:
 
 def _of_process(index: int, result: Result) -> Reason:
     every = result.case.timing.processes
-    return Reason("process-failed", process=index + 1, processes=every, cause=result.error)
+    return prefixed(result.error, f"process {index + 1} of {every}: ")
 
 
 def _worst(checks: Sequence[Check]) -> Check | None:

@@ -34,6 +34,7 @@ from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Case, Measurement
 from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
+from kernelmark.core.units import duration_text
 from kernelmark.devices.base import Device
 from kernelmark.host.processes import run_child
 from kernelmark.measure.advice import (
@@ -79,16 +80,23 @@ def find(device: str) -> str:
         found = shutil.which("rocprofv3") or shutil.which(f"{root}/bin/rocprofv3")
         if found is None:
             raise Unsupported(
-                Reason("profiler-missing", profiler="rocprofv3", folder=f"{root}/bin"),
+                f"rocprofv3 is not on the PATH and not in {root}/bin",
                 hint="install ROCm's profiler, or use another timer",
             )
         return found
     if not device.startswith("cuda"):
-        raise Unsupported(Reason("timer-unsupported", device=device, timer="profiler"))
+        raise Unsupported(
+            Reason(
+                f"{device} has no profiler timer",
+                "timer-unsupported",
+                device=device,
+                timer="profiler",
+            )
+        )
     ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
     if ncu is None:
         raise Unsupported(
-            Reason("profiler-missing", profiler="ncu"),
+            "ncu is not on the PATH",
             hint="install Nsight Compute, or use another timer",
         )
     return ncu
@@ -145,14 +153,16 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
     try:
         done = run_child(command, timeout_s=timeout_s)
     except OSError as error:
-        raise CaseError(Reason("not-started", program=name, error=str(error))) from None
+        raise CaseError(f"{name} cannot be started: {error}") from None
     except subprocess.TimeoutExpired:
-        raise CaseError(Reason("program-timed-out", program=name, limit_s=timeout_s)) from None
+        raise CaseError(f"{name} did not end within {duration_text(timeout_s)}") from None
     out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     if done.returncode:
         last = "".join((err or out).strip().splitlines()[-1:])
         raise CaseError(
-            Reason("program-failed", program=name, exit_code=done.returncode, error=last)
+            f"{name} failed"
+            + (f" with exit code {done.returncode}" if done.returncode else "")
+            + (f": {last}" if last else "")
         )
     return out
 
@@ -164,9 +174,7 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
 
     files = sorted((*folder.rglob("*kernel_trace.csv"), *folder.rglob("*.db")))
     if not files:
-        raise CaseError(
-            Reason("profiler-no-trace", profiler="rocprofv3"), hint="does it know --kernel-trace?"
-        )
+        raise CaseError("rocprofv3 wrote no kernel trace", hint="does it know --kernel-trace?")
     groups: list[list[tuple[str, float]]] = [[]]
     for kernel, seconds in timeline(files[0]):
         # A code object's symbol ends with .kd, and a demangled name with its parameters.
@@ -177,17 +185,13 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
     windows = groups[1::2]
     if len(groups) != 2 * cases * launches + 1:
         raise CaseError(
-            Reason(
-                "profiler-kernels",
-                profiler="rocprofv3",
-                kernel=MARK_KERNEL,
-                seen=len(groups) - 1,
-                started=2 * cases * launches,
-            )
+            f"rocprofv3 recorded {len(groups) - 1} "
+            + (f"{MARK_KERNEL} " if MARK_KERNEL else "")
+            + f"kernels, but {2 * cases * launches} were launched"
         )
     if [] in windows:
         launch = windows.index([]) + 1
-        raise CaseError(Reason("profiler-no-kernel", profiler="rocprofv3", launch=launch))
+        raise CaseError("rocprofv3 saw no kernel" + (f" in launch {launch}" if launch else ""))
     return [_traced(windows[i * launches : (i + 1) * launches]) for i in range(cases)]
 
 
@@ -218,23 +222,17 @@ def parse(text: str, launches: int) -> list[Profile]:
     counts = [int(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
     rows = list(csv.reader(io.StringIO("\n".join(x for x in lines if x.startswith('"')))))
     if len(rows) < 3:
-        raise CaseError(
-            Reason("profiler-no-kernel", profiler="ncu"), hint="does the profiler have permission?"
-        )
+        raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
     names, units, kernels = rows[0], rows[1], rows[2:]
     for name in (_KERNEL, TIME):
         if name not in names:
-            raise CaseError(Reason("profiler-column", profiler="ncu", column=name))
+            raise CaseError(f"ncu's table has no column {name}")
     for row in rows:
         if len(row) != len(names):
-            raise CaseError(
-                Reason("profiler-row", profiler="ncu", cells=len(row), columns=len(names))
-            )
+            raise CaseError(f"ncu's table has a row of {len(row)} cells where {len(names)} belong")
     started = launches * sum(counts)
     if len(kernels) != started:
-        raise CaseError(
-            Reason("profiler-kernels", profiler="ncu", seen=len(kernels), started=started)
-        )
+        raise CaseError(f"ncu recorded {len(kernels)} kernels, but {started} were launched")
     profiles = []
     for per_launch in counts:
         own, kernels = kernels[: launches * per_launch], kernels[launches * per_launch :]
@@ -266,7 +264,7 @@ def _number(text: str, unit: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise CaseError(Reason("profiler-cell", profiler="ncu", cell=text))
+        raise CaseError(f"ncu's table has {text!r} where a number belongs")
     return value * _SECONDS.get(unit, 1.0) * _BYTES.get(unit, 1.0)
 
 
@@ -279,12 +277,14 @@ def check_case(case: Case, backend: Backend) -> None:
     """Raise Unsupported for a case that the program cannot time."""
     timing = case.timing
     if not hasattr(backend, "benchmark"):
-        raise Unsupported(Reason("timer-of-iree", timer=timing.timer, backend=case.backend))
+        raise Unsupported(f"timer={timing.timer} is for the backend iree, not for {case.backend}")
     needed = {"cache": Cache.HOT, "strain": Strain.NONE, "duty": Duty.SUSTAINED}
     options = [f"--{name} {v}" for name, v in needed.items() if getattr(timing, name) != v]
     if options:
         raise Unsupported(
-            Reason("timer-hot-only", timer=timing.timer), hint=f"use {' '.join(options)}"
+            f"timer={timing.timer} calls one argument set again and again: caches"
+            " are hot, and nothing runs between calls",
+            hint=f"use {' '.join(options)}",
         )
 
 

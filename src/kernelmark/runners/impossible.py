@@ -46,6 +46,7 @@ from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.timing import Cache
+from kernelmark.core.units import rate_text
 
 Bound = Literal["compute", "memory"]
 
@@ -159,12 +160,18 @@ def _beyond(
 def _reason(over: Excess) -> Reason:
     name = "DRAM" if over.bound == "memory" else f"{over.roof.name} {over.roof.unit}".strip()
     return Reason(
+        f"{rate_text(over.rate, ('FLOP/s' if over.bound == 'compute' else 'B/s'))}"
+        f" is {over.rate / over.roof.value:.3g} × the measured {name} roof of "
+        f"{rate_text(over.roof.value, ('FLOP/s' if over.bound == 'compute' else 'B/s'))},"
+        f" and at most {over.margin:g} × is accepted: the kernel skips work,"
+        " or the roof was measured at a lower clock ('kmark roofs' measures"
+        " it again)",
         "above-limit",
         bound=over.bound,
         rate=over.rate,
         roof=name,
         limit=over.roof.value,
-        unit="FLOP/s" if over.bound == "compute" else "B/s",
+        unit=("FLOP/s" if over.bound == "compute" else "B/s"),
         times=over.rate / over.roof.value,
         margin=over.margin,
     )

@@ -13,7 +13,7 @@ from kernelmark.backends.base import Backend
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.reason import NO_REASON, Reason, read_reason
+from kernelmark.core.reason import NO_REASON, Reason, in_phase, read_reason, suffixed
 from kernelmark.core.result import Case, KernelInfo, Result, Status
 from kernelmark.core.validation import check_result
 from kernelmark.runners.execute import failure
@@ -81,12 +81,14 @@ class MeasureCase(Job[Result]):
             result = codec.from_document(reply.get("result"), Result)
             check_result(result, "result")
         except CodecError as error:
-            problem = Reason("result-unreadable", cause=error.message)
+            problem = Reason(f"the worker's result cannot be read: {error.message}")
         else:
             if result.case.id != self.case.id:
-                problem = Reason("result-of-another-case")
+                problem = Reason("the worker answered with another case's result")
             elif (result.device, result.arch) != (info.name, info.arch):
-                problem = Reason("result-of-another-device", device=result.device, arch=result.arch)
+                problem = Reason(
+                    f"the worker answered with a result of {result.device} ({result.arch})"
+                )
             else:
                 return result
         return failure(self.case, info, Status.CRASHED, problem, started=started)
@@ -94,7 +96,7 @@ class MeasureCase(Job[Result]):
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Result:
         error = failure_.error
         if failure_.started:
-            error = error.having(phase=failure_.phase)
+            error = suffixed(error, in_phase(failure_.phase))
         cost = {"total": time.time() - started}
         return failure(self.case, info, failure_.status, error, started=started, cost=cost)
 
@@ -157,7 +159,7 @@ class ReadEnvironment(Job[Environment | Failure]):
         try:
             return codec.from_document(reply.get("environment"), Environment)
         except CodecError as error:
-            reason = Reason("environment-unreadable", cause=error.message)
+            reason = Reason(f"the worker's environment cannot be read: {error.message}")
             return Failure(status=Status.CRASHED, error=reason, phase="load", started=True)
 
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Environment | Failure:

@@ -12,7 +12,6 @@ from kernelmark import devices as device_kinds
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case
 from kernelmark.runners.dispatch import Dispatch, order
 from kernelmark.runners.events import Event, Note
@@ -52,12 +51,12 @@ class LocalRunner:
         workers: Workers | None = None,
     ) -> None:
         if not all(0 < s < math.inf for s in (timeout_s, compile_timeout_s, start_timeout_s)):
-            raise UsageError(Reason("limit-not-positive"))
+            raise UsageError("a time limit must be a positive number of seconds")
         if jobs is not None and jobs < 0:
-            raise UsageError(Reason("jobs-negative"))
+            raise UsageError("jobs must not be negative")
         if python is not None and shutil.which(python) is None:
             raise UsageError(
-                Reason("program-missing", program=python),
+                f"{python!r} is not a program",
                 hint="give the path of a Python interpreter",
             )
         self.infos = expand(devices)

@@ -18,8 +18,9 @@ from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, in_phase, shorten
 from kernelmark.core.result import Case, Status, config_key
+from kernelmark.core.units import duration_text
 from kernelmark.devices.base import DeviceKind
 from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.runners.jobs import CompileCase, Compiled, Failure, Job, compiles
@@ -239,7 +240,7 @@ class Pool:
             try:
                 slot.worker = self._workers.start(spec)
             except OSError as error:
-                reason = Reason("worker-not-started", python=spec.python, error=str(error))
+                reason = Reason(f"cannot start {spec.python}: {error}")
                 self._fail(slot, Status.CRASHED, reason)
                 return
         slot.worker.send({**job.request, "id": slot._id, "profile_s": slot._limits.timeout_s})
@@ -333,11 +334,17 @@ class Pool:
         _, limit = slot._limits.of(slot._phase)
         assert slot.worker is not None
         if slot._phase == "start":
-            reason = Reason("worker-not-ready", limit_s=limit or 0.0)
+            reason = Reason(f"the worker was not ready within {duration_text(limit or 0.0)}")
             self._fail(slot, Status.CRASHED, reason)
             return
         slot.worker.dump_stacks()
-        reason = Reason("no-answer", limit_s=limit or 0.0, phase=slot._phase)
+        seconds = duration_text(limit or 0.0)
+        reason = Reason(
+            f"no reply within {seconds}{in_phase(slot._phase)}",
+            "no-answer",
+            limit_s=limit or 0.0,
+            phase=slot._phase,
+        )
         self._fail(slot, Status.TIMEOUT, slot.worker.with_tail(reason))
 
     def _fail(self, slot: Slot, status: Status, error: Reason) -> None:
@@ -352,7 +359,7 @@ class Pool:
         slot._id = 0
         slot._failed_starts += 1
         if slot._failed_starts >= START_ATTEMPTS:
-            slot.lost = Reason("given-up", cause=error)
+            slot.lost = Reason(f"{shorten(error)}")
         self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
 
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:

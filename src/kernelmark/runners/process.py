@@ -22,6 +22,7 @@ from kernelmark.core.errors import CodecError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
+from kernelmark.core.units import bytes_text
 from kernelmark.devices._cores import oom_kills
 from kernelmark.host.cache import cache_root, digest
 from kernelmark.host.permissions import find_unsafe, private_folder
@@ -31,7 +32,7 @@ from kernelmark.runners.protocol import (
     Message,
     decode,
     encode,
-    parse_stderr,
+    with_stderr,
 )
 
 TAIL_BYTES = 4096
@@ -157,8 +158,10 @@ class WorkerProcess:
         if ended:
             messages.append(self._lose(*self._cause_of_death()))
         elif len(self._pending) > _MAX_LINE_BYTES:
-            error = Reason("line-too-long", most=_MAX_LINE_BYTES)
-            messages.append(self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error)))
+            error = Reason(f"a line of more than {bytes_text(_MAX_LINE_BYTES)}")
+            messages.append(
+                self._lose(Status.CRASHED, Reason(f"the worker's output is corrupted: {error}"))
+            )
         return messages
 
     def _parse(self, line: bytes) -> Message | Loss | None:
@@ -168,23 +171,28 @@ class WorkerProcess:
             if not self.ready:  # a wrapper around the interpreter may print first
                 self._tail = (self._tail + line + b"\n")[-TAIL_BYTES:]
                 return None
-            return self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error.message))
+            return self._lose(
+                Status.CRASHED, Reason(f"the worker's output is corrupted: {error.message}")
+            )
         if message["kind"] == "failed":
             cause = str(message.get("error", "the worker failed"))
-            return self._lose(Status.CRASHED, Reason("worker-failed", cause=cause))
+            return self._lose(Status.CRASHED, Reason(f"{cause}"))
         if message["kind"] == "ready" and not self.ready:
             if message.get("protocol") != PROTOCOL:
                 spoken, python = message.get("protocol"), self.spec.python
                 return self._lose(
                     Status.CRASHED,
-                    Reason("worker-protocol", python=python, spoken=spoken, wanted=PROTOCOL),
+                    Reason(
+                        f"the worker under {python} uses protocol {spoken}, this kernelmark "
+                        f"{PROTOCOL}"
+                    ),
                 )
             self.ready = True
             return message
         # Only the worker's own code has the nonce. If anything else wrote this line, such as a
         # kernel, the worker's output can no longer be trusted.
         if self._nonce is None or message.get("nonce") != self._nonce:
-            return self._lose(Status.CRASHED, Reason("worker-unasked"))
+            return self._lose(Status.CRASHED, Reason("the worker sent a reply to no request"))
         if message["kind"] != "phase":
             self._nonce = None
         return message
@@ -201,20 +209,31 @@ class WorkerProcess:
         code = self._process.poll()
         self._read_errors()
         if code is None:
-            return Status.CRASHED, Reason("worker-closed")
+            return Status.CRASHED, Reason("the worker closed its output and did not end")
         killed = oom_kills() > self._oom_kills
         aborted = -code == signal.SIGABRT and _BAD_ALLOC in self._tail
         memory = code != 0 and (killed or aborted or code == OUT_OF_MEMORY_EXIT)
         status = Status.OUT_OF_MEMORY if memory else Status.CRASHED
         name = signal.strsignal(-code) or "unknown" if code < 0 else ""
         if code >= 0:
-            reason = Reason("worker-exited", exit_code=code)
+            reason = Reason(
+                f"the worker ended by itself with exit code {code}", "worker-exited", exit_code=code
+            )
         elif -code != signal.SIGKILL:
-            reason = Reason("worker-signalled", signal=-code, name=name)
+            reason = Reason(
+                f"killed by signal {-code} ({name})", "worker-signalled", signal=-code, name=name
+            )
         elif killed:
-            reason = Reason("worker-out-of-memory", signal=-code, name=name)
+            reason = Reason(
+                "killed (signal 9), by the kernel, out of memory",
+                "worker-out-of-memory",
+                signal=-code,
+                name=name,
+            )
         else:
-            reason = Reason("worker-killed", signal=-code, name=name)
+            reason = Reason(
+                "killed (signal 9), perhaps out of memory", "worker-killed", signal=-code, name=name
+            )
         return status, self.with_tail(reason)
 
     def dump_stacks(self) -> None:
@@ -229,7 +248,7 @@ class WorkerProcess:
         _, _, rest = self._tail.partition(b"\n")
         whole = rest if len(self._tail) == TAIL_BYTES and rest.strip() else self._tail
         tail = whole.decode(errors="replace").strip()
-        return reason.having(**parse_stderr(tail)) if tail else reason
+        return with_stderr(reason, tail) if tail else reason
 
     def _read_errors(self) -> None:
         data, ended = _read_ready(self.err)

@@ -39,9 +39,9 @@ def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise CodecError(Reason("message-unreadable", line=_shown(line))) from None
+        raise CodecError(f"not a message: {_shown(line)}") from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise CodecError(Reason("message-without-kind", line=_shown(line)))
+        raise CodecError(f"a message without a kind: {_shown(line)}")
     return message
 
 
@@ -66,6 +66,14 @@ def parse_stderr(output: str) -> dict[str, str]:
     unindented = [line.strip() for line in lines if line.strip() and not line[0].isspace()]
     messages = [line for line in unindented if not line.startswith(_DUMP)]
     return {"output": output, "said": messages[-1] if messages else "", "frame": _frame(lines)}
+
+
+def with_stderr(reason: Reason, output: str) -> Reason:
+    """Return a worker's loss with its standard error, whose last line stands in the sentence."""
+    fields = parse_stderr(output)
+    last = f": {fields['said']}" if fields["said"] else ""
+    frame = f", at {fields['frame']}" if fields["frame"] else ""
+    return Reason(f"{reason}{last}{frame}\n{output}", reason.code, **{**reason.fields, **fields})
 
 
 def _frame(lines: Sequence[str]) -> str:

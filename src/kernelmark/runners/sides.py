@@ -14,7 +14,7 @@ from pathlib import Path
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import shorten
 from kernelmark.runners.capture import git_state, kernelmark_version
 from kernelmark.runners.jobs import Failure, ReadEnvironment
 from kernelmark.runners.local import LocalRunner
@@ -56,24 +56,24 @@ def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[S
     texts = list(environments) or list(USUAL_NAMES)
     if len(texts) != 2:
         raise UsageError(
-            Reason("environment-count", count=len(texts)),
+            f"two environments are compared, not {len(texts)}",
             hint="write: --env golden=/path/to/python --env tot=/path/to/python",
         )
     sides = [parse_side(text) for text in texts]
     if sides[0].name == sides[1].name:
-        raise UsageError(Reason("environment-twice", name=sides[0].name))
+        raise UsageError(f"both environments are called {sides[0].name!r}")
     for word in settings:
         name, colon, setting = word.partition(":")
         variable, equals, value = setting.partition("=")
         known = [side.name for side in sides]
         if not colon or not equals or not VARIABLE.match(variable):
             raise UsageError(
-                Reason("not-of-form", given=word, form="NAME:VARIABLE=VALUE"),
+                f"{word!r} is not NAME:VARIABLE=VALUE",
                 hint=f"for example: --set {known[0]}:LD_LIBRARY_PATH=/new/lib",
             )
         if name not in known:
             raise UsageError(
-                Reason("environment-unknown", name=name, variable=variable),
+                f"there is no environment {name!r} to set {variable} in",
                 hint=f"there are: {', '.join(known)}",
             )
         index = known.index(name)
@@ -87,7 +87,7 @@ def parse_side(word: str) -> Side:
     name, equals, python = word.partition("=")
     if not _NAME.match(name) or (equals and not python):
         raise UsageError(
-            Reason("environment-form", given=word), hint="write: --env golden=/path/to/python"
+            f"{word!r} is not an environment", hint="write: --env golden=/path/to/python"
         )
     if not equals:
         return Side(name=name)
@@ -98,7 +98,7 @@ def parse_side(word: str) -> Side:
     executable = shutil.which(str(path))
     if executable is None:
         raise UsageError(
-            Reason("interpreter-missing", environment=name, python=python),
+            f"{name}: there is no interpreter {python}",
             hint="give its full path",
         )
     return Side(name=name, python=str(Path(executable).absolute()))
@@ -117,12 +117,7 @@ def environment_of(
             environment = pool.call(job)
     if isinstance(environment, Failure):
         raise UsageError(
-            Reason(
-                "interpreter-failed",
-                environment=side.name,
-                python=side.python,
-                cause=environment.error,
-            ),
+            f"{side.name}: no worker runs under {side.python}: {shorten(environment.error)}",
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
     environment = pool.devices[0].without_own_variables(environment)

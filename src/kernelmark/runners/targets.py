@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from kernelmark import devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError, about
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
+from kernelmark.core.wording import join_commas
 from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
 
@@ -27,24 +27,24 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     """Return the kind and facts of one device by its name."""
     kind_name, first, last = _parse(name)
     if last != first:
-        raise UsageError(Reason("device-several", device=name))
+        raise UsageError(f"{name!r} names several devices, but one is needed")
     kind = _kind(kind_name, name)
     for info in _present(kind, kind_name):
         if info.index == first:
             if info.unusable:
-                raise UsageError(Reason("device-unusable", device=info.name, cause=info.unusable))
+                raise UsageError(f"{info.name} cannot be used: {info.unusable}")
             return kind, info
     hint = f"there are: {', '.join(info.name for info in kind.infos())}"
     if kind_name == "fake":
         hint += f"; set ${COUNT_VARIABLE} to how many there shall be"
-    raise UsageError(Reason("device-missing", device=name), hint=hint)
+    raise UsageError(f"there is no device {name!r}", hint=hint)
 
 
 def check_threads(info: DeviceInfo, threads: int) -> None:
     """Raise an error if the CPU has fewer cores than `threads`."""
     if info.kind == "cpu" and threads > info.units:
         raise UsageError(
-            Reason("too-many-threads", threads=threads, cores=info.units),
+            f"{threads} threads were asked for and {counted(info.units, 'core')} can be used",
             hint=f"use {counted(info.units, 'thread')}{'' if info.units == 1 else ' or less'}",
         )
 
@@ -60,18 +60,12 @@ def expand(names: Sequence[str]) -> list[DeviceInfo]:
         for info in _all() if name == "all" else _range(name):
             by_name.setdefault(info.name, info)
     if not by_name:
-        raise UsageError(Reason("no-device-given"), hint="for example: -d cpu")
+        raise UsageError("no device was given", hint="for example: -d cpu")
     infos = list(by_name.values())
     other = next((i for i in infos if (i.kind, i.arch) != (infos[0].kind, infos[0].arch)), None)
     if other is not None:
         raise UsageError(
-            Reason(
-                "devices-differ",
-                device=infos[0].name,
-                arch=infos[0].arch,
-                other=other.name,
-                other_arch=other.arch,
-            ),
+            f"{infos[0].name} ({infos[0].arch}) and {other.name} ({other.arch}) cannot share a run",
             hint="start one run for each architecture",
         )
     return infos
@@ -100,8 +94,11 @@ def _kind(kind_name: str, name: str) -> DeviceKind:
         near = "".join(difflib.get_close_matches(kind_name, known, n=1))
         meant = next((one for prefix, one in _MEANT.items() if kind_name.startswith(prefix)), near)
         raise UsageError(
-            Reason("unknown-device", device=name),
-            hint=Reason("known-devices", meant=meant, kinds=tuple(known)),
+            f"unknown device {name!r}",
+            hint=(
+                (f"did you mean {meant}? " if meant else "")
+                + f"known kinds: {join_commas(known)}, or all"
+            ),
         )
     return devices.registry.get(kind_name)
 
@@ -110,13 +107,13 @@ def _parse(name: str) -> tuple[str, int, int]:
     match = _NAME.match(name)
     if match is None:
         raise UsageError(
-            Reason("device-form", device=name), hint="write: cpu, cuda:0, hip:0, cuda:0-7, all"
+            f"{name!r} is not a device", hint="write: cpu, cuda:0, hip:0, cuda:0-7, all"
         )
     first = int(match[2] or 0)
     last = int(match[3] or first)
     if last < first:
         hint = f"write: {match[1]}:{last}-{first}"
-        raise UsageError(Reason("device-range", device=name), hint=hint)
+        raise UsageError(f"{name!r} is not a device: its range goes down", hint=hint)
     return match[1], first, last
 
 

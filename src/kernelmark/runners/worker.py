@@ -24,7 +24,7 @@ from typing import BinaryIO
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import Reason, reason_document
+from kernelmark.core.reason import reason_document
 from kernelmark.core.result import Case, Status
 from kernelmark.host.processes import guard_own_group
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
@@ -96,7 +96,7 @@ class Server:
             reply = getattr(importlib.import_module(module), function)(self, request)
             self.send("reply", **reply)
         else:
-            raise UsageError(Reason("unknown-name", what="request", name=request["kind"]))
+            raise UsageError(f"unknown request {request['kind']!r}")
 
     def _measure(self, case: Case, process: int) -> None:
         from kernelmark.devices.base import Device
@@ -106,7 +106,7 @@ class Server:
 
         profile_s = float(self._request.get("profile_s", external_timers.TIMEOUT_S))
         if not isinstance(self.opened, Device):
-            raise UsageError(Reason("worker-only-compiles"))
+            raise UsageError("this worker only compiles")
         with hold_lock(self.info, self._send_waiting):
             result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
             # Freeing the memory of a case takes 2.5 ms on an H200. Meanwhile the result is sent.

@@ -112,9 +112,20 @@ def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[floa
 def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the interval of a single block, from its samples."""
     if len(samples) == 1:
-        return Interval(low_s=0.0, high_s=math.inf, note=Reason("interval-one-sample"))
+        return Interval(
+            low_s=0.0,
+            high_s=math.inf,
+            note=Reason(
+                "interval: one sample: there is no interval; allow more time", "interval-one-sample"
+            ),
+        )
     low, high = order_interval(samples, level) or block_interval(samples, level)
-    note = Reason("interval-one-block", samples=len(samples))
+    note = Reason(
+        f"interval: only one block: the interval is over its {len(samples)}"
+        " samples and does not cover other allocations",
+        "interval-one-block",
+        samples=len(samples),
+    )
     return Interval(low_s=low, high_s=high, note=note)
 
 

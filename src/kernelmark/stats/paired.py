@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import change_span, change_text
 from kernelmark.stats.corrections import adjusted
 from kernelmark.stats.interval import exp
 
@@ -181,17 +182,31 @@ def _decide(
 ) -> tuple[VerdictStatus, Reason]:
     span = {"low": exp(found.low), "high": exp(found.high), "rounds": rounds}
     limit = math.expm1(floor)
+    interval = change_span(span["low"], span["high"])
+    over = f"over {rounds} rounds"
     if not math.isfinite(found.low):
         least = least_rounds(alpha)
-        return VerdictStatus.UNSURE, Reason("too-few-rounds", rounds=rounds, least=least)
+        return VerdictStatus.UNSURE, Reason(
+            f"{rounds} rounds can show nothing at this level; it takes {least}"
+        )
     if (found.low > 0 and found.centre > floor) or (found.high < 0 and found.centre < -floor):
         status = VerdictStatus.SLOWER if found.centre > 0 else VerdictStatus.FASTER
-        return status, Reason("changed", ratio=exp(found.centre), **span)
+        ratio = exp(found.centre)
+        return status, Reason(
+            f"{change_text(ratio)} ({interval}) {over}", "changed", ratio=ratio, **span
+        )
     if found.low >= -floor and found.high <= floor:
-        return VerdictStatus.SAME, Reason("within", limit=limit, **span)
+        return VerdictStatus.SAME, Reason(
+            f"within {100 * limit:g} % ({interval}) {over}", "within", limit=limit, **span
+        )
     if found.low > 0 or found.high < 0:
-        return VerdictStatus.UNSURE, Reason("perhaps-within", limit=limit, **span)
-    return VerdictStatus.UNSURE, Reason("open", **span)
+        return VerdictStatus.UNSURE, Reason(
+            f"changed, but perhaps by less than {100 * limit:g} % ({interval})",
+            "perhaps-within",
+            limit=limit,
+            **span,
+        )
+    return VerdictStatus.UNSURE, Reason(f"{rounds} rounds leave {interval} open", "open", **span)
 
 
 def _half_width(found: SignedRank) -> float:
@@ -262,7 +277,12 @@ def _with_q_value(
     status, reason = paired.status, paired.reason
     if status in _CHANGED and q_value > alpha:
         status = VerdictStatus.UNSURE
-        reason = Reason("perhaps-chance", cause=reason, rows="pairs")
+        reason = Reason(
+            f"{reason}: significant alone, but may be chance among all pairs",
+            "perhaps-chance",
+            cause=reason,
+            rows="pairs",
+        )
     return dataclasses.replace(
         paired,
         status=status,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from kernelmark.core.errors import StoreError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.stores.values import Imported, SeriesPoint, new_run_id
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def require_sql() -> None:
     """Raise StoreError if SQLAlchemy is not installed."""
     if importlib.util.find_spec("sqlalchemy") is None:
         raise StoreError(
-            Reason("not-installed", name="SQLAlchemy", needs="the store"),
+            "the store needs SQLAlchemy, which is not installed",
             hint="pip install SQLAlchemy, or run with --no-store --json FILE",
         )
 
@@ -76,6 +75,6 @@ def opened(store: StoreArgument, *, readonly: bool = False) -> Iterator[Store | 
         yield store
     else:
         raise UsageError(
-            Reason("argument-type", name="store", given=repr(store), wanted="a store"),
+            f"store={store!r} is not a store",
             hint="give True for your own store, a path, a URL or an open store",
         )

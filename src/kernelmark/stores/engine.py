@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import TEXT, Reason
 from kernelmark.stores.location import Location, check_file, may_write
 
 VERSION_KEY = "schema"
@@ -204,7 +204,7 @@ def _connect_postgres(place: Location, *, readonly: bool) -> Engine:
     assert place.url is not None
     if importlib.util.find_spec("psycopg") is None:
         raise StoreError(
-            Reason("not-installed", needs="a store in PostgreSQL", name="psycopg"),
+            "a store in PostgreSQL needs psycopg, which is not installed",
             hint='pip install "psycopg[binary]"',
         )
     try:
@@ -212,7 +212,7 @@ def _connect_postgres(place: Location, *, readonly: bool) -> Engine:
     except ImportError as error:
         cause = f"psycopg: {str(error).splitlines()[0]}"
         raise StoreError(
-            Reason("store-not-opened", store=place.shown, error=cause),
+            f"the store {place.shown} cannot be opened" + (f": {cause}" if cause else ""),
             hint='pip install "psycopg[binary]"',
         ) from None
 
@@ -240,43 +240,65 @@ def retried(error: DBAPIError, attempt: int) -> bool:
 
 _CHECK_URL = "check the host, user, password and database in the store's URL"
 
-# (prefix of SQLite's error name, code of the Reason, hint)
-SQLITE = (
-    ("SQLITE_FULL", "store-disk-full", Reason("free-space")),
-    ("SQLITE_BUSY", "store-locked", "wait for it, or write to another store with --store"),
+_FREE_SPACE = (
+    "free some space, or choose another path with --store; what was stored before is intact"
+)
+_PERMISSIONS = (
+    "check the permissions of the file and its folder, or choose another path with --store"
+)
+
+# (prefix of SQLite's error name or PostgreSQL's SQLSTATE, code, sentence about the store, hint)
+_CAUSES = (
+    ("SQLITE_FULL", "store-disk-full", "the disk under the store {} is full", _FREE_SPACE),
     (
-        "SQLITE_READONLY",
-        "store-unwritable",
-        "check the permissions of the file and its folder, or choose another path with --store",
+        "SQLITE_BUSY",
+        "store-locked",
+        "another process keeps the store {} locked",
+        "wait for it, or write to another store with --store",
     ),
+    ("SQLITE_READONLY", "store-unwritable", "the store {} cannot be written to", _PERMISSIONS),
+    ("SQLITE_CANTOPEN", TEXT, "the store {} cannot be opened", _PERMISSIONS),
     (
-        "SQLITE_CANTOPEN",
-        "store-not-opened",
-        "check the permissions of the file and its folder, or choose another path with --store",
+        "SQLITE_NOTADB",
+        "store-not-sqlite",
+        "the store {} is not an SQLite file",
+        "choose another path with --store",
     ),
-    ("SQLITE_NOTADB", "store-not-sqlite", "choose another path with --store"),
     (
         "SQLITE_CORRUPT",
         "store-damaged",
+        "the store {} is damaged",
         "restore a copy, or save what can be read with `sqlite3 FILE .recover`",
     ),
     (
         "SQLITE_IOERR",
-        "store-disk-fails",
+        TEXT,
+        "the disk under the store {} fails to read or write",
         "check the disk, its free space and the file's size limit",
     ),
-)
-
-# (prefix of PostgreSQL's SQLSTATE, code of the Reason, hint)
-POSTGRES = (
-    ("53100", "store-disk-full", Reason("free-space")),
-    ("53300", "store-connections", "close some, or raise max_connections"),
-    ("42501", "store-refuses-user", "grant the user rights on the schema"),
-    ("25006", "store-replica", "write to the primary server, or choose another --store"),
-    ("3D000", "store-no-database", "create the database first: createdb NAME"),
-    ("28", "store-refuses-login", _CHECK_URL),
-    ("08", "store-disconnected", _CHECK_URL),
-    ("57P", "store-server-down", "try again in a moment"),
+    ("53100", "store-disk-full", "the disk under the store {} is full", _FREE_SPACE),
+    (
+        "53300",
+        TEXT,
+        "the store {} takes no more connections",
+        "close some, or raise max_connections",
+    ),
+    ("42501", TEXT, "the store {} refuses this user", "grant the user rights on the schema"),
+    (
+        "25006",
+        TEXT,
+        "the store {} can only be read",
+        "write to the primary server, or choose another --store",
+    ),
+    ("3D000", TEXT, "the store {} does not exist", "create the database first: createdb NAME"),
+    ("28", TEXT, "the store {} refuses the login", _CHECK_URL),
+    ("08", TEXT, "the connection to the store {} failed", _CHECK_URL),
+    (
+        "57P",
+        TEXT,
+        "the server of the store {} is shutting down or starting",
+        "try again in a moment",
+    ),
 )
 RETRIED = ("40001", "40P01")  # a serialisation failure or a deadlock: a retry succeeds
 
@@ -293,14 +315,14 @@ def explained(shown: str) -> Iterator[None]:
 def explain(error: Exception, shown: str) -> StoreError:
     """Return the StoreError for an error of the database."""
     name, original = code(error), _original(error)
-    for start, reason, hint in (*SQLITE, *POSTGRES):
+    for start, kind, sentence, hint in _CAUSES:
         if name.startswith(start):
-            return StoreError(Reason(reason, store=shown), hint=hint)
+            return StoreError(Reason(sentence.format(shown), kind, store=shown), hint=hint)
     lines = [line.strip() for line in str(original).splitlines() if line.strip()]
     cause = lines[0] if lines else type(original).__name__
     if type(original).__module__.startswith("psycopg"):
-        return StoreError(Reason("store-no-answer", store=shown, error=cause), hint=_CHECK_URL)
-    return StoreError(Reason("store-failed", store=shown, error=cause))
+        return StoreError(f"the store {shown} does not answer: {cause}", hint=_CHECK_URL)
+    return StoreError(f"the store {shown} failed: {cause}")
 
 
 def code(error: Exception) -> str:

@@ -43,7 +43,7 @@ def locate(where: str | os.PathLike[str] | None) -> Location:
     if "://" in text:
         return _locate_url(text)
     if not text or text == ":memory:" or "\0" in text:
-        raise StoreError(Reason("store-not-a-path", given=text), hint=_SCHEMES)
+        raise StoreError(f"{text!r} is not the path or URL of a store", hint=_SCHEMES)
     path = Path(text).expanduser()
     return Location(shown=str(path), path=path)
 
@@ -53,14 +53,14 @@ def _locate_url(text: str) -> Location:
     try:
         url = make_url(scheme + text[len(scheme) :])
     except (ArgumentError, ValueError):
-        raise StoreError(Reason("store-url-unreadable"), hint=_SCHEMES) from None
+        raise StoreError("the store's URL cannot be read", hint=_SCHEMES) from None
     if scheme == "sqlite":
         return locate(url.database or ":memory:")
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise StoreError(Reason("unknown-name", what="kind of store", name=scheme), hint=_SCHEMES)
+        raise StoreError(f"unknown kind of store {scheme!r}", hint=_SCHEMES)
     schema = url.query.get("schema", "kernelmark")
     if not isinstance(schema, str) or not schema.isidentifier() or not schema.isascii():
-        raise StoreError(Reason("name-illegal", name=schema, what="schema"), hint=_SCHEMES)
+        raise StoreError(f"{schema!r} cannot be the name of a schema", hint=_SCHEMES)
     url = url.set(drivername="postgresql+psycopg").difference_update_query(["schema"])
     secret = [name for name in url.query if "password" in name.lower()]
     plain = url.set(drivername="postgresql").difference_update_query(secret)
@@ -74,7 +74,7 @@ def check_file(place: Location, path: Path, *, readonly: bool) -> None:
 
     Other users may be able to write to a store that was named, but not to the user's own."""
     if not place.given and (unsafe := find_unsafe(path)) is not None:
-        reason = Reason("store-unsafe", store=place.shown, fault=unsafe.code, error=str(unsafe))
+        reason = Reason(f"the store {place.shown} is not used: {unsafe}")
         raise StoreError(reason, hint=_ELSEWHERE)
     try:
         mode = path.stat().st_mode
@@ -85,11 +85,11 @@ def check_file(place: Location, path: Path, *, readonly: bool) -> None:
         raise _unusable(place, error) from None
     if stat.S_ISDIR(mode):
         raise StoreError(
-            Reason("file-is-folder", file=place.shown),
+            f"{place.shown} is a folder, not a file",
             hint=f"name a file in it: {path / 'results.sqlite'}",
         )
     if not stat.S_ISREG(mode):
-        raise StoreError(Reason("file-not-regular", file=place.shown), hint=_ELSEWHERE)
+        raise StoreError(f"{place.shown} is not a regular file", hint=_ELSEWHERE)
     _check_existing(place, path, readonly=readonly)
 
 
@@ -103,21 +103,21 @@ def _check_new(place: Location, path: Path, *, readonly: bool) -> None:
     if readonly:
         missing = StoreError if place.given else NothingToDo
         raise missing(
-            Reason("store-missing", store=place.shown),
-            hint=Reason("fill-store", command="kmark run"),
+            Reason(f"there is no store at {place.shown} yet", "store-missing", store=place.shown),
+            hint="`kmark run` adds results",
         )
     try:
         if not place.given:
             make_folder(path.parent)
         elif not path.parent.exists():  # most likely a typing error
             raise StoreError(
-                Reason("file-without-folder", file=place.shown, folder=str(path.parent)),
+                f"{place.shown} cannot be written: there is no folder {path.parent}",
                 hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
             )
     except OSError as error:
         raise _unusable(place, error) from None
     if not may_write(path.parent):
-        raise StoreError(Reason("store-folder-unwritable", store=place.shown), hint=_ELSEWHERE)
+        raise StoreError(f"the folder of {place.shown} cannot be written to", hint=_ELSEWHERE)
 
 
 def _check_existing(place: Location, path: Path, *, readonly: bool) -> None:
@@ -127,22 +127,34 @@ def _check_existing(place: Location, path: Path, *, readonly: bool) -> None:
     except OSError as error:
         raise _unusable(place, error) from None
     if head and head != _SQLITE_HEADER:
-        raise StoreError(Reason("store-not-sqlite", store=place.shown), hint=_ELSEWHERE)
+        raise StoreError(
+            Reason(
+                f"the store {place.shown} is not an SQLite file",
+                "store-not-sqlite",
+                store=place.shown,
+            ),
+            hint=_ELSEWHERE,
+        )
     if readonly:
         return
     if not may_write(path):
         raise StoreError(
-            Reason("store-read-only", store=place.shown),
+            Reason(f"{place.shown} is read-only", "store-read-only", store=place.shown),
             hint=f"it can be shown and exported, but to add to it {_ELSEWHERE}",
         )
     if not may_write(path.parent):
         raise StoreError(
-            Reason("store-folder-read-only", store=place.shown),
+            Reason(
+                f"the folder of {place.shown} cannot be written to, and SQLite needs"
+                " that to add results",
+                "store-folder-read-only",
+                store=place.shown,
+            ),
             hint=f"it can be shown and exported, but to add to it {_ELSEWHERE}",
         )
 
 
 def _unusable(place: Location, error: OSError) -> StoreError:
     cause = error.strerror or type(error).__name__
-    reason = Reason("store-not-opened", store=place.shown, error=cause)
+    reason = Reason(f"the store {place.shown} cannot be opened" + (f": {cause}" if cause else ""))
     return StoreError(reason, hint=_ELSEWHERE)

@@ -175,13 +175,13 @@ def version(connection: Connection, place: Location) -> int:
         return 0
     if not {"meta", "runs", "results"} <= tables:
         raise StoreError(
-            Reason("store-of-another-program", store=place.shown),
+            f"{place.shown} is a database of another program",
             hint="choose another path with --store or KERNELMARK_STORE",
         )
     value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()
     if value is None or not value.isdigit():
         raise StoreError(
-            Reason("store-without-schema", store=place.shown), hint="restore a copy of it"
+            f"the store {place.shown} has no schema version", hint="restore a copy of it"
         )
     return int(value)
 
@@ -191,7 +191,13 @@ def is_current(schema: int, place: Location) -> bool:
     newest = max(_MIGRATIONS)
     if schema > newest:
         raise StoreError(
-            Reason("store-too-new", store=place.shown, schema=schema, newest=newest),
+            Reason(
+                f"the store {place.shown} has schema {schema}, newer than the {newest} known here",
+                "store-too-new",
+                store=place.shown,
+                schema=schema,
+                newest=newest,
+            ),
             hint="upgrade kernelmark, or choose another path with --store",
         )
     return schema == newest
@@ -255,6 +261,6 @@ def _upgraded_row(
             arch=arch,
             status=Status.CRASHED,
             started=started,
-            error=Reason("stored-damaged", name=benchmark, cause=str(error)),
+            error=Reason(f"the stored {benchmark} is damaged: {error}"),
         )
         return Environment(host=host, devices=(info,)), failed

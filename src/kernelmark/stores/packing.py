@@ -207,7 +207,10 @@ def unpack(
     """Return the result that `pack` packed."""
     version, length = _HEAD.unpack_from(detail)
     if version != FORMAT:
-        raise StoreError(Reason("stored-format", version=version), hint="upgrade kernelmark")
+        raise StoreError(
+            f"a stored result has format {version}, which this kernelmark cannot read",
+            hint="upgrade kernelmark",
+        )
     start = _HEAD.size + length
     text = detail[_HEAD.size : start]
     skeleton = _shared_skeleton(text) if length <= _SHORT else json.loads(text)

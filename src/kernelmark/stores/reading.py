@@ -15,7 +15,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, StoreError
 from kernelmark.core.problem import Problem, parse_key
-from kernelmark.core.reason import Reason, read_reason
+from kernelmark.core.reason import read_reason
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
@@ -96,7 +96,7 @@ class Decoder:
                 yield self.decode(row)
             except (ValueError, TypeError, LookupError, struct.error, CodecError) as error:
                 raise StoreError(
-                    Reason("stored-result-damaged", number=row.no, error=str(error)),
+                    f"stored result {row.no} is damaged: {error}",
                     hint="restore a copy",
                 ) from None
 

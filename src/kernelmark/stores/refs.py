@@ -29,7 +29,9 @@ def resolve(connection: Connection, ref: str) -> int:
     newest = _find(connection, _ASKED_FOR, limit=_SHOWN)
     match = _LATEST.match(ref)
     if not newest and (match or not _find(connection, limit=1)):
-        raise NothingToDo(Reason("store-empty"), hint=Reason("fill-store", command="kmark run"))
+        raise NothingToDo(
+            Reason("the store has no runs yet", "store-empty"), hint="`kmark run` adds results"
+        )
     if match:
         return _latest(connection, int(match[1] or 0))
     for condition in (
@@ -46,11 +48,22 @@ def resolve(connection: Connection, ref: str) -> int:
         return int(begun[0].no)
     if begun:
         raise UsageError(
-            Reason("run-ambiguous", ref=ref, count=len(begun)), hint=f"candidates: {_listed(begun)}"
+            Reason(
+                f"{len(begun)} runs have an id that begins with {ref!r}",
+                "run-ambiguous",
+                ref=ref,
+                count=len(begun),
+            ),
+            hint=f"candidates: {_listed(begun)}",
         )
     close = difflib.get_close_matches(ref[:80].partition("~")[0], ["latest"], cutoff=0.7)
     raise UsageError(
-        Reason("run-unknown", ref=ref[:80], by=("id", "label", "pinned name")),
+        Reason(
+            f"no run has the id, label or pinned name {ref[:80]!r}",
+            "run-unknown",
+            ref=ref[:80],
+            by=("id", "label", "pinned name"),
+        ),
         hint=f"{'did you mean latest? ' if close else ''}newest runs: {_listed(newest)}",
     )
 
@@ -59,18 +72,24 @@ def exact(connection: Connection, run_id: str) -> int:
     """Return the number of the run with this id."""
     found = _find(connection, runs.c.id == run_id, limit=1)
     if not found:
-        reason = Reason("run-unknown", ref=run_id[:80], by=("id",))
-        raise UsageError(reason, hint=Reason("see-runs"))
+        reason = Reason(
+            f"no run has the id {run_id[:80]!r}", "run-unknown", ref=run_id[:80], by=("id",)
+        )
+        raise UsageError(reason, hint="`kmark list runs` shows what there is")
     return int(found[0].no)
 
 
 def _latest(connection: Connection, back: int) -> int:
     found = _find(connection, _OF_CASES, limit=back + 1)
     if not found:
-        raise NothingToDo(Reason("only-micro-runs"), hint=Reason("show-micro"))
+        raise NothingToDo(
+            "the store has only runs of microbenchmarks",
+            hint=("`kmark micro show` shows the newest of them; `kmark run` adds runs of cases"),
+        )
     if len(found) <= back:
         raise UsageError(
-            Reason("run-before-first", back=back, count=len(found)),
+            f"latest~{back} is before the first run: the store has {len(found)},"
+            " not counting microbenchmarks and roofs",
             hint=f"newest runs: {_listed(found)}",
         )
     return int(found[back].no)

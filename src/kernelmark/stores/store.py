@@ -98,7 +98,7 @@ class Store:
         def add(connection: Connection) -> None:
             if connection.execute(select(runs.c.no).where(runs.c.id == run.id)).first():
                 raise StoreError(
-                    Reason("run-in-store", run=run.id, store=self.where),
+                    f"run {run.id} is already in the store {self.where}",
                     hint="resume it, or start one with a new id",
                 )
             connection.execute(runs.insert().values(**writing.run_values(connection, run)))
@@ -270,7 +270,12 @@ class Store:
             return Imported(run_id=new.run.id, added=len(new.results), known=0, changed=True)
         if (known.started, known.environment) != (new.run.started, new.run.environment):
             raise StoreError(
-                Reason("run-differs", run=new.run.id), hint="give the run in the file another id"
+                Reason(
+                    f"the store has another run with the id {new.run.id}",
+                    "run-differs",
+                    run=new.run.id,
+                ),
+                hint="give the run in the file another id",
             )
         there = self.positions(new.run.id)
         missing = {
@@ -392,7 +397,7 @@ class Store:
         """Revoke a token: requests that use it are rejected."""
         if not self._write(lambda c: token_rows.revoke(c, name)):
             raise UsageError(
-                Reason("unknown-name", what="token", name=name[:80]),
+                f"unknown token {name[:80]!r}",
                 hint="'kmark token list' shows them",
             )
 
@@ -423,7 +428,8 @@ class Store:
     def _write(self, work: Callable[[Connection], T]) -> T:
         if self.readonly:
             raise StoreError(
-                Reason("store-opened-to-read", store=self.where), hint="open it without readonly"
+                f"the store {self.where} was opened for reading only",
+                hint="open it without readonly",
             )
         attempt = 0
         with explained(self.where):
@@ -433,7 +439,7 @@ class Store:
                         return work(connection)
                 except IntegrityError as error:
                     raise _Conflict(
-                        Reason("store-conflict", store=self.where, error=str(error.orig))
+                        f"the store {self.where} refused a row: {error.orig}"
                     ) from error
                 except DBAPIError as error:
                     if not engines.retried(error, attempt):
@@ -456,7 +462,12 @@ def _prepare(engine: Engine, place: Location, *, readonly: bool) -> None:
         return
     if not found:
         raise NothingToDo(
-            Reason("store-empty", store=place.shown), hint=Reason("fill-store", command="kmark run")
+            Reason(
+                "the store" + (f" {place.shown}" if place.shown else "") + " has no runs yet",
+                "store-empty",
+                store=place.shown,
+            ),
+            hint="`kmark run` adds results",
         )
     # A reader upgrades the store if it is also allowed to write to it.
     upgraded = engines.connect(place, readonly=False)

@@ -12,7 +12,6 @@ from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.stores.engine import tokens
 from kernelmark.stores.values import check_name
 
@@ -39,7 +38,7 @@ def create(connection: Connection, name: str, scope: Scope) -> str:
     check_name("token", name)
     if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).first():
         raise UsageError(
-            Reason("token-exists", name=name), hint=f"kmark token revoke {name}, or another name"
+            f"there is already a token {name!r}", hint=f"kmark token revoke {name}, or another name"
         )
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     connection.execute(

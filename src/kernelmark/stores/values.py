@@ -85,7 +85,7 @@ def check_name(what: str, name: str) -> str:
     """Return `name`; raise UsageError if it is not valid as the name of a `what`."""
     if not _LEGAL.match(name) or name.lower().startswith("latest"):
         raise UsageError(
-            Reason("name-illegal", name=name[:80], what=what),
+            f"{name[:80]!r} cannot be the name of a {what}",
             hint="use up to 64 letters, digits, '.', '_' or '-', not beginning with 'latest'",
         )
     return name

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import TEXT, Reason, reason_document
+from kernelmark.core.reason import TEXT, Reason, prefixed, reason_document
 from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
@@ -149,8 +149,8 @@ def positions(found: Sequence[Result]) -> dict[Position, Result]:
 def run_values(connection: Connection, run: Run) -> dict[str, Any]:
     """Return the columns of a run."""
     if not math.isfinite(run.started):
-        cause = Reason("not-finite", name="started", value=run.started)
-        raise UsageError(Reason("at", where=f"run {run.id}", cause=cause))
+        cause = Reason(f"started={run.started} is not finite")
+        raise UsageError(prefixed(cause, f"run {run.id}: "))
     fingerprint = run.environment.fingerprint
     document = compact(run.environment)
     add_missing(connection, environments, [{"fingerprint": fingerprint, "document": document}])
@@ -304,7 +304,7 @@ def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
     for case in new.values():
         name = case.name or case.backend
         if clean(name) != name:
-            raise UsageError(Reason("name-illegal", name=name, what="backend"))
+            raise UsageError(f"{name!r} cannot be the name of a backend")
     ids = {case.id: text for text, case in new.items()}
     found = lookup(connection, cases, "id", ids)
     missing = sorted(ids.keys() - found.keys())

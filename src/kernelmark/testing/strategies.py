@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, failed_checks
 from kernelmark.core.result import Block, Case, Measurement, Mode, Result
 from kernelmark.core.timing import Timing
+from kernelmark.core.wording import spread_text
 
 _names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
 _any_text = st.text(st.characters(), max_size=12)  # NUL and lone surrogates too
@@ -144,11 +145,20 @@ def reasons() -> st.SearchStrategy[Reason]:
     """Return a strategy for sentences and for reasons with numbers, lists and causes."""
     plain = _any_text.map(Reason.of)
     limit = st.floats(allow_nan=False)
-    wide = st.builds(lambda width: Reason("interval-above-target", width=width, target=0.1), limit)
-    many = st.lists(st.one_of(plain, wide), max_size=3).map(
-        lambda found: Reason("check-failed", findings=tuple(found), more=2)
+    wide = st.builds(
+        lambda width: Reason(
+            f"interval: {spread_text(width)} is above the target of "
+            f"{spread_text(0.1)}: allow more time (--max-s) or more blocks (max_allocations)",
+            "interval-above-target",
+            width=width,
+            target=0.1,
+        ),
+        limit,
     )
-    caused = st.builds(lambda cause: Reason("not-cross-checked", cause=cause), many)
+    many = st.lists(st.one_of(plain, wide), max_size=3).map(lambda found: failed_checks(found, 2))
+    caused = st.builds(
+        lambda cause: Reason(f"not cross-checked: {cause}", "not-cross-checked", cause=cause), many
+    )
     return st.one_of(plain, wide, many, caused)
 
 

@@ -52,13 +52,13 @@ class TuningFolder:
         if folder.workload.is_file():
             return folder
         if not folder.path.exists():
-            cause = Reason("folder-missing")
+            cause = Reason("there is no such folder")
         elif not folder.path.is_dir():
-            cause = Reason("folder-is-file")
+            cause = Reason("it is a file")
         else:
-            cause = Reason("folder-lacks", name=folder.workload.name)
+            cause = Reason(f"it has no {folder.workload.name}")
         raise UsageError(
-            Reason("not-tuning-folder", folder=str(path), cause=cause),
+            f"{path} is no tuning folder: {cause}",
             hint=f"kmark import LOG --workload {path}",
         )
 
@@ -70,7 +70,7 @@ class TuningFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                Reason("folder-not-made", folder=str(path), error=str(error.strerror)),
+                f"{path} cannot be made: {error.strerror}",
                 hint="name another folder",
             ) from None
         return folder
@@ -122,7 +122,7 @@ class TuningFolder:
             raise unreadable(self.state, error) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError(
-                Reason("state-unknown", file=str(self.state)),
+                f"{self.state}: was not written by kmark",
                 hint="delete it: names are then taken from the plans, which all count as edited",
             ) from None
         return State(names=FrozenDict(names), written=FrozenDict(written))

@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 
 import kernelmark
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
-from kernelmark.core.reason import Reason
 from kernelmark.web import ingest, rendering
 from kernelmark.web.access import Access, Headers, Refusal
 from kernelmark.web.pages.parts import Field, Page
@@ -133,7 +132,7 @@ class _Pages:
             return _problem(error, "usage"), 404
         except Exception:
             _LOG.exception("page %s", name)
-            return _problem(KernelmarkError(Reason("page-failed")), "internal"), 500
+            return _problem(KernelmarkError("this page could not be made"), "internal"), 500
 
     def _render(
         self, name: str, form: str, page: Page, params: Mapping[str, str], status: int
@@ -181,7 +180,7 @@ def _figure(page: Page, stamp: str, status: int) -> _Made:
         else:
             if drawn is not None:
                 return _packed(drawn, stamp, "svg", status)
-            page, status = _problem(NothingToDo(Reason("page-without-figure")), "nothing"), 404
+            page, status = _problem(NothingToDo("this page has no figure"), "nothing"), 404
     return _packed(_error_json(page), stamp, "json", status)
 
 

@@ -15,7 +15,6 @@ import threading
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.reason import Reason
 from kernelmark.report import vega
 
 _NICENESS = 5  # pages have priority
@@ -48,7 +47,7 @@ class Drawer:
             if not answer:
                 process.kill()
                 process.wait()
-                raise KernelmarkError(Reason("figure-failed"))
+                raise KernelmarkError("the figure could not be drawn")
         return str(json.loads(answer))
 
     def _running(self) -> subprocess.Popen[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 import uvicorn
 
 from kernelmark.core.errors import StoreError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark.web.access import LOCAL_NAMES
@@ -90,7 +89,7 @@ def _bind(host: str, port: int) -> socket.socket:
         made.listen(_BACKLOG)  # from here on clients queue instead of being refused
     except OSError as error:
         raise UsageError(
-            Reason("not-served", host=host, port=port, error=error.strerror or str(error)),
+            f"cannot serve at {host}:{port}: {error.strerror or str(error)}",
             hint="choose another --port or --host",
         ) from None
     return made

@@ -37,7 +37,9 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
     summary = source.refresh()
     newest, _ = source.store.find_runs(limit=runs)
     if not newest:
-        raise NothingToDo(Reason("store-empty"), hint=Reason("fill-store", command="kmark run"))
+        raise NothingToDo(
+            Reason("the store has no runs yet", "store-empty"), hint="`kmark run` adds results"
+        )
     pages: dict[str, tuple[str, Params]] = {}
     for name, stem in _FIXED.items():
         fields = {field.name for field in VIEWS[name].fields}

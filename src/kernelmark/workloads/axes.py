@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import Problem, parse_value
-from kernelmark.core.reason import Reason
 from kernelmark.ops import registry
 from kernelmark.ops.base import Op, Parameter
 
@@ -49,9 +48,9 @@ def parse(text: str) -> Axis:
     """Parse an axis, such as `m=[1,2,4]`."""
     name, equals, values = text.strip().partition("=")
     if not equals:
-        raise UsageError(Reason("axis-form", axis=text), hint=EXAMPLES)
+        raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
     if not _NAME.match(name):
-        raise UsageError(Reason("parameter-not-named", name=name), hint=EXAMPLES)
+        raise UsageError(f"{name!r} is not a name (a-z, 0-9, _)", hint=EXAMPLES)
     return Axis(name=name, values=parse_values(values, text))
 
 
@@ -61,7 +60,7 @@ def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
     where = where if len(where) <= _QUOTED else where[:_QUOTED] + "…"
     opened, closed = text.startswith("["), text.endswith("]")
     if opened != closed:
-        raise UsageError(Reason("axis-bracket", axis=where), hint=EXAMPLES)
+        raise UsageError(f"axis {where!r} has a bracket that does not close", hint=EXAMPLES)
     inner = text[1:-1] if opened else text
     if opened and ":" in inner and "," not in inner:
         return _range(inner.strip(), where)
@@ -74,7 +73,7 @@ def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> lis
     if dtypes:
         if any(axis.name == "dtype" for axis in parsed):
             raise UsageError(
-                Reason("dtype-twice"),
+                "the dtype is given twice, as an axis and as an option",
                 hint="keep one of -a dtype=… and --dtype …",
             )
         parsed.insert(0, Axis(name="dtype", values=tuple(dtypes)))
@@ -89,7 +88,7 @@ def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(
-                Reason("given-twice", what="axis", name=name),
+                f"axis {name!r} is given twice",
                 hint=f"put the values in one list: {name}=[1,2]",
             )
     check_count(math.prod(len(axis.values) for axis in axes), " × ".join(names))
@@ -101,7 +100,7 @@ def check_count(count: int, what: str) -> None:
     """Raise UsageError for more problems than a run could finish."""
     if count > MAX_PROBLEMS:
         raise UsageError(
-            Reason("too-many-problems", what=what, count=count, most=MAX_PROBLEMS),
+            f"{what} makes {count:,} problems, more than {MAX_PROBLEMS:,}",
             hint="use fewer values, or larger steps such as m=[1024:8192:*2]",
         )
 
@@ -109,11 +108,15 @@ def check_count(count: int, what: str) -> None:
 def _range(text: str, where: str) -> tuple[int, ...]:
     match = _RANGE.match(text)
     if not match:
-        raise UsageError(Reason("axis-range", axis=where), hint=EXAMPLES)
+        raise UsageError(
+            f"axis {where!r} is not a range of integers first:last,"
+            " first:last:step or first:last:*factor",
+            hint=EXAMPLES,
+        )
     first, last = int(match[1]), int(match[2])
     sign, step = match[3] or "", int(match[4] or 1)
     if first > last:
-        raise UsageError(Reason("axis-backwards", axis=where), hint=EXAMPLES)
+        raise UsageError(f"axis {where!r} ends before it begins", hint=EXAMPLES)
     if sign == "*":
         return _geometric(first, last, step, where)
     _check_least("step", step, 1, where)
@@ -132,18 +135,22 @@ def _geometric(first: int, last: int, factor: int, where: str) -> tuple[int, ...
 
 def _check_least(name: str, value: int, least: int, where: str) -> None:
     if value < least:
-        raise UsageError(Reason("axis-below", axis=where, name=name, least=least), hint=EXAMPLES)
+        raise UsageError(f"axis {where!r} needs a {name} of at least {least}", hint=EXAMPLES)
 
 
 def _scalar(text: str, where: str) -> Parameter:
     if not text:
-        raise UsageError(Reason("axis-value-empty", axis=where), hint=EXAMPLES)
+        raise UsageError(f"axis {where!r} has an empty value", hint=EXAMPLES)
     if len(text) > _LONGEST:
-        raise UsageError(Reason("axis-value-long", axis=where, most=_LONGEST), hint=EXAMPLES)
+        raise UsageError(
+            f"axis {where!r} has a value of more than {_LONGEST} characters", hint=EXAMPLES
+        )
     value = parse_value(text)
     finite = not isinstance(value, float) or math.isfinite(value)
     if not finite or (isinstance(value, str) and not _WORD.match(value)):
-        raise UsageError(Reason("axis-value", axis=where, value=text), hint=EXAMPLES)
+        raise UsageError(
+            f"axis {where!r}: {text!r} is not a finite number or a word", hint=EXAMPLES
+        )
     return value
 
 

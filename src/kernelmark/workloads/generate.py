@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.errors import ProblemError, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.ops import registry
 from kernelmark.ops.base import Op, Parameter
 from kernelmark.workloads.axes import check_count
@@ -36,7 +36,9 @@ class Sizes:
 
     def __post_init__(self) -> None:
         if not 1 <= self.low <= self.high:
-            raise UsageError(Reason("generator-bounds", low=self.low, high=self.high))
+            raise UsageError(
+                f"generator: low={self.low} and high={self.high} are not 1 ≤ low ≤ high"
+            )
         if self.multiple < 1:
             raise UsageError(_below("multiple", self.multiple, 1))
 
@@ -76,7 +78,7 @@ def categories(op: str) -> dict[str, Category]:
     """Return the categories of an op; raise UsageError for an op without a generator."""
     if op not in _CATEGORIES:
         raise UsageError(
-            Reason("generator-no-op", op=op), hint=f"generators know: {', '.join(_CATEGORIES)}"
+            f"no generator makes {op} problems", hint=f"generators know: {', '.join(_CATEGORIES)}"
         )
     return _CATEGORIES[op]
 
@@ -106,14 +108,11 @@ def draw(
         given = next((g for g in tries if _key(g) not in found and category.holds(the_op, g)), None)
         if given is None:
             raise UsageError(
-                Reason(
-                    "generator-none-found",
-                    op=op,
-                    category=name,
-                    found=len(found),
-                    low=bounds.low,
-                    high=bounds.high,
-                    draws=_TRIES,
+                "generator: no "
+                + ("further " if len(found) else "")
+                + (
+                    f"{name} {op} problem was found between {bounds.low} and {bounds.high}"
+                    f" in {_TRIES} draws"
                 ),
                 hint="widen low and high, or lower the count",
             )
@@ -137,7 +136,7 @@ def grid(
     problems."""
     if op not in ("gemm", "batched_gemm"):
         raise UsageError(
-            Reason("generator-no-grid", op=op),
+            f"generator: a grid needs the dims m, n and k, which {op} does not have",
             hint="list the values of its axes instead, or use generator = 'random'",
         )
     if factor < 2:
@@ -160,7 +159,7 @@ def grid(
 
 
 def _below(name: str, value: int, least: int) -> Reason:
-    return Reason("generator-below", name=name, value=value, least=least)
+    return Reason(f"generator: {name}={value} is not at least {least}")
 
 
 def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
@@ -168,7 +167,7 @@ def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
     for name in names:
         if name not in known:
             raise UsageError(
-                Reason("generator-no-category", op=op, name=name),
+                f"generator: {op} has no category {name!r}",
                 hint=f"known: {', '.join(known)}",
             )
     return {name: known[name] for name in names} if names else known
@@ -178,7 +177,7 @@ def _intensity(op: Op, given: Given) -> float:
     try:
         problem = op.problem(**given)
     except ProblemError as error:
-        reason = Reason("at", where="generator", cause=error.message)
+        reason = prefixed(error.message, "generator: ")
         raise ProblemError(reason, hint=error.hint) from None
     return op.flops(problem) / op.bytes(problem)
 

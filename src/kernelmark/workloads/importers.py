@@ -31,7 +31,7 @@ from kernelmark.core.files import MOST_BYTES
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Option, Problem, parse_value
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, prefixed
 from kernelmark.core.result import (
     Block,
     Case,
@@ -46,6 +46,7 @@ from kernelmark.core.result import (
     StopReason,
 )
 from kernelmark.core.timing import MOST_S, Timing
+from kernelmark.core.units import counted
 from kernelmark.core.validation import bad_size, check_results, is_moment
 from kernelmark.stats.interval import measured_interval
 from kernelmark.workloads import formats
@@ -186,7 +187,14 @@ class ResultFile:
     def _move(self, line: int) -> None:
         self.at = f"line {line}"
         is_last = line >= len(self.texts) and not self.ended
-        self.doubt = Reason("may-be-cut") if is_last else NO_REASON
+        self.doubt = (
+            Reason(
+                "the file ends without a line end: if it is truncated, so may be its last value",
+                "may-be-cut",
+            )
+            if is_last
+            else NO_REASON
+        )
 
     def document(self) -> Fields:
         """Parse a file that is one JSON object."""
@@ -257,7 +265,7 @@ def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet
         kind = NothingToDo if isinstance(error, NothingToDo) else UsageError
         # Without a hint, callers would add one for kernelmark's own files.
         hint = f"it was read as {importer.name}: is it whole, and as that tool wrote it?"
-        reason = Reason("at", where=where, cause=error.message)
+        reason = prefixed(error.message, f"{where}: ")
         raise kind(reason, hint=error.hint or hint) from None
 
 
@@ -286,22 +294,30 @@ def notes(results: Iterable[Result]) -> list[Reason]:
     collected = []
     for result, reason in pairs:
         if reason.code == "may-be-cut":
-            collected.append(Reason("doubt-of", cause=reason, **_shown(result)))
+            collected.append(Reason(f"{reason} ({_shown(result)})"))
             break
     collected += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
     cases = tuple(
-        Reason("times-dropped-of", count=int(reason.fields["count"]), **_shown(result))
+        Reason(f"{reason.fields['count']:.0f} of {_shown(result)}")
         for result, reason in pairs
         if reason.code == "times-left-out"
     )
     if cases:
         count, more = sum(case.fields["count"] for case in cases), len(cases[_MOST_CASES:])
-        collected.append(Reason("times-dropped", count=count, cases=cases[:_MOST_CASES], more=more))
+        collected.append(
+            Reason(
+                (
+                    f"{counted(count, 'time')} of 0 or less left out: "
+                    f"{'; '.join(cases[:_MOST_CASES])}"
+                )
+                + (f"; and those of {counted(more, 'more result')}" if more else "")
+            )
+        )
     return collected
 
 
-def _shown(result: Result) -> dict[str, str]:
-    return {"problem": result.case.problem.key, "backend": result.case.backend}
+def _shown(result: Result) -> str:
+    return f"{result.case.problem.key} by {result.case.backend}"
 
 
 def _reasons(result: Result) -> list[Reason]:
@@ -450,10 +466,10 @@ def _result(
     shown = failed or first
     left_out = _left_out(rows)
     if failed is None and not any(_times(row) for row in rows):
-        error = left_out or Reason("no-times")
+        error = left_out or Reason("the file has no time of it")
         shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
     error, doubt = Reason.of(shown.error), Reason.of(shown.doubt)
-    doubted = Reason("doubtful", cause=error, doubt=doubt) if error and doubt else error or doubt
+    doubted = Reason(f"{error}; {doubt}") if error and doubt else error or doubt
     return Result(
         case=_case(first, overrides),
         device=device,
@@ -479,7 +495,13 @@ def _left_out(rows: Sequence[ResultRow]) -> Reason:
     none = [time_s for time_s in every if not time_s > 0]
     if not none:
         return NO_REASON
-    return Reason("times-left-out", count=len(none), every=len(every), first=none[0])
+    return Reason(
+        f"{len(none)} of {len(every)} times in the file left out: {none[0]:g} s is no time",
+        "times-left-out",
+        count=len(none),
+        every=len(every),
+        first=none[0],
+    )
 
 
 def _measurement(rows: Sequence[ResultRow], method: str, left_out: Reason) -> Measurement | None:
@@ -492,7 +514,11 @@ def _measurement(rows: Sequence[ResultRow], method: str, left_out: Reason) -> Me
         return None
     interval = measured_interval(blocks)
     bare = all(len(block.samples_s) == 1 for block in blocks)
-    warnings = [Reason("no-dispersion")] if bare and len(blocks) == 1 else []
+    warnings = (
+        [Reason("a mean without dispersion: for history and threshold rules only")]
+        if bare and len(blocks) == 1
+        else []
+    )
     if interval.note and not bare:
         warnings.append(interval.note)
     doubts = [Reason.of(row.doubt) for row in rows]

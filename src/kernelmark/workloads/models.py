@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmark.core.errors import ProblemError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.ops.base import Parameter
 
 # A step of up to this many tokens counts as decoding: only decoding needs the logits of each token,
@@ -129,7 +128,7 @@ def model(name: str) -> Model:
     close = difflib.get_close_matches(name, MODELS, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     raise UsageError(
-        Reason("unknown-name", what="model", name=name),
+        f"unknown model {name!r}",
         hint=f"{meant}known: {', '.join(MODELS)}",
     )
 
@@ -157,12 +156,10 @@ class Sweep:
 def calls(which: Model, tp: int, sweep: Sweep) -> Iterator[Call]:
     """Yield all computations of one layer of each kind, and of the head, on one of `tp` ranks."""
     if tp < 1:
-        raise ProblemError(Reason("model-size", model=which.name, name="tp", value=tp, of="ranks"))
+        raise ProblemError(f"{which.name}: tp={tp} is not a number of ranks")
     for tokens in sweep.tokens:
         if tokens < 1:
-            raise ProblemError(
-                Reason("model-size", model=which.name, name="m", value=tokens, of="tokens")
-            )
+            raise ProblemError(f"{which.name}: m={tokens} is not a number of tokens")
         yield from _attention_projections(which, tp, tokens)
         yield from _mlp(which, tp, tokens)
         yield from _experts(which, tp, tokens)
@@ -285,7 +282,7 @@ def _heads(which: Model, tp: int) -> tuple[int, int]:
 def _share(which: Model, what: str, size: int, tp: int) -> int:
     if size % tp:
         raise ProblemError(
-            Reason("model-not-divisible", model=which.name, what=what, size=size, tp=tp),
+            f"{which.name}: {what} ({size}) cannot be divided by tp={tp}",
             hint="choose a tp that divides the heads, the mlp size and the vocabulary",
         )
     return size // tp

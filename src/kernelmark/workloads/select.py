@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.text import found_in
 from kernelmark.ops import registry
 
@@ -25,7 +24,9 @@ def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Probl
     that adding or removing other problems does not change it.
     """
     if limit < 1:
-        raise UsageError(Reason("limit-too-small", limit=limit), hint="use --limit 1 or more")
+        raise UsageError(
+            f"a limit of {limit} leaves nothing to measure", hint="use --limit 1 or more"
+        )
     if limit >= len(problems):
         return list(problems)
     strata: dict[tuple[object, ...], list[int]] = {}

@@ -20,7 +20,6 @@ from typing import BinaryIO
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable
-from kernelmark.core.reason import Reason
 
 _CHUNK = 1 << 22
 _PACKED = 1 << 12
@@ -116,12 +115,12 @@ def opened(place: str) -> Iterator[Source]:
             yield Source(place, file)
     except FileNotFoundError:
         raise UsageError(
-            Reason("file-missing", file=place),
+            f"there is no file {place}",
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         ) from None
     except IsADirectoryError:
         raise UsageError(
-            Reason("file-is-folder", file=place),
+            f"{place} is a folder, not a file",
             hint=f"name the files in it: {place.rstrip('/')}/*",
         ) from None
     except OSError as error:

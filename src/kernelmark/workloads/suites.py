@@ -35,7 +35,7 @@ from typing import Any
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
 from kernelmark.core.files import load_toml
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.ops import registry
 from kernelmark.ops.base import Parameter
 from kernelmark.workloads import axes, generate, models
@@ -157,13 +157,11 @@ class _File:
 def _open(name_or_path: str) -> _File:
     path, shown = _find(name_or_path)
     missing = "'kmark list suites' lists built-in ones"
-    document = load_toml(path, missing=missing, hint=Reason("document-cut"), shown=shown)
+    document = load_toml(path, missing=missing, hint="is the file cut short?", shown=shown)
     _refuse_unknown(document, _KEYS, shown)
     tables = document.get("problems", [])
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables) or not tables:
-        raise UsageError(
-            Reason("workload-empty", file=shown), hint="begin a group with [[problems]]"
-        )
+        raise UsageError(f"{shown} has no problems", hint="begin a group with [[problems]]")
     texts = {"name": path.stem, "why": "", "source": ""}
     for key in texts:
         texts[key] = document.get(key, texts[key])
@@ -181,7 +179,7 @@ def _find(name_or_path: str) -> tuple[Path, str]:
     if path.suffix == ".toml" or len(path.parts) > 1:
         return path, str(path)
     raise UsageError(
-        Reason("unknown-name", what="suite", name=name_or_path),
+        f"unknown suite {name_or_path!r}",
         hint=f"{_meant(name_or_path, names())}'kmark list suites' lists them; "
         "a file of your own is named ./mine.toml",
     )
@@ -200,7 +198,7 @@ def _items(file: _File, dtypes: Sequence[str]) -> Iterator[tuple[str, Item]]:
                 axes.check_count(total, file.shown)
                 yield where, item
         if total == before:
-            raise UsageError(Reason("group-empty", where=where))
+            raise UsageError(f"{where}: the group holds no problem")
 
 
 @contextmanager
@@ -212,7 +210,7 @@ def _at(where: str) -> Iterator[None]:
         raise
     except KernelmarkError as error:
         kind = ProblemError if isinstance(error, ProblemError) else UsageError
-        raise kind(Reason("at", where=where, cause=error.message), hint=error.hint) from None
+        raise kind(prefixed(error.message, f"{where}: "), hint=error.hint) from None
 
 
 def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
@@ -221,7 +219,7 @@ def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     expand = next((kinds[key] for key in kinds if key in table), None)
     if expand is None:
         raise GroupError(
-            Reason("field-missing", where=where, name="op"),
+            f"{where}: field 'op' is missing",
             hint="write op = 'gemm', or model = '…'",
         )
     yield from expand(table, dtypes, where)
@@ -299,7 +297,7 @@ def _rows(table: Table, where: str) -> tuple[list[str], list[Parameters]]:
         cells = [_scalar(cell, at) for cell in _list(row, at)]
         if len(cells) != len(columns):
             raise GroupError(
-                Reason("row-cells", where=at, cells=len(cells), columns=len(columns)),
+                f"{at} has {len(cells)} cells for {len(columns)} columns",
                 hint=f"columns: {', '.join(columns)}",
             )
         rows.append(dict(zip(columns, cells, strict=True)))
@@ -335,7 +333,7 @@ def _drawn(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
         raise _unknown("generator", kind, _GENERATOR_KEYS, where)
     keys = _GENERATOR_KEYS[kind]
     if "op" not in table:
-        raise GroupError(Reason("field-missing", where=where, name="op"), hint="write op = 'gemm'")
+        raise GroupError(f"{where}: field 'op' is missing", hint="write op = 'gemm'")
     op, names = _word(table["op"], f"{where}: op"), _named(table, "categories", where)
     numbers = {
         key: _integer(table[key], f"{where}: {key}")
@@ -365,16 +363,16 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str], where: str) -> GroupError:
-    cause = Reason("unknown-name", what=what, name=name)
+    cause = Reason(f"unknown {what} {name!r}")
     hint = f"{_meant(name, known)}known: {', '.join(known)}"
-    return GroupError(Reason("at", where=where, cause=cause), hint=hint)
+    return GroupError(prefixed(cause, f"{where}: "), hint=hint)
 
 
 def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
     for key in table:
         if key not in known:
             raise GroupError(
-                Reason("field-unknown", where=where, name=key),
+                f"{where}: unknown field {key!r}",
                 hint=f"{_meant(key, known)}known: {', '.join(known)}",
             )
 
@@ -382,16 +380,16 @@ def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
 def _refuse_twice(columns: Sequence[str], where: str) -> None:
     for name in columns:
         if columns.count(name) > 1:
-            cause = Reason("given-twice", what="axis", name=name)
+            cause = Reason(f"axis {name!r} is given twice")
             raise GroupError(
-                Reason("at", where=where, cause=cause), hint="name it once, as a column or a key"
+                prefixed(cause, f"{where}: "), hint="name it once, as a column or a key"
             )
 
 
 def _check_both(table: Table, first: str, second: str, where: str) -> None:
     if (first in table) != (second in table):
         raise GroupError(
-            Reason("field-missing", where=where, name=second if first in table else first),
+            f"{where}: field {(second if first in table else first)!r} is missing",
             hint=f"{first} and {second} are only given together",
         )
 
@@ -438,7 +436,7 @@ def _scalar(value: object, where: str) -> Parameter:
 
 def _unexpected(expected: str, value: object, where: str) -> GroupError:
     found = repr(value)[:60]
-    return GroupError(Reason("field-expected", where=where, expected=expected, found=found))
+    return GroupError(f"{where}: expected {expected}, found {found}")
 
 
 def canary_keys(name_or_path: str = CANARIES) -> list[str]:

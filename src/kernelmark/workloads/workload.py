@@ -18,7 +18,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, file_unwritable, read_whole, write_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 
 # The fields that identify a logged BLAS call, in the order of the file's columns. The kernel that
 # the library chose is not among them.
@@ -91,16 +91,16 @@ def read(path: Path) -> Workload:
     try:
         text = read_whole(path).decode("utf-8", "surrogatepass").removeprefix("\ufeff")
     except FileNotFoundError:
-        raise UsageError(Reason("file-missing", file=str(path))) from None
+        raise UsageError(f"there is no file {path}") from None
     except OSError as error:
         raise UsageError(file_unreadable(path, error)) from None
     except UnicodeDecodeError:
-        raise UsageError(Reason("file-not-utf8", file=str(path))) from None
+        raise UsageError(f"{path}: is not UTF-8 text") from None
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
         calls = tuple(_calls(rows, path))
     except csv.Error as error:
-        reason = Reason("line-not-csv", file=str(path), line=rows.line_num, error=str(error))
+        reason = Reason(f"{path}: line {rows.line_num} is no CSV: {error}")
         raise UsageError(reason) from None
     return Workload(name=path.absolute().parent.name, calls=calls)
 
@@ -110,9 +110,9 @@ def _calls(rows: Iterator[list[str]], path: Path) -> Iterator[Call]:
     missing = [name for name in _FIRST if name not in header]
     if missing or len(set(header)) < len(header):
         raise UsageError(
-            Reason("column-missing", file=str(path), column=missing[0])
+            Reason(f"{path}: there is no column {missing[0]}")
             if missing
-            else Reason("column-twice", file=str(path)),
+            else Reason(f"{path}: has a column twice"),
             hint="the first two columns are: problem,count",
         )
     for number, row in enumerate(rows, 2):
@@ -120,20 +120,20 @@ def _calls(rows: Iterator[list[str]], path: Path) -> Iterator[Call]:
             continue
         place = f"{path}: row {number}"
         if len(row) != len(header):
-            raise UsageError(Reason("row-cells", where=place, cells=len(row), columns=len(header)))
+            raise UsageError(f"{place} has {len(row)} cells for {len(header)} columns")
         yield _call(dict(zip(header, row, strict=True)), place)
 
 
 def _call(cells: Mapping[str, str], place: str) -> Call:
     if not _WHOLE.match(cells["count"]):
         raise UsageError(
-            Reason("count-not-whole", where=place, given=cells["count"][:24]),
+            f"{place}: count {cells['count'][:24]!r} is not a whole number",
             hint="delete the row, or write how often the call is made",
         )
     try:
         problem = ops.parse(cells["problem"])
     except UsageError as error:
-        reason = Reason("at", where=place, cause=error.message)
+        reason = prefixed(error.message, f"{place}: ")
         raise UsageError(reason, hint=error.hint) from None
     others = (*_FIRST, *_LAST)
     return Call(

@@ -98,7 +98,7 @@ def test_what_does_not_compile_is_told():
     (found,) = checked(plan(backend="fake"), candidates=1)
     (one,) = found.candidates
     assert one.verdict is Verdict.FAILED
-    assert one.reason.fields["status"] == "unsupported"
+    assert "unsupported" in one.reason
     assert "\n" not in one.reason
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.workloads import blas
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 PLAIN = {
     "transA": "T",
@@ -138,7 +138,7 @@ def test_letters_of_8_bit_floats_go_by_the_architecture(arch, token, name):
 )
 def test_what_cannot_be_read_is_told(fields):
     ((name, text),) = fields.items()
-    with raises_with(ProblemError, name, text[:24]) as refused:
+    with raises(ProblemError, name, text[:24]) as refused:
         blas.call(PLAIN | fields)
     assert len(refused.value.message) < 100
 
@@ -159,7 +159,7 @@ def test_an_unknown_field_that_is_set_is_lost(fields, lost):
 
 
 def test_types_that_no_gemm_has_together_are_refused():
-    with raises_with(ProblemError):
+    with raises(ProblemError):
         blas.call(PLAIN | {"b_type": "f16_r"})
 
 

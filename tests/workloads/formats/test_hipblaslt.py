@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 BENCH = (
     "hipblaslt-bench --api_method c -m 48 -n 5 -k 32 --lda 32 --ldb 32 --ldc 48 --ldd 48  "
@@ -259,7 +259,7 @@ def test_api_lines_repeat_a_traced_call_by_its_pointers(read, told):
 
 
 def test_a_log_of_api_lines_alone_is_told_how_to_log(read):
-    with raises_with(UsageError, "hipblaslt") as error:
+    with raises(UsageError, "hipblaslt") as error:
         read(f"{API}\n{API}\n")
     assert "HIPBLASLT_LOG_MASK=32" in (error.value.hint or "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 ROCBLAS = (
     "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 48 -n 5 -k 32 --alpha 1 "
@@ -140,7 +140,7 @@ def test_rocblas_tuning_tables(read, told):
     ((line, why),) = told(reading)
     assert (line, "N=x" in why or "n=x" in why) == (3, True)
     twice = text.replace("solution_index", "M")
-    with raises_with(UsageError, "'M'", "twice"):
+    with raises(UsageError, "'M'", "twice"):
         read(twice)
 
 

@@ -18,7 +18,7 @@ from kernelmark.workloads import logs
 from kernelmark.workloads import source as opening
 from kernelmark.workloads.counting import NO_CALL, Skips
 from kernelmark_dev.logs import Logged, bench_line, profile_line, trace_line, write_log
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 ONE = Logged(
     *(),
@@ -136,20 +136,20 @@ def test_a_compressed_log_that_ends_early_keeps_what_it_has(read, told):
     ("text", "values"), [("nothing\nto see\n", ()), (LINE[:100], ("line 1", "transA"))]
 )
 def test_a_log_without_calls_is_an_error_that_says_what_was_tried(read, text, values):
-    with raises_with(UsageError, *values) as caught:
+    with raises(UsageError, *values) as caught:
         read(text)
     assert all(name in (caught.value.hint or "") for name in logs.registry.names())
 
 
 def test_what_is_asked_for_has_to_be_there(tmp_path):
-    with raises_with(UsageError, str(tmp_path / "none.log")):
+    with raises(UsageError, str(tmp_path / "none.log")):
         logs.read([str(tmp_path / "none.log")])
-    with raises_with(UsageError, str(tmp_path)):
+    with raises(UsageError, str(tmp_path)):
         logs.read([str(tmp_path)])
     (tmp_path / "a").write_text(LINE)
-    with raises_with(UsageError, "nvbench"):
+    with raises(UsageError, "nvbench"):
         logs.read([str(tmp_path / "a")], form="nvbench")
-    with raises_with(UsageError, str(tmp_path / "a")):
+    with raises(UsageError, str(tmp_path / "a")):
         logs.read([str(tmp_path / "a"), str(tmp_path / "a")])
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers import Overrides
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 ADD, FILL = "void add<float>(float*, int)", "__amd_rocclr_fillBufferAligned"
 SIZES = [f"{what}_{axis}" for what in ("workgroup", "grid") for axis in "xyz"]
@@ -99,7 +99,7 @@ def test_a_database_without_kernels_is_told(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE other (name TEXT)")
     connection.close()
-    with raises_with(UsageError, str(path)):
+    with raises(UsageError, str(path)):
         importers.read(path, Overrides())
 
 
@@ -115,7 +115,7 @@ def test_nanoseconds_since_1970_keep_their_digits(database, tmp_path):
 @pytest.mark.parametrize(("end", "value"), [(1500, 500), (None, "missing")])
 def test_a_launch_of_a_database_that_cannot_be_is_told(database, end, value):
     path = database(["name", "start", "end"], [(ADD, 1000, 1500), (FILL, 2000, end)])
-    with raises_with(UsageError, value, FILL, 2000):
+    with raises(UsageError, value, FILL, 2000):
         importers.read(path, Overrides())
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.workloads import workload
 from kernelmark.workloads.logs import recognized
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises, tells
 
 SEED = "source,op,suite_or_tag,dtype,acc_dtype,out_dtype,M,N,K,transA,transB,batch_count,note\n"
 HEADS = (
@@ -44,7 +43,8 @@ def test_letters_and_dtypes_of_a_product(read, told):
 def test_what_was_read_how_and_what_was_not_is_noted(read):
     notes = read(f"{SEED}a,gemm,one,fp16,f32,fp16,48,5,32,T,N,1,x\n").inputs[0].notes
     unread = ["source", "op", "suite_or_tag", "note"]
-    assert notes == (Reason("letters-of-blas"), Reason("columns-not-read", columns=unread))
+    assert len(notes) == 2
+    assert tells(notes[1], columns=unread)
     assert read("m,n,k,ta,tb\n5,48,32,n,t\n", dtype="bf16").inputs[0].notes == ()
     with_types = "M,N,K,transA,transB,a_type,compute_type\n48,5,32,T,N,f16_r,f32_r\n"
     assert read(with_types).inputs[0].notes == (), "as the libraries write it"
@@ -146,9 +146,9 @@ def test_a_table_of_a_document(read, told):
 
 
 def test_a_sentence_is_no_header(read):
-    with raises_with(UsageError):
+    with raises(UsageError):
         read("sizes: m = 5, n = 48 and k\n5 48 32\n", "x.txt")
-    with raises_with(UsageError):
+    with raises(UsageError):
         read("the letters m n k stand for sizes.\nand so on\n", "x.txt")
 
 
@@ -232,20 +232,20 @@ def test_a_workload_file_is_a_list_with_its_counts(read, tmp_path):
 )
 def test_columns_of_nothing_known_are_listed(read, header):
     cells = ",".join("4" for _ in header.split(","))
-    with raises_with(UsageError, *header.split(",")) as refused:
+    with raises(UsageError, *header.split(",")) as refused:
         read(f"# sizes\n{header}\n{cells}\n", "x.csv")
     hint = refused.value.hint or ""
     assert all(words in hint for words in ("M,N,K", "heads,seqlen,head_dim", "N,C,H,W,K,R,S"))
 
 
 def test_a_column_that_occurs_twice_is_refused(read):
-    with raises_with(UsageError, "'m'", "twice"):
+    with raises(UsageError, "'m'", "twice"):
         read("m,M,n,k\n5,5,48,32\n", "x.csv")
     assert read("m,n,k,note,note\n5,48,32,a,b\n", "x.csv").workload.total == 1
 
 
 def test_columns_without_rows_are_no_problems(read):
-    with raises_with(UsageError):
+    with raises(UsageError):
         read("M,N,K\n", "x.csv")
 
 

@@ -16,7 +16,7 @@ from kernelmark.workloads.calls import LogOptions
 from kernelmark.workloads.formats._aten import LEAVES, WRAPPERS
 from kernelmark.workloads.formats.torch_trace import BROKEN, CUT_OFF, Kernels, readers
 from kernelmark.workloads.importers import Overrides
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 
 def event(name, ts, dur, dims=None, types="float", strides=None, values=None, tid=1, **more):
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_is_told_with_its_line(read, told):
 
 
 def test_a_trace_without_shapes_says_how_to_record_them(read):
-    with raises_with(UsageError):
+    with raises(UsageError):
         read(trace(event("aten::mm", 0, 9), event("aten::mm", 10, 9)))
 
 
@@ -407,7 +407,7 @@ def test_an_op_that_was_skipped_covers_nothing(read):
 
 def test_a_trace_of_replays_alone_is_no_workload_but_has_kernels(read):
     text = trace(launch(3, 40, "cudaGraphLaunch"), kernel(3, 500.0, "paged_attention"))
-    with raises_with(UsageError) as error:
+    with raises(UsageError) as error:
         read(text, "t.json")
     assert "kmark import" in (error.value.hint or "")
 

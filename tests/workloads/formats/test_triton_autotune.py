@@ -12,7 +12,7 @@ from kernelmark.core.result import Status
 from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers, logs
 from kernelmark.workloads.importers import Overrides
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 COMMON = {"num_ctas": 1, "maxnreg": None, "pre_hook": None, "ir_override": None}
 
@@ -153,5 +153,5 @@ def test_named_values_are_a_problem(file, key, names, problem):
     ],
 )
 def test_what_has_no_names_is_refused(file, key, names, value):
-    with raises_with(UsageError, value):
+    with raises(UsageError, value):
         logs.read([file(key)], key=names)

@@ -10,7 +10,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers import Overrides
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 # As its code writes them: the failure stands in the first metric, whichever that is.
 CSV = """\
@@ -93,10 +93,10 @@ def test_json_without_latencies_or_cut_is_refused(read, text):
 @pytest.mark.parametrize("time", ["0,012", "12.0us", "1.2.3"])
 def test_a_number_that_cannot_be_read_is_no_failure(read, time):
     for name, text in (("gemm.csv", CSV), ("out.json", json.dumps(METRICS))):
-        with raises_with(UsageError, repr(time), name, "aten-latency"):
+        with raises(UsageError, repr(time), name, "aten-latency"):
             read(name, text.replace("0.012", time))
 
 
 def test_two_tables_in_one_file_are_refused(read):
-    with raises_with(UsageError, 1 + len(CSV.splitlines())):
+    with raises(UsageError, 1 + len(CSV.splitlines())):
         read("gemm.csv", CSV + CSV)

@@ -10,7 +10,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import logs
-from kernelmark_dev.raising import raises_with
+from kernelmark_dev.raising import raises
 
 TRACE = (
     '"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n'
@@ -58,7 +58,7 @@ AITER = "M,N,K,q_dtype_w\n5,48,32,torch.int8\n"
     ],
 )
 def test_a_file_without_calls(read, tmp_path, text, form, value, hint):
-    with raises_with(UsageError, tmp_path / "a.csv", value) as refused:
+    with raises(UsageError, tmp_path / "a.csv", value) as refused:
         read(text, "a.csv", form=form)
     assert hint in (refused.value.hint or "")
 
@@ -67,7 +67,7 @@ def test_what_may_not_be_read(tmp_path):
     (tmp_path / "a").touch(mode=0o000)
     mine = [] if os.geteuid() == 0 else [tmp_path / "a"]
     for place in ("/proc/self/mem", *mine):  # the beginning of the first one nobody can read
-        with raises_with(UsageError, str(place)) as refused:
+        with raises(UsageError, str(place)) as refused:
             logs.read([str(place)])
         assert refused.value.hint
 

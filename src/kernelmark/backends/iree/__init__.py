@@ -32,6 +32,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
+from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu.pack import holds
 from kernelmark.kernels import mlir
@@ -67,8 +68,8 @@ class Iree(Backend):
         from iree.runtime.version import VERSION
 
         if not hasattr(rt.HalAllocator, "import_host_allocation"):
-            cause = Reason("library-too-old", vendor=self.name, library=f"runtime {VERSION}")
-            return Reason("hinted", cause=cause, hint=_UPGRADE)
+            cause = Reason(f"{self.name}: runtime {VERSION} is too old")
+            return Reason(f"{cause}" + (f"; {_UPGRADE}" if _UPGRADE else ""))
         return None
 
     def version(self) -> str:
@@ -126,6 +127,8 @@ class Iree(Backend):
         if scratch > device.free_bytes():
             raise OutOfMemory(
                 Reason(
+                    f"{bytes_text(scratch)} needed for intermediate results, "
+                    f"{bytes_text(device.free_bytes())} free",
                     "out-of-memory",
                     needed=scratch,
                     free=device.free_bytes(),
@@ -194,7 +197,10 @@ def _ungrouped(problem: Problem) -> Reason | None:
     if problem.op != "moe":
         return None
     experts, top_k = problem.dims["e"], problem.dims["top_k"]
-    return Reason("no-grouped-gemm", backend="iree", op=problem.op, experts=experts, top_k=top_k)
+    return Reason(
+        f"iree has no grouped GEMM: of {problem.op} it would compute all "
+        f"{experts} experts for every token, not {top_k}"
+    )
 
 
 def _emulated(problem: Problem) -> str | None:
@@ -206,7 +212,7 @@ def _emulated(problem: Problem) -> str | None:
     """
     for name, dtype_name in problem.dtypes.items():
         if dtype(dtype_name).kind == "float" and dtype(dtype_name).bits < 16:
-            return Reason("dtype-emulated", backend="iree", dtype=dtype_name, name=name)
+            return Reason(f"iree emulates {dtype_name} ({name}) in software on CPUs")
     return None
 
 
@@ -218,7 +224,7 @@ def _target(info: DeviceInfo) -> Target:
 
 
 def _no_target(info: DeviceInfo) -> Reason:
-    return Reason("iree-no-target", kind=info.kind, arch=info.arch)
+    return Reason(f"iree has no target for {info.kind} {info.arch}")
 
 
 def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Build]:

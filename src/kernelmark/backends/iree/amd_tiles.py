@@ -16,6 +16,7 @@ from kernelmark.backends.iree.spec import Lowering, Root
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.wording import join_commas
 
 
 class _Arch(NamedTuple):
@@ -61,8 +62,8 @@ _MAX_THREADS = 1024
 # Padding of rows in shared memory against bank conflicts (IREE's GPUReduceBankConflicts).
 _PAD_BYTES = 8
 _LOAD_BYTES = 16
-_SUBGROUPS = Reason("lowering-subgroups")
-_SHARED_MEMORY = Reason("lowering-shared-memory")
+_SUBGROUPS = Reason("the subgroups do not divide the tile")
+_SHARED_MEMORY = Reason("the tiles exceed shared memory")
 
 _OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
     "stages": (1, 2),
@@ -134,12 +135,11 @@ class AmdTiles:
         return {f"tile_{dim}": ((16, 32, 64, 128, 256), root.size(dim)) for dim in "mnk"}
 
     def _no_instruction(self, root: Root) -> Reason:
+        operands = dict.fromkeys(root.types[name] for name in _OPERANDS if name in root.types)
+        fits = " and fits an attention" if root.kind == "attention" else ""
         return Reason(
-            "lowering-instruction",
-            arch=self.arch,
-            operands=tuple(dict.fromkeys(root.types[n] for n in _OPERANDS if n in root.types)),
-            acc=root.types["output_type"],
-            attention=root.kind == "attention",
+            f"IREE has no matrix instruction of {self.arch} for {join_commas(operands)} that sums"
+            f" in {root.types['output_type']}{fits}"
         )
 
     def seeds(self, root: Root) -> Sequence[Config]:
@@ -342,7 +342,7 @@ def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
     found = tuple(value for value in values if size % value == 0)
     if not found:
         dim = tile.removeprefix("tile_")
-        raise Unsupported(Reason("lowering-tile", dim=dim, size=size, least=values[0]))
+        raise Unsupported(f"{dim}={size} of its root op is not a multiple of {values[0]}")
     return found
 
 

@@ -32,6 +32,7 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.wording import join_commas
 from kernelmark.kernels import mlir
 from kernelmark.kernels.mlir.base import FUNCTION, Form, argument_type, dynamic_dims, with_dynamic
 from kernelmark.ops.conv import output_size
@@ -84,11 +85,14 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     )
     ukernels = get_flag("iree", config, "ukernels", default=False)
     if tiles and tiled:
-        raise Unsupported(Reason("tiles-with-packing"))
+        raise Unsupported("iree cannot use tile sizes together with data_tiling")
     if ukernels and not tiled:
-        raise Unsupported(Reason("ukernels-unpacked"))
+        raise Unsupported("iree has microkernels for packed operands only: add data_tiling=yes")
     if given and form.dynamic:
-        raise Unsupported(Reason("dynamic-with-tiles"))
+        raise Unsupported(
+            "iree cannot use tile sizes together with dynamic dims: a tuning spec"
+            " matches sizes that the compiler knows"
+        )
     if tunable and given and (reason := _misfit(given, tunable, target, left=left)):
         raise Unsupported(reason)
     entries = lowering.entries(problem, form, target, tiles, packed=tiled) if given else ()
@@ -114,17 +118,13 @@ def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Rea
     space's rule does not apply. A CPU also accepts sizes that the space does not list."""
     for name, values in tunable.parameters.items():
         if name not in tiles:
-            return Reason("lowering-refused", cause=Reason("parameter-missing", name=name))
+            return Reason(f"iree cannot use this lowering: {name} is missing")
         if target.gpu and tiles[name] not in values:
             return Reason(
-                "config-not-in-space",
-                backend="iree",
-                name=name,
-                known=tuple(map(str, values)),
-                value=str(tiles[name]),
+                f"iree: {name} is one of {join_commas(map(str, values))}, not {tiles[name]}"
             )
     cause = None if left else tunable.forbids(tiles)
-    return None if cause is None else Reason("lowering-refused", cause=cause)
+    return None if cause is None else Reason(f"iree cannot use this lowering: {cause}")
 
 
 def source(problem: Problem, choice: Choice) -> str:
@@ -190,13 +190,9 @@ def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
         return known
     if not words <= {*known}:
         raise Unsupported(
-            Reason(
-                "dynamic-unknown-dim",
-                given=text,
-                op=problem.op,
-                known=known,
-                listed=", ".join(known),
-            )
+            f"dynamic={text} in the config: {problem.op} has no such dim in the"
+            " shapes of its tensors; give all, or dims separated by commas, of "
+            f"{', '.join(known)}"
         )
     return tuple(name for name in known if name in words)
 
@@ -319,7 +315,7 @@ def untunable(problem: Problem, target: Target) -> Reason:
         for values in itertools.product(*found.parameters.values())
     )
     ((cause, _),) = causes.most_common(1)
-    return Reason("lowering-none-fits", cause=cause)
+    return Reason(f"every combination of tiles is ruled out; most often, {cause}")
 
 
 BATCH_FUNCTION = "many"

@@ -20,12 +20,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import duration_text
 from kernelmark.gpu import pack
 from kernelmark.host.cache import DiskCache, cache_root, digest
 from kernelmark.host.processes import run_child
@@ -90,7 +90,12 @@ def build(
         if compiler_present():
             return compile_now(source, flags, identity, spec)
         raise Unsupported(
-            Reason("iree-compiler-missing", bundle=pack_name),
+            "iree-base-compiler is not installed"
+            + (
+                f" and no bundle in KERNELMARK_PACK has this problem in {pack_name}"
+                if pack_name
+                else ""
+            ),
             hint="where it is installed: python -m kernelmark.backends.iree.pack",
         )
 
@@ -214,7 +219,7 @@ def run_limited(
         with contextlib.suppress(subprocess.TimeoutExpired):
             return run_child(command, input=input, cwd=cwd, timeout_s=limit_s)
     raise CompileError(
-        Reason("iree-timeout", limit_s=limit_s, tries=_TRIES),
+        f"iree-compile did not end within {duration_text(limit_s)} in {_TRIES} attempts",
         hint=f"flags: {' '.join(command[2:])}",
     )
 
@@ -245,7 +250,7 @@ def run_compiler(
             done = run_dumping(command, ".", (dump_flag("."),), input=source.encode(), cwd=dumps)
     except OSError as error:
         raise CompileError(
-            Reason("not-started", program="iree-compile", error=str(error)),
+            f"iree-compile cannot be started: {error}",
             hint='install it again: pip install --force-reinstall "kernelmark[iree]"',
         ) from None
     if done.returncode == 0 and done.stdout:
@@ -287,22 +292,26 @@ def explain(code: int, log: str, source: str) -> Reason:
     in_file = None if located else _IN_FILE.search(log)
     error = first[1].rstrip(": ") if first else ""
     output = log.strip()[:_LOG_CHARACTERS]
-    where: dict[str, Any]
     if source and located and first:
         number = int(located[1])
         lines = source.splitlines()
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        where = {"line": number, "file": "the MLIR", "source": line[:160]}
-        return Reason("iree-refused", error=error, **where, output=output)
+        quoted = f": {line[:160]}" if line else ""
+        return Reason(f"iree-compile: {error} (line {number} of the MLIR{quoted})\n{output}")
     if in_file and first:
-        where = {"line": int(in_file[2]), "file": in_file[1]}
-        return Reason("iree-refused", error=error, **where, output=output)
+        return Reason(f"iree-compile: {error} (line {int(in_file[2])} of {in_file[1]})\n{output}")
     if code < 0:
-        return Reason("iree-signalled", signal=signal_name(-code), error=error, output=output)
+        return Reason(
+            f"iree-compile was ended by {signal_name(-code)}"
+            + (f", after: {error}" if error else "")
+            + (f"\n{output}" if output else "")
+        )
     if first:
-        return Reason("iree-refused", error=error, output=output)
+        return Reason(f"iree-compile: {error}" + (f"\n{output}" if output else ""))
     line = next((x.strip() for x in log.splitlines() if x.strip()), "no message")
-    return Reason("iree-failed", exit_code=code, error=line, output=output)
+    return Reason(
+        f"iree-compile failed with exit code {code}: {line}" + (f"\n{output}" if output else "")
+    )
 
 
 def signal_name(number: int) -> str:

@@ -67,9 +67,9 @@ _SHORT_CACHE = {"cache_m": 32, "cache_n": 32, "cache_k": 64}
 # along n and in shorter tiles along m and k.
 _TAIL = {"m": 2.0, "n": 8.0, "k": 2.0}
 _SEEDS = 8
-_CACHE_LEVELS = Reason("lowering-cache-levels")
-_LARGE_VECTOR = Reason("lowering-vector", tile="vector_m × vector_n × vector_k")
-_LARGE_CACHE_TILE = Reason("lowering-vector", tile="cache_m × cache_n")
+_CACHE_LEVELS = Reason("cache_m and cache_n go together, and cache_k goes with them")
+_LARGE_VECTOR = Reason("vector_m × vector_n × vector_k exceeds the compiler's largest vector")
+_LARGE_CACHE_TILE = Reason("cache_m × cache_n exceeds the compiler's largest vector")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class CpuTiles:
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
         if root.kind != "contraction":  # a named convolution has other loops
-            raise Unsupported(Reason("lowering-named-conv"))
+            raise Unsupported("a convolution can be tuned only as im2col")
         lanes = self._lanes(root)
         listed: dict[str, tuple[int, ...]] = {}
         for name in ("tile_m", "tile_n"):
@@ -150,9 +150,9 @@ class CpuTiles:
         for name in (*_TILES, *_VECTOR, *(() if root.prefix else _CACHE)):
             value = config.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                return Reason("lowering-not-size", name=f"{root.prefix}{name}", value=value)
+                return Reason(f"{root.prefix}{name}={value!r} is not a size")
             if not value and name not in _CACHE:
-                return Reason("not-positive", name=f"{root.prefix}{name}", value=value)
+                return Reason(f"{root.prefix}{name}={value} must be positive")
             t[name] = value
         for dim in "mn":
             tile, cache, vector = (t[f"{level}_{dim}"] for level in ("tile", "cache", "vector"))
@@ -202,12 +202,12 @@ class CpuTiles:
 # Cached: every combination of a space is checked, and few differ in these values.
 @functools.cache
 def _unnested(dim: str, tile: int, cache: int, vector: int) -> Reason:
-    return Reason("lowering-nesting", dim=dim, tile=tile, cache=cache, vector=vector)
+    return Reason(f"tile_{dim}={tile} ⊇ cache_{dim}={cache} ⊇ vector_{dim}={vector} must fit")
 
 
 @functools.cache
 def _undivided(cache_k: int, vector_k: int) -> Reason:
-    return Reason("lowering-cache-k", cache_k=cache_k, vector_k=vector_k)
+    return Reason(f"cache_k={cache_k} is not a multiple of vector_k={vector_k}")
 
 
 def _along_k(root: Root) -> bool:

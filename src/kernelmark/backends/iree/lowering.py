@@ -13,9 +13,9 @@ from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
+from kernelmark.core.wording import join_commas
 from kernelmark.kernels.mlir.base import Form, element_type
 from kernelmark.kernels.mlir.conv import im2col_function
 from kernelmark.ops.conv import output_size
@@ -121,7 +121,9 @@ def _tiles(target: Target) -> Tiles:
         return CpuTiles(vector_bytes=target.vector_bytes, registers=target.registers)
     arch = target.name.removeprefix("rocm ")
     if arch not in AmdTiles.archs():
-        raise Unsupported(Reason("lowering-arch", known=AmdTiles.archs()))
+        raise Unsupported(
+            f"kernelmark has lowering configs for CPUs and for {join_commas(AmdTiles.archs())} only"
+        )
     return AmdTiles(arch=arch)
 
 
@@ -154,11 +156,14 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
     elif problem.op == "attention":
         found = _attention_roots(problem)
     else:
-        raise Unsupported(Reason("lowering-op", op=problem.op))
+        raise Unsupported(f"kernelmark has no lowering configs for {problem.op}")
     for root in found:
         for loop, sizes in root.sizes.items():
             if 1 in sizes:
-                raise Unsupported(Reason("lowering-unit-loop", loop=root.prefix + loop))
+                raise Unsupported(
+                    f"a loop of its root op has one iteration ({root.prefix + loop}): IREE"
+                    " folds it away, and a tuning spec would not match"
+                )
     return found
 
 
@@ -178,7 +183,10 @@ def _im2col_roots(problem: Problem) -> tuple[Root, ...]:
         return (_contraction((0, d["n"] * spots, d["k"], terms), (x, x, acc), tb=True),)
     if d["n"] == 1:
         return (_contraction((0, d["k"], spots, terms), (x, x, acc)),)
-    raise Unsupported(Reason("lowering-layout", op=problem.op, layout="nchw", several=True))
+    raise Unsupported(
+        f"kernelmark has no lowering configs for {problem.op} in the layout nchw"
+        " with several images, but for nhwc"
+    )
 
 
 def _two_gemm_roots(problem: Problem) -> tuple[Root, ...]:
@@ -188,7 +196,10 @@ def _two_gemm_roots(problem: Problem) -> tuple[Root, ...]:
     rows = d["seq_q"] * d["heads_q"] // d["heads_kv"]
     q, kv, acc = (_type(problem, name) for name in ("q", "kv", "acc"))
     if q != kv:
-        raise Unsupported(Reason("lowering-mixed", q=q, kv=kv))
+        raise Unsupported(
+            f"kernelmark has no lowering configs for an attention whose q is {q}"
+            f" and whose kv is {kv}"
+        )
     qk, pv = (heads, rows, d["seq_kv"], d["dim_qk"]), (heads, rows, d["dim_v"], d["seq_kv"])
     return (
         _contraction(qk, (q, kv, acc), tb=True, prefix="qk_"),
@@ -223,12 +234,17 @@ def _conv_roots(problem: Problem) -> tuple[Root, ...]:
     im2col, unless it has strides or padding."""
     d, layout = problem.dims, problem.options["layout"]
     if d["groups"] > 1:
-        raise Unsupported(Reason("lowering-groups"))
+        raise Unsupported("kernelmark has no lowering configs for grouped convolutions")
     if layout != "nhwc":
-        raise Unsupported(Reason("lowering-layout", op=problem.op, layout=layout))
+        raise Unsupported(
+            f"kernelmark has no lowering configs for {problem.op} in the layout "
+            f"{layout}, but for nhwc"
+        )
     if d["r"] * d["s"] == 1:
         if output_size(problem) != (d["h"], d["w"]) or d["pad_h"] or d["pad_w"]:
-            raise Unsupported(Reason("lowering-pointwise"))
+            raise Unsupported(
+                "kernelmark has no lowering configs for a 1 × 1 convolution with strides or padding"
+            )
         return _im2col_roots(problem)
     return (_named_conv(problem),)
 
@@ -270,7 +286,7 @@ def _attention_roots(problem: Problem) -> tuple[Root, ...]:
     of K and V (d)."""
     d = problem.dims
     if problem.dtypes["acc"] != "f32":
-        raise Unsupported(Reason("lowering-acc", acc=problem.dtypes["acc"]))
+        raise Unsupported(f"IREE's attention op sums in f32, not in {problem.dtypes['acc']}")
     batch, rows, q, kv = _attention_loops(problem)
     # IREE stores the booleans of a mask as bytes.
     mask = {"mask_type": "i8"} if problem.options["causal"] else {}

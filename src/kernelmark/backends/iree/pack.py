@@ -31,7 +31,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import read_text
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import prefixed
 from kernelmark.core.result import Config
 from kernelmark.gpu import pack
 from kernelmark.gpu.architectures import absent
@@ -57,7 +57,9 @@ def fill(
 
     An unknown architecture is a usage error before anything is compiled."""
     if not compiler_present():
-        raise UsageError(Reason("iree-compiler-missing"), hint='pip install "kernelmark[iree]"')
+        raise UsageError(
+            "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
+        )
     kinds = {arch: vendor_of(arch) for arch in archs}
     for arch, kind in kinds.items():
         if kind == "cuda":
@@ -102,11 +104,11 @@ def _problems(word: str) -> list[Problem]:
         try:
             found += [ops.parse(text)] if text else []
         except KernelmarkError as error:
-            reason = Reason("at", where=f"{file}: line {number}", cause=error.message)
+            reason = prefixed(error.message, f"{file}: line {number}: ")
             raise UsageError(reason, hint=error.hint) from None
     if not found:
         raise UsageError(
-            Reason("workload-empty", file=str(file)),
+            f"{file} has no problems",
             hint="write one a line: gemm m=512 n=512 k=512",
         )
     return found

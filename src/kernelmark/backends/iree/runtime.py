@@ -94,7 +94,7 @@ def reraise(error: Exception) -> NoReturn:
     text = " ".join(str(error).split())
     # IREE's Python binding raises a RuntimeError for this status; only the text has its name.
     if "RESOURCE_EXHAUSTED" in text:
-        raise OutOfMemory(Reason("iree-out-of-memory", error=text)) from None
+        raise OutOfMemory(f"iree: not enough memory for intermediate results: {text}") from None
     raise RuntimeError(f"iree: {text}") from None
 
 
@@ -171,7 +171,7 @@ def _open(threads: int) -> Any:
         return rt.get_driver("local-sync").create_default_device(["caching"])
     if threads > _MAX_WORKERS:
         raise Unsupported(
-            Reason("iree-workers", most=_MAX_WORKERS, threads=threads),
+            f"iree starts at most {_MAX_WORKERS} workers, not {threads}",
             hint=f"use threads={_MAX_WORKERS} or less",
         )
     rt.flags.parse_flags(f"--task_topology_group_count={threads}")
@@ -371,7 +371,7 @@ def absent(driver: str) -> str | None:
         found = _driver(driver).query_available_devices()
     except (RuntimeError, ValueError) as error:
         return _explain(driver, str(error))
-    return None if found else Reason("no-device-found", library="IREE's runtime", kind=driver)
+    return None if found else Reason(f"IREE's runtime reports no {driver} device")
 
 
 @functools.cache
@@ -406,7 +406,7 @@ def _explain(driver: str, text: str) -> Reason:
         return missing_library("libcuda.so", hint)
     found = _REASON.search(text)
     reason = " ".join((found[1] if found else text).split())
-    return Reason("device-unusable", device=driver, cause=f"IREE's runtime: {reason.rstrip(':. ')}")
+    return Reason(f"{driver} cannot be used: IREE's runtime: {reason.rstrip(':. ')}")
 
 
 def _loads(library: str) -> bool:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF, affine_map
 
 _ANY = "!transform.any_op"
@@ -230,10 +229,10 @@ class Spec:
         shared |= {_PACK: _pack_action()} if packs else {}
         for name, text in shared.items():
             if name in self.sequences and _squeezed(self.sequences[name]) != _squeezed(text):
-                raise UsageError(Reason("spec-sequence-taken", name=name), hint="rename it there")
+                raise UsageError(f"the spec has another @{name}", hint="rename it there")
         if (rewrites or packs) and MAIN in self.sequences:
             raise UsageError(
-                Reason("spec-sequence-taken", name=MAIN),
+                f"the spec has another @{MAIN}",
                 hint="keep it in a separate file and merge both",
             )
         made = replaced | new
@@ -291,7 +290,7 @@ def parse_spec(text: str) -> Spec:
     """Parse any spec with the default entry point, including one not written by kernelmark."""
     if "iree_codegen.tuning_spec_with_default_entrypoint" not in text:
         raise UsageError(
-            Reason("not-tuning-spec"),
+            "not a tuning spec with a default entry point",
             hint="a spec's module has the attribute tuning_spec_with_default_entrypoint",
         )
     chunks = dict(_chunks(text))
@@ -299,7 +298,7 @@ def parse_spec(text: str) -> Spec:
     entry = chunks.pop(_ENTRY, "")
     _, matched, rest = entry.partition("transform.foreach_match")
     if not matched:
-        raise UsageError(Reason("spec-without-matches", name=_ENTRY))
+        raise UsageError(f"the tuning spec has no @{_ENTRY} with a foreach_match")
     head = text[:first].rstrip()
     before = [(found[1], found[2]) for found in _PAIR.finditer(chunks.get(MAIN, ""))]
     packs = tuple(pair for pair in before if pair[1] == _PACK)
@@ -359,7 +358,7 @@ def _end(text: str, at: int) -> int:
         depth += (text[place] == "{") - (text[place] == "}")
         if text[place] == "}" and not depth and text[place + 1 : place + 2] in ("\n", ""):
             return place + 1
-    raise UsageError(Reason("spec-cut"))
+    raise UsageError("the tuning spec is cut short: a named sequence does not end")
 
 
 def _without(

@@ -13,7 +13,8 @@ from typing import Any
 from kernelmark.backends.iree.compiler import signal_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import CaseError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.units import duration_text
 from kernelmark.host.processes import run_child
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -63,7 +64,7 @@ def run_tool(words: Sequence[str], timeout_s: float) -> str:
         done = run_child(words, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
         raise CaseError(
-            Reason("program-timed-out", program=name, limit_s=timeout_s),
+            f"{name} did not end within {duration_text(timeout_s)}",
             hint="allow more with --timeout",
         ) from None
     if done.returncode:
@@ -71,8 +72,12 @@ def run_tool(words: Sequence[str], timeout_s: float) -> str:
         code = done.returncode
         if code < 0:
             signal = signal_name(-code)
-            raise CaseError(Reason("program-signalled", program=name, signal=signal, error=log))
-        raise CaseError(Reason("program-failed", program=name, exit_code=code, error=log))
+            raise CaseError(f"{name} was ended by {signal}" + (f": {log}" if log else ""))
+        raise CaseError(
+            f"{name} failed"
+            + (f" with exit code {code}" if code else "")
+            + (f": {log}" if log else "")
+        )
     return done.stdout.decode(errors="replace")
 
 
@@ -81,12 +86,12 @@ def parse_round(text: str) -> Round:
     try:
         rows: list[dict[str, Any]] = json.loads(text[text.index("{") :])["benchmarks"]
     except (ValueError, KeyError) as error:
-        cause = Reason("document-not-json", error=str(error))
-        raise CaseError(Reason("at", where=_MODULE, cause=cause)) from None
+        cause = Reason(f"not JSON: {error}")
+        raise CaseError(prefixed(cause, f"{_MODULE}: ")) from None
     failed = next((row for row in rows if row.get("error_occurred")), None)
     if failed is not None or not rows:
         message = failed.get("error_message", "") if failed else "no benchmark ran"
-        raise CaseError(Reason("program-failed", program=_MODULE, error=message))
+        raise CaseError(f"{_MODULE} failed" + (f": {message}" if message else ""))
     single = [row for row in rows if row["run_type"] == "iteration"]
     calls = [row for row in single if "calls" not in row]
     kernels = {

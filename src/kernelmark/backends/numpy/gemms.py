@@ -26,6 +26,8 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import bytes_text
+from kernelmark.core.wording import join_or
 from kernelmark.numerics import mxfp4
 from kernelmark.numerics.floats import decode, encode, storage
 from kernelmark.ops.gemm_epilogue import ACTIVATIONS, scale_place
@@ -52,7 +54,13 @@ def workspace(shape: tuple[int, ...], dtype: np.dtype[Any], free_bytes: int) -> 
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > free_bytes:
         raise OutOfMemory(
-            Reason("out-of-memory", needed=nbytes, free=free_bytes, what="numpy's workspace")
+            Reason(
+                f"{bytes_text(nbytes)} needed for numpy's workspace, {bytes_text(free_bytes)} free",
+                "out-of-memory",
+                needed=nbytes,
+                free=free_bytes,
+                what="numpy's workspace",
+            )
         )
     return np.zeros(shape, dtype)
 
@@ -100,7 +108,9 @@ def missing(problem: Problem) -> str | None:
         return wrong_dtypes("numpy", problem)
     if out == "f16" and has_epilogue(problem):
         names = ("alpha", "beta", "bias")
-        return Reason("rounds-twice", backend="numpy", op=problem.op, dtype=out, names=names)
+        return Reason(
+            f"numpy would round this {problem.op} to {out} before it applies {join_or(names)}"
+        )
     return None
 
 

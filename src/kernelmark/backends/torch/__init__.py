@@ -70,8 +70,7 @@ class TorchBackend(Backend):
         found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         if found < OLDEST:
             wanted = ".".join(map(str, OLDEST))
-            cause = Reason("library-too-old", vendor="torch", library=f"torch {version}")
-            return Reason("hinted", cause=cause, hint=f'pip install "torch>={wanted}"')
+            return f"torch {version} is too old; pip install 'torch>={wanted}'"
         return None
 
     def version(self) -> str:
@@ -116,7 +115,7 @@ class TorchBackend(Backend):
             importlib.import_module("torch")
         except (ImportError, OSError) as error:
             raise CaseError(
-                Reason("library-not-imported", library="torch", error=str(error)),
+                f"torch is installed but cannot be imported: {error}",
                 hint="reinstall torch",
             ) from error
         if not isinstance(device, CpuDevice):

@@ -32,6 +32,8 @@ from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.units import bytes_text
+from kernelmark.core.wording import join_or
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.devices.cpu import array
 
@@ -64,7 +66,13 @@ def missing(problem: Problem) -> str | None:
         if problem.op != "gemm":
             return wrong_dtypes("torch", problem, "a CPU")
         # With AMX it may not convert, which is not verified.
-        return Reason("dtype-converted", backend="torch", op=problem.op, dtype=small)
+        return Reason(
+            f"torch converts the operands of this {small} {problem.op} to f32 first",
+            "dtype-converted",
+            backend="torch",
+            op=problem.op,
+            dtype=small,
+        )
     if "i8" in inputs:
         # Its i8 conv on a CPU overflows in 8 bits.
         return None if problem.op == "gemm" else wrong_dtypes("torch", problem, "a CPU")
@@ -81,11 +89,19 @@ def missing(problem: Problem) -> str | None:
 def _rounds_twice(problem: Problem, narrow: str) -> str | None:
     dims, options = problem.dims, problem.options
     if problem.op == "attention" and dims["dim_qk"] != dims["dim_v"]:
-        fields = {"backend": "torch", "op": problem.op, "dtype": narrow}
-        return Reason("dtype-converted", **fields, where="a CPU", unequal=("dim_qk", "dim_v"))
+        return Reason(
+            f"torch converts the operands of this {narrow} {problem.op} to f32 first on a CPU, as"
+            " dim_qk and dim_v differ",
+            "dtype-converted",
+            backend="torch",
+            op=problem.op,
+            dtype=narrow,
+        )
     if options.get("bias") and options.get("beta"):
         names = ("beta", "bias")
-        return Reason("rounds-twice", backend="torch", op=problem.op, dtype=narrow, names=names)
+        return Reason(
+            f"torch would round this {problem.op} to {narrow} before it applies {join_or(names)}"
+        )
     return None
 
 
@@ -95,7 +111,7 @@ def loosened(problem: Problem, variables: Mapping[str, str]) -> str | None:
     for name in ("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"):
         mode = variables.get(name, "strict")
         if "f32" in problem.dtypes.values() and mode.lower() not in ("", "strict"):
-            return Reason("f32-narrowed", name=name, value=mode)
+            return Reason(f"{name}={mode} lets torch compute f32 in a narrower type; unset it")
     return None
 
 
@@ -114,7 +130,9 @@ def onednn(problem: Problem, config: Config, info: DeviceInfo) -> bool:
     choices = onednn_choices(problem, info)
     allowed = get_flag("torch", config, "onednn", default=choices[0])
     if allowed not in choices:
-        raise Unsupported(Reason("onednn-f16"))
+        raise Unsupported(
+            "oneDNN sums f16 convolutions in f16 on Arm, but the problem requires f32"
+        )
     return allowed
 
 
@@ -219,7 +237,13 @@ def _check_free(nbytes: int, device: Device) -> None:
     free = device.free_bytes()
     if nbytes > free:
         raise OutOfMemory(
-            Reason("out-of-memory", needed=nbytes, free=free, what="torch's own results")
+            Reason(
+                f"{bytes_text(nbytes)} needed for torch's own results, {bytes_text(free)} free",
+                "out-of-memory",
+                needed=nbytes,
+                free=free,
+                what="torch's own results",
+            )
         )
 
 
@@ -242,6 +266,13 @@ def _chosen(problem: Problem, call: Any) -> str:
     chosen = SDPBackend(index)
     if chosen == SDPBackend.MATH and problem.dtypes["q"] in ("f16", "bf16"):
         raise Unsupported(
-            Reason("dtype-converted", backend="torch", op=problem.op, dtype=problem.dtypes["q"])
+            Reason(
+                f"torch converts the operands of this {problem.dtypes['q']} "
+                f"{problem.op} to f32 first",
+                "dtype-converted",
+                backend="torch",
+                op=problem.op,
+                dtype=problem.dtypes["q"],
+            )
         )
     return str(chosen.name).lower().replace("_", " ")

@@ -43,9 +43,10 @@ from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, prefixed
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
+from kernelmark.core.wording import join_commas, join_or
 from kernelmark.devices.base import ArgumentSet, Buffer, Device, Stream, Tensor
 
 SDPA = {
@@ -148,8 +149,8 @@ def _misaligned(call: str, problem: Problem, multiple: int) -> Reason | None:
     """Return which of n and k is not a multiple that a function of torch requires, or None."""
     for name in "nk":
         if (size := problem.dims[name]) % multiple:
-            cause = Reason("not-multiple", name=name, value=size, multiple=multiple)
-            return Reason("at", where=f"torch's {call}", cause=cause)
+            cause = Reason(f"{name}={size} is not a multiple of {multiple}")
+            return prefixed(cause, f"torch's {call}: ")
     return None
 
 
@@ -162,19 +163,23 @@ def _missing_gemm(problem: Problem) -> str | None:
             return wrong_dtypes("torch", problem, "a GPU")
         if not plain:
             names = ("alpha", "beta", "bias")
-            return Reason("rounds-twice", backend="torch", op=problem.op, dtype=c, names=names)
+            return Reason(
+                f"torch would round this {problem.op} to {c} before it applies {join_or(names)}"
+            )
     if a.startswith("f8"):
         return _missing_scaled(problem)
     if a == "i8":
         if (m := problem.dims["m"]) <= 16:
-            cause = Reason("dim-below", name="m", given=f"m={m}", least=17)
-            return Reason("at", where="torch's _int_mm", cause=cause)
+            cause = Reason(f"m={m} must be at least 17")
+            return prefixed(cause, "torch's _int_mm: ")
         return _misaligned("_int_mm", problem, 8)
     if a not in _SAME or c != a or types["acc"] != ("f64" if a == "f64" else "f32"):
         return wrong_dtypes("torch", problem, "a GPU")
     if a in ("f16", "bf16") and options["beta"] != 0 and options["bias"]:
         both = ("beta", "bias")
-        return Reason("rounds-twice", backend="torch", op=problem.op, dtype=a, names=both)
+        return Reason(
+            f"torch would round this {problem.op} to {a} before it applies {join_or(both)}"
+        )
     return None
 
 
@@ -185,7 +190,13 @@ def _missing_scaled(problem: Problem) -> str | None:
     if "f8e5m2" in types["a"] and "f8e5m2" in types["b"]:
         return wrong_dtypes("torch", problem, "a GPU")
     if options["ta"] == "t" or options["tb"] != "t":
-        return Reason("layout-unsupported", backend="torch", dtype=types["a"], layout="ta=n tb=t")
+        return Reason(
+            f"torch multiplies {types['a']} only as ta=n tb=t",
+            "layout-unsupported",
+            backend="torch",
+            dtype=types["a"],
+            layout="ta=n tb=t",
+        )
     if reason := _misaligned("_scaled_mm", problem, 16):
         return reason
     written = types["c"] in ("bf16", "f16", "f32")
@@ -201,7 +212,12 @@ def _missing_epilogue(problem: Problem) -> str | None:
         return None if same else wrong_dtypes("torch", problem, "a GPU")
     if problem.options["bias"] and types["c"] == "f32":
         return Reason(
-            "epilogue-missing", backend="torch", names=("bias",), op=problem.op, given="c=f32"
+            f"torch applies no bias to {problem.op} with c=f32",
+            "epilogue-missing",
+            backend="torch",
+            names=("bias",),
+            op=problem.op,
+            given="c=f32",
         )
     return _missing_scaled(problem)
 
@@ -301,7 +317,7 @@ def _view(viewer: Viewer, tensor: Tensor) -> Any:
     if (name := _MX_NAMES.get(tensor.spec.dtype)) is None:
         return viewer.view(tensor)
     if not hasattr(torch, name):
-        raise Unsupported(Reason("library-lacks", library=f"torch {torch.__version__}", name=name))
+        raise Unsupported(f"torch {torch.__version__} has no {name}")
     return viewer.codes(tensor).view(getattr(torch, name))
 
 
@@ -312,7 +328,7 @@ def enter(device: Device) -> Viewer:
     if reason := missing_build(device.info.kind, torch.__version__):
         raise Unsupported(reason)
     if not torch.cuda.is_available():
-        raise Unsupported(Reason("torch-no-gpu", version=torch.__version__))
+        raise Unsupported(f"torch {torch.__version__} sees no GPU")
     _settings()
     index = device.info.index
     torch.cuda.set_device(index)
@@ -342,10 +358,10 @@ def refusal(error: RuntimeError, said: Sequence[str]) -> Reason | None:
     torch raises a RuntimeError without a code for both: only the text distinguishes them."""
     text = (str(error).splitlines() or [""])[0]
     if "No available kernel" not in text:
-        return Reason("at", where="torch", cause=text) if "not support" in str(error) else None
+        return prefixed(text, "torch: ") if "not support" in str(error) else None
     causes = [one.split(" (Triggered")[0] for one in said]
     causes = [one for one in causes if "not used because" not in one and "disabled" not in one]
-    return Reason("no-kernel", backend="torch", error=" ".join(causes) or text)
+    return Reason(f"torch has no kernel for this problem: {' '.join(causes) or text}")
 
 
 def _settings() -> None:
@@ -378,15 +394,7 @@ def _attention(problem: Problem, config: Config, sets: Sequence[Views]) -> Kerne
     refuse_unknown("torch", config, ("kernel",))
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
-        raise Unsupported(
-            Reason(
-                "config-not-in-space",
-                backend="torch",
-                name="kernel",
-                known=tuple(SDPA),
-                value=chosen,
-            )
-        )
+        raise Unsupported(f"torch: kernel is one of {join_commas(SDPA)}, not {chosen}")
     calls, outputs = attention_calls(problem, sets, partial(_aligned_to_the_last_key, problem))
     name = f"aten::scaled_dot_product_attention ({chosen or 'its own choice'})"
     return GpuKernel(name, calls, outputs, chosen)
@@ -415,7 +423,7 @@ def _moe(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     product = getattr(torch, "_grouped_mm", None)  # from 2.8 on
     if product is None:
         library = f"torch {torch.__version__}"
-        raise Unsupported(Reason("library-lacks", library=library, name="_grouped_mm"))
+        raise Unsupported(f"{library} has no _grouped_mm")
 
     def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
         return product(rows, matrices, offs=ends)
@@ -452,4 +460,7 @@ def missing_build(kind: str, version: str) -> Reason:
     found = platforms()
     if kind not in _GPUS or found is None or kind in found:
         return NO_REASON
-    return Reason("torch-build", version=version, device=kind)
+    return Reason(
+        f"torch {version} is not built for {kind} devices: install a build for"
+        " them from pytorch.org/get-started"
+    )

@@ -44,14 +44,15 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
         return reason
     if types["q"] != types["kv"]:
         dtypes = f"q={types['q']} kv={types['kv']}"
-        where = {"backend": "triton", "op": problem.op}
-        return Reason("operands-mixed", **where, operands=("Q", "K", "V"), dtypes=dtypes)
+        return Reason(f"triton has {problem.op} only for Q, K, V of one dtype, not {dtypes}")
     if types["q"] in ("f32", "f64"):
         return wrong_dtypes("triton", problem)
     for name in ("dim_qk", "dim_v"):
         if problem.dims[name] > 256:
             why = "with triton, whose kernel keeps a head's row in one block of at most 256"
-            return Reason("not-possible", name=name, value=problem.dims[name], why=why)
+            return Reason(
+                f"{name}={problem.dims[name]} is not possible" + (f" {why}" if why else "")
+            )
     return dtype_reason(types["q"], info)
 
 
@@ -201,14 +202,14 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     split = bool(config.get("split_kv"))
     upcast_values = bool(config.get("widen", _upcast_pays(problem, info) and not split))
     if upcast_values and split:
-        raise Unsupported(Reason("upcast-split"))
+        raise Unsupported("values are only upcast first where keys are not split (split_kv=0)")
     chosen = {**_default(problem, info, upcast_values=upcast_values), **config}
     parts = int(chosen["split_kv"])
     if config.get("descriptors"):
         if parts:
-            raise Unsupported(Reason("descriptors-split"))
+            raise Unsupported("the kernel that splits keys does not read them by descriptors")
         if not _descriptors_fit(problem, info):
-            raise Unsupported(Reason("descriptors-unfit", arch=info.arch))
+            raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
     d = problem.dims
     if parts == 0:
         direct = Plan(calls=(_tiles(problem, chosen),))

@@ -15,6 +15,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.wording import join_commas
 from kernelmark.gpu.rtc import vendor_of
 
 Values = dict[str, tuple[ConfigValue, ...]]  # of a space, by parameter
@@ -35,20 +36,18 @@ def check_config(config: Config, default: Config) -> None:
     checks the rest."""
     refuse_unknown("triton", config, tuple(default), _ELSEWHERE)
     for name, value in config.items():
-        where = {"backend": "triton", "name": name, "value": value}
         if name == "cache_modifier":
             if value not in CACHE_MODIFIERS:
-                known = tuple(map(repr, CACHE_MODIFIERS))
-                where["value"] = repr(value)
-                raise Unsupported(Reason("config-not-in-space", **where, known=known))
+                known = join_commas(map(repr, CACHE_MODIFIERS))
+                raise Unsupported(f"triton: {name} is one of {known}, not {value!r}")
             continue
         flag = isinstance(default[name], bool)
         if not isinstance(value, int) or isinstance(value, bool) != flag:
-            code = "config-not-yes-or-no" if flag else "config-not-whole"
-            raise Unsupported(Reason(code, **where))
+            kind = "yes or no (in Python: True, False)" if flag else "a whole number ≥ 0"
+            raise Unsupported(f"triton: {name}={value!r} in the config is not {kind}")
         least = 0 if name in _MAY_BE_ZERO else 1
         if not flag and value < least:
-            raise Unsupported(Reason("config-below", **where, least=least))
+            raise Unsupported(f"triton: {name}={value} is below {least}")
 
 
 def level(info: DeviceInfo) -> int:
@@ -91,7 +90,7 @@ def dtype_reason(name: str, info: DeviceInfo) -> Reason | None:
     ocp = name in ("f8e4m3", "f8e5m2")
     if not ocp and not name.endswith("fnuz"):
         everywhere = name in ("f32", "f16", "bf16", "i8")
-        return None if everywhere else Reason("operand-unsupported", backend="triton", dtype=name)
+        return None if everywhere else Reason(f"triton has no kernel for operands of {name}")
     # NVIDIA multiplies OCP's 8-bit floats from sm_89 (Ada) on.
     native = (ocp and level(info) >= 89) or name in AMD_NARROW_TYPES.get(info.arch, ())
     return None if native else no_narrow_float("triton", name, info.arch)

@@ -48,9 +48,12 @@ _MOST_ACCUMULATORS = 128  # registers per thread
 _REDUCE_BLOCK = 1024
 _STREAMED_ROWS = 256
 _PLAIN_CUDA = {"fused_sum": False, "swap": False, "specialize": False}
-_NO_SLICES, _PERSISTENT_SPLIT = Reason("no-slices"), Reason("persistent-split")
-_PERSISTENT_SWAP = Reason("persistent-swap")
-_DESCRIPTORS_ALIGNMENT = Reason("descriptors-alignment")
+_NO_SLICES, _PERSISTENT_SPLIT = (
+    Reason("there are no slices of k to sum"),
+    Reason("the persistent kernel does not split k"),
+)
+_PERSISTENT_SWAP = Reason("the persistent kernel does not swap its operands")
+_DESCRIPTORS_ALIGNMENT = Reason("rows are not a multiple of 16 bytes, as descriptors need")
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -365,18 +368,20 @@ def _refuse_ignored(problem: Problem, config: Config) -> None:
         if config.get("swap"):
             raise Unsupported(_PERSISTENT_SWAP)
     if "block_k" in config and split > 1 and slices(k, split, int(config["block_k"]))[0] == 1:
-        raise Unsupported(Reason("one-slice", k=k, block_k=int(config["block_k"])))
+        raise Unsupported(
+            f"k={k} is a single block of {int(config['block_k'])}: it cannot be split"
+        )
 
 
 def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Plan:
     if chosen.get("persistent"):
         if not _descriptors_fit(problem, info, chosen):
-            raise Unsupported(Reason("descriptors-unfit", arch=info.arch))
+            raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
         if chosen.get("fused_sum"):
             raise Unsupported(_NO_SLICES)
         return Plan(calls=(_persistent(problem, chosen, info),))
     if chosen.get("specialize"):
-        raise Unsupported(Reason("not-persistent"))
+        raise Unsupported("only the persistent kernel gives its warps different work")
     batch, m, n, k = gemm_sizes(problem)
     split, per_part = slices(k, int(chosen["split_k"]), int(chosen["block_k"]))
     if split == 1 and chosen.get("fused_sum"):

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from kernelmark.backends.base import Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import ArgumentSet, Buffer, Stream
 from kernelmark.gpu import objects
@@ -124,7 +123,7 @@ def _build(
         compiled = triton.compile(source, target=target(arch), options=_usable(options, arch))
     except Exception as error:
         raise CompileError(
-            Reason("triton-refused", kernel=function.__name__, arch=arch, error=_first(error))
+            f"Triton cannot compile {function.__name__} for {arch}: {_first(error)}"
         ) from None
     seconds = time.perf_counter() - start
     cuda = vendor_of(arch) == "cuda"
@@ -135,7 +134,9 @@ def _build(
     used["num_warps"] = metadata.num_warps
     lanes = (metadata if hasattr(metadata, "warp_size") else metadata.target).warp_size
     if getattr(metadata, "num_ctas", 1) != 1:
-        raise Unsupported(Reason("clusters-unsupported", kernel=metadata.name))
+        raise Unsupported(
+            f"{metadata.name} uses thread-block clusters, which cannot be launched here"
+        )
     return Built(
         code=code,
         name=metadata.name,
@@ -398,12 +399,7 @@ def check_fits(built: Built, info: DeviceInfo) -> None:
     most = int(info.attributes.get("shared_per_block", "0"))
     if most and built.shared_bytes > most:
         raise Unsupported(
-            Reason(
-                "shared-memory-exceeded",
-                kernel=built.name,
-                needed=built.shared_bytes,
-                arch=info.arch,
-                most=most,
-            ),
+            f"{built.name} needs {built.shared_bytes} bytes of shared memory, "
+            f"{info.arch} has {most} a block",
             hint="use smaller blocks or fewer stages",
         )

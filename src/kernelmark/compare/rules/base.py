@@ -14,10 +14,11 @@ from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import computed_once
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Measurement, Result, Status, is_wide
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import change_text, join_and
 from kernelmark.stats.modes import modes_text
 
 Facts = tuple[tuple[str, str], ...]
@@ -109,15 +110,13 @@ class Preset(Rule):
         for name, value in settings.items():
             if name not in self.settings:
                 raise UsageError(
-                    Reason("unknown-name", what="setting", name=name, of=self.name),
+                    f"unknown setting {name!r}" + (f" of {self.name}" if self.name else ""),
                     hint=f"it has: {', '.join(self.settings)}",
                 )
             number = value if isinstance(value, int | float) and value is not True else 0
             if not 0 < number < math.inf:
                 wanted = "a number above 0"
-                raise UsageError(
-                    Reason("argument-type", name=name, given=repr(value), wanted=wanted)
-                )
+                raise UsageError(f"{name}={value!r} is not {wanted}")
         made = dataclasses.replace(self, **settings)
         if fault := made.fault():
             raise UsageError(fault)
@@ -161,7 +160,10 @@ def checked(
     )
     if doubtful:
         return VerdictStatus.UNSURE, lambda: Reason(
-            "sides-unreliable", cause=reason(), sides=doubtful
+            f"{reason()}, but {join_and(doubtful)} unreliable: measure again",
+            "sides-unreliable",
+            cause=reason(),
+            sides=doubtful,
         )
     base_s, head_s = medians_s(pair)
     if head_s > base_s if status is VerdictStatus.SLOWER else head_s < base_s:
@@ -172,7 +174,13 @@ def checked(
 def disagreement(pair: Pair, judged: float) -> Reason:
     """Return the reason that the medians and the means over blocks (ratio `judged`) disagree."""
     base_s, head_s = medians_s(pair)
-    return Reason("medians-disagree", ratio=head_s / base_s, judged=judged)
+    return Reason(
+        f"medians changed by {change_text(head_s / base_s)}, means over blocks"
+        f" by {change_text(judged)}",
+        "medians-disagree",
+        ratio=head_s / base_s,
+        judged=judged,
+    )
 
 
 def centre_s(result: Result, pair: Pair) -> float:
@@ -200,8 +208,16 @@ def noted(reason: Reason, pair: Pair, medians: float | None = None) -> Reason:
     if not pair.multimodal:
         return reason
     if medians is None or reason.code == "medians-disagree":  # which has both ratios
-        return Reason("by-block-means", cause=reason)
-    return Reason("by-block-means", cause=reason, medians=medians)
+        return Reason(
+            f"{reason}; multimodal: judged by block means", "by-block-means", cause=reason
+        )
+    return Reason(
+        f"{reason}; multimodal: judged by block means"
+        + (f", while medians changed by {change_text(medians)}" if medians else ""),
+        "by-block-means",
+        cause=reason,
+        medians=medians,
+    )
 
 
 def _judge_metric(pair: Pair) -> Judgement:
@@ -217,19 +233,27 @@ def _judge_metric(pair: Pair) -> Judgement:
 def _judge_without_times(pair: Pair) -> Judgement | None:
     base, head = pair.base, pair.head
     if head is None:
-        return Judgement(status=VerdictStatus.GONE, why=Reason("only-in-base"), base_s=_time(base))
+        return Judgement(
+            status=VerdictStatus.GONE,
+            why=Reason("head has no such result", "only-in-base"),
+            base_s=_time(base),
+        )
     if base is None:
-        return Judgement(status=VerdictStatus.NEW, why=Reason("only-in-head"), head_s=_time(head))
+        return Judgement(
+            status=VerdictStatus.NEW,
+            why=Reason("base has no such result", "only-in-head"),
+            head_s=_time(head),
+        )
     good = [_is_good(base), _is_good(head)]
     if all(good) and (base.metrics or head.metrics):
-        return Judgement(status=VerdictStatus.IGNORED, why=Reason("no-metric-in-common"))
+        return Judgement(status=VerdictStatus.IGNORED, why=Reason("no metric in common"))
     if all(good):
         return None
     if not any(good):
         one, other = _failure(base), _failure(head)
-        reason = Reason("each-failed", base=one, head=other)
+        reason = Reason(f"base: {one}; head: {other}")
         if str(one) == str(other):  # compare the text, not the fields
-            reason = Reason("both-failed", cause=one)
+            reason = Reason(f"both: {one}", "both-failed", cause=one)
         facts = (("base", _full_failure(base)), ("head", _full_failure(head)))
         return Judgement(status=VerdictStatus.IGNORED, why=reason, explanation=facts)
     if good[0]:
@@ -241,7 +265,7 @@ def _judge_without_times(pair: Pair) -> Judgement | None:
         )
     return Judgement(
         status=VerdictStatus.FIXED,
-        why=Reason("failed-before", cause=_failure(base)),
+        why=Reason(f"it was {_failure(base)}", "failed-before", cause=_failure(base)),
         head_s=_time(head),
         explanation=(("base", _full_failure(base)), ("head", _shown_time(head))),
     )
@@ -265,8 +289,13 @@ def _shown_time(result: Result) -> str:
 
 def _failure(result: Result) -> Reason:
     if result.status is Status.OK:
-        return Reason("without-time")
-    return Reason("failed", status=result.status.value, cause=result.why)
+        return Reason("ok without a time")
+    return Reason(
+        f"{result.status.value}" + (f": {shorten(result.why)}" if result.why else ""),
+        "failed",
+        status=result.status.value,
+        cause=result.why,
+    )
 
 
 def _full_failure(result: Result) -> str:

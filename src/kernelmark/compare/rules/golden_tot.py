@@ -21,8 +21,9 @@ from kernelmark.compare.match import Pair, groups
 from kernelmark.compare.rules.base import Judgement, Preset, measured, mode_facts, noted, times
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result
-from kernelmark.core.units import counted, exact
+from kernelmark.core.units import counted, exact, told_apart
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import join_and
 
 _US = 1e-6
 # Tolerance for a value that is exactly on a threshold in decimal but not in binary.
@@ -72,7 +73,7 @@ class GoldenTot(Preset):
         ):
             if not fits:
                 given = f"{self.settings[name]:g}"
-                return Reason("argument-type", name=name, given=given, wanted=wanted)
+                return Reason(f"{name}" + (f"={given}" if given else "") + f" is not {wanted}")
         return NO_REASON
 
     def holds(self, pair: Pair) -> bool:
@@ -108,7 +109,8 @@ class GoldenTot(Preset):
     def _status(self, golden: Stable, tot: Stable) -> tuple[VerdictStatus, Reason]:
         if golden.time_s < self.ignore_below_us * _US * (1 - _ROUNDING):
             return VerdictStatus.IGNORED, Reason(
-                "golden-too-short", time_us=golden.time_s / _US, limit_us=self.ignore_below_us
+                f"golden {_apart(golden.time_s / _US, self.ignore_below_us)} µs is under"
+                f" {self.ignore_below_us:g} µs"
             )
         if unstable := self._unstable({"golden": golden, "tot": tot}):
             return VerdictStatus.UNSURE, unstable
@@ -121,11 +123,8 @@ class GoldenTot(Preset):
             reason = self._above("golden", golden, "tot", tot, unknown=unknown)
             return VerdictStatus.FASTER, reason
         return VerdictStatus.SAME, Reason(
-            "not-above-threshold",
-            side="tot",
-            time_us=tot.time_s / _US,
-            limit_us=limit / _US,
-            unknown=unknown,
+            f"tot {_apart(tot.time_s / _US, limit / _US)} µs is not above"
+            f" {_apart(limit / _US, tot.time_s / _US)} µs{_STABILITY if unknown else ''}"
         )
 
     def _unstable(self, sides: Mapping[str, Stable]) -> Reason | None:
@@ -136,26 +135,24 @@ class GoldenTot(Preset):
         if not found:
             return None
         return Reason(
-            "unstable",
-            few=few,
-            apart=apart,
-            few_and_apart=bool(few and apart),
-            runs=self.runs,
-            within=self.within,
+            "unstable: "
+            + (f"fewer than {self.runs:g} runs of {join_and(few)}" if few else "")
+            + ("; " if bool(few and apart) else "")
+            + (
+                f"no {self.runs:g} runs of {join_and(apart)} agree within {100 * self.within:g} %"
+                if apart
+                else ""
+            )
         )
 
     def _above(
         self, name: str, side: Stable, other_name: str, other: Stable, *, unknown: bool
     ) -> Reason:
+        time_us, limit_us = side.time_s / _US, self._limit(other.time_s) / _US
         return Reason(
-            "above-threshold",
-            side=name,
-            time_us=side.time_s / _US,
-            other=other_name,
-            factor=self.factor,
-            slack_us=self.slack_us,
-            limit_us=self._limit(other.time_s) / _US,
-            unknown=unknown,
+            f"{name} {_apart(time_us, limit_us)} µs is above {self.factor:g} × {other_name} +"
+            f" {self.slack_us:g} µs = {_apart(limit_us, time_us)} µs"
+            f"{_STABILITY if unknown else ''}"
         )
 
     def _limit(self, time_s: float) -> float:
@@ -172,6 +169,13 @@ class GoldenTot(Preset):
         else:
             how = f"mean of {counted(side.runs, 'run')}, unstable"
         return f"{_us(side.time_s)}, {how}"
+
+
+_STABILITY = " (stability not known)"
+
+
+def _apart(value: float, limit: float) -> str:
+    return told_apart(value, limit)[0]
 
 
 def _us(seconds: float) -> str:

@@ -18,8 +18,8 @@ from kernelmark.compare.rules.base import (
     noted,
     times,
 )
-from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.units import exact, time_text
+from kernelmark.core.reason import NO_REASON, Reason, prefixed
+from kernelmark.core.units import exact, time_text, told_apart
 from kernelmark.core.verdict import VerdictStatus
 
 # Tolerance for a ratio that is exactly on a limit in decimal but not in binary.
@@ -40,9 +40,9 @@ class Ratio(Preset):
     def fault(self) -> Reason:
         if self.warn < 1:
             wanted = "at least 1, the ratio of equal times"
-            return Reason("argument-type", name="warn", given=f"{self.warn:g}", wanted=wanted)
+            return Reason(f"warn={self.warn:g} is not {wanted}")
         if self.warn > self.fail:
-            return Reason("warn-above-fail", warn=self.warn, fail=self.fail)
+            return Reason(f"warn={self.warn:g} is above fail={self.fail:g}")
         return NO_REASON
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
@@ -75,14 +75,18 @@ class Ratio(Preset):
 
     def _status(self, ratio: float) -> tuple[VerdictStatus, Reason]:
         if ratio > self.fail * (1 + _ROUNDING):
-            return VerdictStatus.SLOWER, Reason("ratio-above", ratio=ratio, limit=self.fail)
+            return VerdictStatus.SLOWER, _above(ratio, self.fail)
         if ratio > self.warn * (1 + _ROUNDING):
-            reason = Reason("ratio-above", ratio=ratio, limit=self.warn, warning=True)
-            return VerdictStatus.UNSURE, reason
+            return VerdictStatus.UNSURE, prefixed(_above(ratio, self.warn), "warning: ")
         if ratio * self.warn < 1 - _ROUNDING:
-            reason = Reason("ratio-below", ratio=ratio, limit=self.warn, inverse=1 / self.warn)
-            return VerdictStatus.FASTER, reason
-        return VerdictStatus.SAME, Reason("ratio-not-above", ratio=ratio, limit=self.warn)
+            shown = told_apart(ratio, 1 / self.warn)[0]
+            return VerdictStatus.FASTER, Reason(f"{shown} is below 1/{self.warn:g}")
+        shown = told_apart(ratio, self.warn)[0]
+        return VerdictStatus.SAME, Reason(f"{shown} is not above {exact(self.warn)}")
+
+
+def _above(ratio: float, limit: float) -> Reason:
+    return Reason(f"{told_apart(ratio, limit)[0]} is above {exact(limit)}")
 
 
 rule = Ratio()

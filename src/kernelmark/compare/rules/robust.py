@@ -49,6 +49,7 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Measurement, Result
 from kernelmark.core.units import detectable_text, span_text, time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.wording import change_span, change_text, join_and
 from kernelmark.stats.corrections import (
     LEAST_BLOCKS,
     ClockLine,
@@ -129,7 +130,7 @@ class Robust(Preset):
         for name, value in self.settings.items():
             if value >= 1:
                 wanted = "a fraction below 1: 0.05 is 5 %"
-                return Reason("argument-type", name=name, given=f"{value:g}", wanted=wanted)
+                return Reason(f"{name}={value:g} is not {wanted}")
         return NO_REASON
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
@@ -245,23 +246,46 @@ class Robust(Preset):
         which must be beyond the floor too."""
         floor = math.log1p(self.delta)
         span = {"low": exp(low), "high": exp(high)}
+        limit = f"{100 * self.delta:g} %"
+
+        def interval() -> str:
+            return change_span(span["low"], span["high"])
+
         if q_value <= self.q and min(abs(row.centre), abs(effect)) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
-            return status, lambda: Reason("changed", ratio=exp(effect), **span)
+            ratio = exp(effect)
+            return status, lambda: Reason(
+                f"{change_text(ratio)} ({interval()})", "changed", ratio=ratio, **span
+            )
         if low >= -floor and high <= floor:
             by_clock = row.sides.line is not None and abs(row.sides.apart) > floor
             status = VerdictStatus.UNSURE if by_clock else VerdictStatus.SAME
-            return status, lambda: Reason("within", limit=self.delta, **span)
+            return status, lambda: Reason(
+                f"within {limit} ({interval()})", "within", limit=self.delta, **span
+            )
         if q_value <= self.q:
-            return VerdictStatus.UNSURE, lambda: Reason("perhaps-within", limit=self.delta, **span)
+            return VerdictStatus.UNSURE, lambda: Reason(
+                f"changed, but perhaps by less than {limit} ({interval()})",
+                "perhaps-within",
+                limit=self.delta,
+                **span,
+            )
         if row.p_value <= self.q:
             return VerdictStatus.UNSURE, lambda: Reason(
-                "perhaps-chance", cause=Reason("span", **span), rows="rows"
+                f"{interval()}: significant alone, but may be chance among all rows",
+                "perhaps-chance",
+                **span,
             )
         span |= {"detectable": found}
         if row.full_error > row.error and low * high > 0:  # by the blocks alone: changed
-            return VerdictStatus.UNSURE, lambda: Reason("perhaps-run", **span)
-        return VerdictStatus.UNSURE, lambda: Reason("not-detectable", **span)
+            return VerdictStatus.UNSURE, lambda: Reason(
+                f"{interval()}: runs may differ as much; detectable from {detectable_text(found)}",
+                "perhaps-run",
+                **span,
+            )
+        return VerdictStatus.UNSURE, lambda: Reason(
+            f"{interval()}; detectable from {detectable_text(found)}", "not-detectable", **span
+        )
 
 
 def _excess_load(pair: Pair, status: VerdictStatus) -> float:
@@ -276,7 +300,14 @@ def _excess_load(pair: Pair, status: VerdictStatus) -> float:
 
 
 def _add_load(reason: Callable[[], Reason], side: str, load: float) -> Reason:
-    return Reason("beside-load", cause=reason(), side=side, load=load)
+    return Reason(
+        f"{reason()}, but other work used up to {load:.1f} cores during {side}:"
+        f" measure {side} again",
+        "beside-load",
+        cause=reason(),
+        side=side,
+        load=load,
+    )
 
 
 def _other_load(result: Result) -> float:
@@ -380,7 +411,12 @@ def _at_equal_clock(
     the ratio of the medians."""
     if sides.line is None:
         return noted(reason(), pair, shown)
-    return Reason("at-equal-clock", cause=reason(), apart=shown)
+    return Reason(
+        f"{reason()} at equal clocks, {change_text(shown)} as measured",
+        "at-equal-clock",
+        cause=reason(),
+        apart=shown,
+    )
 
 
 def _clock_facts(sides: _Sides) -> Facts:
@@ -399,7 +435,15 @@ def _judge_too_few(pair: Pair) -> Judgement:
     base_s, head_s = medians_s(pair)
     sides = (("base", base), ("head", head))
     single = tuple(name for name, result in sides if measured(result).samples == 1)
-    reason = Reason("sides-without-dispersion", sides=single) if single else Reason("one-block")
+    reason = (
+        Reason(
+            f"{join_and(single)}: a mean without dispersion, for history and threshold rules only"
+        )
+        if single
+        else Reason(
+            "one block on a side: the variation between allocations is unknown", "one-block"
+        )
+    )
     return Judgement(
         status=VerdictStatus.UNSURE,
         why=reason,

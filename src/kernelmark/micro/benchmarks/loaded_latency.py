@@ -7,6 +7,7 @@ import numpy as np
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import bytes_text
 from kernelmark.micro import _chase
 from kernelmark.micro._windows import filled
 from kernelmark.micro.base import (
@@ -76,7 +77,15 @@ def loaded_latency(run: MicroRun, *, pauses: Ints, hops: int, nbytes: int) -> No
     count = _LINES_PER_HOP * hops
     if count * _LINE > nbytes:
         chain = f"a chain of {hops} hops"
-        reason = Reason("out-of-memory", needed=count * _LINE, what=chain, free=nbytes)
+        reason = Reason(
+            f"{bytes_text(count * _LINE)} needed"
+            + (f" for {chain}" if chain else "")
+            + f", {bytes_text(nbytes)} free",
+            "out-of-memory",
+            needed=count * _LINE,
+            what=chain,
+            free=nbytes,
+        )
         raise Unsupported(reason)
     chaser = _chase.Chaser(rig, nbytes)
     lines = np.random.default_rng(11).choice(nbytes // _LINE, count, replace=False)

@@ -43,7 +43,7 @@ _WIDE_BLOCK, _GROUP_BLOCK = 512, 256  # threads: of warp-level instructions, and
 
 def _unsupported(rig: Rig) -> str | None:
     if not any(name.startswith("matrix_") for name in rig.kernels(FILE)):
-        return Reason("matrix-missing", arch=rig.info.arch)
+        return Reason(f"{rig.info.arch} has no matrix instructions that are used here")
     return None
 
 

@@ -331,7 +331,7 @@ def _lacks_peers(rig: Rig) -> str | None:
     from kernelmark.micro._gpu_rig import as_gpu
 
     count = as_gpu(rig.device).driver.count()
-    return None if count > 1 else Reason("device-single", kind=rig.info.kind)
+    return None if count > 1 else Reason(f"there is only one {rig.info.kind} device here")
 
 
 @microbenchmark(

@@ -278,6 +278,13 @@ def _launcher(rig: GpuRig) -> tuple[Callable[[Call, int], None], str]:
         )
         if code:
             symbol = driver.table.symbols["launch"]
-            raise CaseError(Reason("library-failed", call=symbol, status=code))
+            raise CaseError(
+                Reason(
+                    f"{symbol} failed with status {code}",
+                    "library-failed",
+                    call=symbol,
+                    status=code,
+                )
+            )
 
     return quickly, ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.reason import Reason
+from kernelmark.core.wording import join_commas
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -311,7 +311,7 @@ def stream(
         for shape in _shapes(rig, arrays, kernel, kind, threads)
     ]
     if not points:
-        raise Unsupported(Reason("grid-missing", kernels=list(kernels), device=rig.info.name))
+        raise Unsupported(f"there is no passing grid for {join_commas(kernels)} on {rig.info.name}")
     run.notes.append(f"arrays of {nbytes // MIB} MiB")
 
     run.begin_timing()

@@ -33,7 +33,7 @@ _PAGE = 4096  # of the host; larger ones are only touched more often
 
 def _unsupported(rig: Rig) -> str | None:
     if rig.info.attributes.get("managed") != "1":
-        return Reason("managed-memory-missing", device=rig.info.name)
+        return Reason(f"{rig.info.name} has no managed memory")
     return None
 
 

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 from kernelmark.report.figures._parts import (
     HEIGHT,
@@ -54,7 +53,7 @@ def bars(rows: Sequence[ResultRow]) -> Spec:
             best[key] = min(measurement_of(row).median_s, best.get(key, math.inf))
     compared = [key for key in best if len(tried[key]) > 1]
     if not compared:
-        raise NothingToDo(Reason("figure-one-backend"), hint=_ONE_BACKEND)
+        raise NothingToDo("no problem was measured by two backends", hint=_ONE_BACKEND)
     # Evenly spaced: the first problems of a sweep differ in one dim only.
     count = min(len(compared), MOST_BARS)
     shown = {compared[at * len(compared) // count] for at in range(count)}
@@ -113,9 +112,7 @@ def ecdf(rows: Sequence[ResultRow], base: str = "") -> Spec:
     times = times_by_backend(require_rows(timed_rows(rows)))
     base = base or max(times, key=lambda name: len(times[name]))
     if base not in times:
-        raise UsageError(
-            Reason("backend-without-times", backend=base), hint=f"backends: {', '.join(times)}"
-        )
+        raise UsageError(f"{base!r} measured nothing here", hint=f"backends: {', '.join(times)}")
     values: Values = []
     for name, own in times.items():
         ratios = sorted(times[base][key] / own[key] for key in own if key in times[base])
@@ -126,7 +123,10 @@ def ecdf(rows: Sequence[ResultRow], base: str = "") -> Spec:
         for at, ratio in enumerate(ratios, 1):
             values.append({"ratio": ratio, "share": at / len(ratios), "backend": label})
     if not values:
-        raise NothingToDo(Reason("figure-one-backend", base=base))
+        raise NothingToDo(
+            "no problem was measured by two backends"
+            + (f", one of which is {base}" if base else "")
+        )
     title = f"speed-up over {base} (above 1: faster than {base})"
     ratios = [value["ratio"] for value in values]
     x = log_axis("ratio", title)
@@ -182,11 +182,9 @@ def heatmap(
     for name in filter(None, (base, head)):
         if name not in times:
             known = ", ".join(times)
-            raise UsageError(
-                Reason("backend-without-times", backend=name), hint=f"backends: {known}"
-            )
+            raise UsageError(f"{name!r} measured nothing here", hint=f"backends: {known}")
     if len(times) < 2:
-        raise NothingToDo(Reason("figure-one-backend"), hint=_ONE_BACKEND)
+        raise NothingToDo("no problem was measured by two backends", hint=_ONE_BACKEND)
     base = base or next(name for name in times if name != head)
     head = head or next(name for name in times if name != base)
     if not (x and y):
@@ -204,7 +202,7 @@ def heatmap(
     ]
     if not values:
         raise NothingToDo(
-            Reason("figure-no-cells", base=base, head=head, x=x, y=y), hint=dims_hint(timed)
+            f"{base} and {head} share no problem with {x} and {y}", hint=dims_hint(timed)
         )
     most = max(max(value["ratio"], 1 / value["ratio"]) for value in values)
     most = min(_MOST_SHADED, max(_LEAST_SHADED, most))

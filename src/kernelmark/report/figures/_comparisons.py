@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from kernelmark.compare.history import Point, Screen, Story, judged_s
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import value_text
 from kernelmark.report.changes import Change, ranked, verdict_text
@@ -60,7 +59,7 @@ def changes(found: Sequence[Change]) -> Spec:
         for low, high in [drawn_interval(one.ratio, one.low, one.high)]
     ]
     if not values:
-        raise NothingToDo(Reason("nothing-to-draw", what="row", needs="a ratio"))
+        raise NothingToDo("no row has a ratio to draw")
     left = sum(bool(one.ratio) for one in found) - len(values)
     y: Spec = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": 360}}
@@ -167,7 +166,7 @@ def history(stories: Sequence[Story]) -> Spec:
         data = {"title": title, "data": {"values": values}}
         panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
     if not panels:
-        raise NothingToDo(Reason("nothing-to-draw", what="series", needs="a time"))
+        raise NothingToDo("no series has a time to draw")
     words = "band: where the newest point was expected; dashed lines: change points"
     if (left := len(stories) - _MOST_SERIES) > 0:
         words += f"; {left} more series not shown"

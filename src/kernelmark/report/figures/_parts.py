@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement
 from kernelmark.core.units import time_text
 from kernelmark.report import vega
@@ -117,7 +116,7 @@ def timed_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
 
 def require_rows(rows: list[ResultRow]) -> list[ResultRow]:
     if not rows:
-        raise NothingToDo(Reason("nothing-to-draw", what="result", needs="a time"))
+        raise NothingToDo("no result has a time to draw")
     return rows
 
 
@@ -159,7 +158,7 @@ def varying_dims(rows: Sequence[ResultRow], count: int) -> tuple[str, ...]:
     found = sorted((n for n in values if len(values[n]) > 1), key=lambda n: -len(values[n]))
     if len(found) < count:
         raise NothingToDo(
-            Reason("figure-dims", varying=len(found), needed=count),
+            f"{len(found)} of {count} dims vary",
             hint="measure several sizes: -a m=[256:4096:*2]",
         )
     return tuple(found[:count])

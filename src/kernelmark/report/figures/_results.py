@@ -10,7 +10,6 @@ from typing import Any
 
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.metric import Roof
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted, time_text
 from kernelmark.report.figures._parts import (
     HEIGHT,
@@ -47,7 +46,7 @@ def roofline(rows: Sequence[ResultRow], roofs: Sequence[Roof]) -> Spec:
     ]
     if not points:
         raise NothingToDo(
-            Reason("nothing-to-draw", what="result", needs="operations and bytes"),
+            "no result has operations and bytes to draw",
             hint="'kmark plot bars' shows times",
         )
     devices = {row.result.device for row in timed_rows(rows)}
@@ -78,7 +77,7 @@ def ceilings(roofs: Sequence[Roof]) -> Spec:
     lines, labels = _roof_lines(known, _INTENSITIES)
     if not lines:
         raise NothingToDo(
-            Reason("nothing-to-draw", what="device", needs="a memory roof"),
+            "no device has a memory roof to draw",
             hint="kmark roofs measures them",
         )
     return {"width": WIDTH, "height": HEIGHT, "layer": _roof_layers(lines, labels, [])}
@@ -236,7 +235,7 @@ def sweep(rows: Sequence[ResultRow], x: str = "") -> Spec:
     x = x or varying_dims(timed, 1)[0]
     found = [row for row in timed if x in row.result.case.problem.dims]
     if not found:
-        raise NothingToDo(Reason("figure-no-dim", name=x), hint=dims_hint(timed))
+        raise NothingToDo(f"no result has a dim {x!r}", hint=dims_hint(timed))
     values: Values = []
     for row, rest in zip(found, _line_labels(found, x), strict=True):
         measured = measurement_of(row)

@@ -255,7 +255,7 @@ def _repeat(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
             journal.close()
     if has_other_kernel(outcome, again):
         reason = Reason(
-            "another-kernel", now=again.tuned.kernel.name, was=outcome.tuned.kernel.name
+            f"another kernel runs now: {again.tuned.kernel.name}, not {outcome.tuned.kernel.name}"
         )
         return dataclasses.replace(again, kept=False, reason=reason)
     return again

@@ -14,7 +14,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, suffixed
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.host.cache import digest
@@ -35,7 +35,8 @@ class Budget:
     def __post_init__(self) -> None:
         if self.evaluations < 1 or self.minutes < 0:
             raise UsageError(
-                Reason("budget-too-small", evaluations=self.evaluations, minutes=self.minutes),
+                "a budget is at least 1 evaluation and no negative time, not "
+                f"{self.evaluations} and {self.minutes:g} minutes",
                 hint="--evaluations 100; --minutes 0 is no limit",
             )
 
@@ -118,10 +119,12 @@ def space_of(plan: TunePlan, info: DeviceInfo, file: str = "") -> Space:
     backend = backends.find(plan.backend)
     whole = backend.space(plan.problem, info)
     if whole is None:
-        reason = Reason("plan-nothing-to-tune", place=file, backend=plan.backend, device=info.name)
+        reason = Reason(
+            f"{file}: {plan.backend} has nothing to tune for this problem on {info.name}"
+        )
         cause = backend.untunable(plan.problem, info)
         raise UsageError(
-            reason.having(cause=cause) if cause else reason,
+            suffixed(reason, f": {cause}" if cause else ""),
             hint="kmark list backends says what there is",
         )
     if plan.reference_config:
@@ -143,23 +146,14 @@ def _check_reference(plan: TunePlan, info: DeviceInfo, file: str) -> None:
         known = whole.parameters.get(name)
         if known is None:
             raise UsageError(
-                Reason(
-                    "not-a-parameter",
-                    file=file,
-                    key=f"reference.config.{name}",
-                    backend=plan.reference_backend,
-                ),
+                f"{file}: reference.config.{name} is no parameter of "
+                f"{plan.reference_backend} for this problem",
                 hint=f"it has: {', '.join(whole.parameters)}",
             )
         if not any(_kind(value) is _kind(other) for other in known):
             shown = ", ".join(value_text(other) for other in known[:_SHOWN])
             raise UsageError(
-                Reason(
-                    "value-of-another-type",
-                    file=file,
-                    key=f"reference.config.{name}",
-                    given=value_text(value),
-                ),
+                f"{file}: reference.config.{name} cannot be {value_text(value)}",
                 hint=f"for example: {shown}",
             )
 
@@ -179,7 +173,7 @@ def narrowed(
     for name, values in allowed.items():
         if name not in parameters:
             raise UsageError(
-                Reason("not-in-space", file=file, key=f"space.{name}"),
+                f"{file}: space.{name} is no parameter of this space",
                 hint=f"it has: {', '.join(parameters)}",
             )
         wanted = [_own(value, parameters[name], file, f"space.{name}") for value in values]
@@ -187,7 +181,7 @@ def narrowed(
     narrow = dataclasses.replace(space, parameters=FrozenDict(parameters))
     if next(iter(narrow), None) is None:
         raise UsageError(
-            Reason("space-empty", file=file),
+            f"{file}: space: every combination of these values is forbidden",
             hint="allow more values of a parameter",
         )
     return narrow
@@ -202,6 +196,6 @@ def _own(value: ConfigValue, known: tuple[ConfigValue, ...], file: str, key: str
     shown = ", ".join(value_text(candidate) for candidate in known[:_SHOWN])
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     raise UsageError(
-        Reason("value-not-in-space", file=file, key=key, given=value_text(value)),
+        f"{file}: {key}: {value_text(value)} is not in the space",
         hint=f"it has: {shown}{more}",
     )

@@ -192,7 +192,10 @@ def too_few(rounds: int) -> Reason | None:
     """Return a reason if a final of `rounds` rounds is too short, else None."""
     if rounds >= LEAST_ROUNDS:
         return None
-    return Reason("final-too-few-rounds", rounds=rounds, least=LEAST_ROUNDS, level=1 - ALPHA)
+    return Reason(
+        f"{rounds} rounds are too few: with less than {LEAST_ROUNDS} nothing"
+        f" can be concluded at {100 * (1 - ALPHA):.3g} %"
+    )
 
 
 def _document(path: Path) -> dict[str, Any]:

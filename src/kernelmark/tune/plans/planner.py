@@ -14,7 +14,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.reason import NO_REASON, Reason, prefixed, suffixed
 from kernelmark.core.result import Case, Config, Status
 from kernelmark.core.space import Space
 from kernelmark.runners.forecast import work
@@ -174,11 +174,8 @@ def drafts(
         failed = own and cost.status not in (None, Status.OK)
         if failed:
             reason = Reason(
-                "backend-failed",
-                reference=another,
-                backend=settings.reference,
-                status=str(cost.status),
-                cause=cost.reason,
+                ("the reference " if another else "")
+                + f"{settings.reference} {cost.status}: {cost.reason}"
             )
         else:
             reason = _refusal(reference, cost.problem, info, reference=another)
@@ -277,7 +274,7 @@ def _refusal(
     cause = rule(problem, info)
     if cause is None:
         return NO_REASON
-    return Reason("backend-refuses", reference=reference, backend=backend.name, cause=cause)
+    return prefixed(cause, ("the reference " if reference else "") + f"{backend.name}: ")
 
 
 def _is_present(info: DeviceInfo) -> bool:
@@ -305,12 +302,20 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
         space = backend.space(problem, info)
     except KernelmarkError as error:
         if _is_present(info) or backends.is_file(backend.name):
-            return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
-        return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
+            return None, prefixed(error.message, f"{backend.name}: ")
+        return None, Reason(
+            f"{backend.name} cannot list its candidates here ({error.message}):"
+            " plan it on the machine with the GPU"
+        )
     if space is None or next(iter(space), None) is None:
-        reason = Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+        reason = Reason(
+            f"{backend.name} has nothing to tune for it on {info.arch}",
+            "nothing-to-tune",
+            backend=backend.name,
+            arch=info.arch,
+        )
         cause = backend.untunable(problem, info)
-        return None, reason.having(cause=cause) if cause else reason
+        return None, suffixed(reason, f": {cause}" if cause else "")
     return space, NO_REASON
 
 

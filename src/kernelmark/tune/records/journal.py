@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import prefixed
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
 from kernelmark.core.validation import is_time
 from kernelmark.tune.plans.plan import TunePlan
@@ -154,7 +154,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
-                Reason("journal-in-use", file=str(self.path)),
+                f"{self.path} is being written by another kmark tune run",
                 hint="wait for it, or stop it: it can be continued",
             ) from None
 
@@ -201,15 +201,8 @@ class Journal:
             mine, asked = getattr(self.header, name), getattr(header, name)
             if mine != asked:
                 raise UsageError(
-                    Reason(
-                        "journal-differs",
-                        file=str(self.path),
-                        name=name,
-                        what=what,
-                        there=mine,
-                        here=asked,
-                        shown=name not in _DIGESTS,
-                    ),
+                    f"{self.path} was made for another {what}"
+                    + (f": {mine} there, {asked} here" if name not in _DIGESTS else ""),
                     hint="go back to what it was, or move the file away to tune from the start",
                 )
         return self.header
@@ -335,10 +328,10 @@ def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
         except CodecError as error:
             if data.find(b"\n", end + 1) < 0:  # a power loss can corrupt the last line
                 break
-            reason = Reason("in-file", file=str(path), cause=error.message)
+            reason = prefixed(error.message, f"{path}: ")
             raise UsageError(reason, hint=_repair_hint(len(lines))) from None
         if not isinstance(lines[0], Header):
-            raise UsageError(Reason("journal-without-header", file=str(path)), hint=_repair_hint(0))
+            raise UsageError(f"{path}: line 1 is not a journal's header", hint=_repair_hint(0))
         at = end + 1
     return lines, at
 
@@ -354,11 +347,11 @@ def _line(data: bytes, number: int) -> Line:
         document = codec.parse(data)
     except CodecError:
         # The parser's error has a line number too, relative to this line.
-        raise CodecError(Reason("line-not-json", line=number)) from None
+        raise CodecError(f"line {number} is not JSON") from None
     kind = _TYPES.get(str(document.pop("line", ""))) if isinstance(document, dict) else None
     if kind is None:
-        raise CodecError(Reason("line-not-of-journal", line=number))
+        raise CodecError(f"line {number} is no line of a journal")
     line: Line = codec.read(document, kind, f"line {number}")
     if isinstance(line, Trial) and line.seconds is not None and not is_time(line.seconds):
-        raise CodecError(Reason("line-impossible-time", line=number, seconds=line.seconds))
+        raise CodecError(f"line {number}: a time of {line.seconds:g} s is not possible")
     return line

@@ -20,7 +20,7 @@ from kernelmark.core import codec, files
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, config_key
 from kernelmark.ops.base import Parameter
 from kernelmark.tune.folder import TuningFolder, unreadable, write_whole
@@ -278,13 +278,11 @@ def read(folder: TuningFolder) -> tuple[Outcome, ...]:
     try:
         return loads(path.read_bytes())
     except FileNotFoundError:
-        raise NothingToDo(
-            Reason("no-tuning-results", folder=str(folder.path)), hint=again
-        ) from None
+        raise NothingToDo(f"{folder.path} has no results yet", hint=again) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except CodecError as error:
         raise UsageError(
-            Reason("in-file", file=str(path), cause=error.message),
+            prefixed(error.message, f"{path}: "),
             hint=f"{again} writes it anew from {folder.trials}",
         ) from None

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import file_unreadable
-from kernelmark.core.reason import Reason
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import TunePlan, decision_digest, plan_digest, search_digest
@@ -32,20 +31,12 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
     for theirs, listed_for in planned(folder):
         if theirs != backend:
             raise UsageError(
-                Reason(
-                    "plans-of-backend", folder=str(folder.path), planned=theirs, backend=backend
-                ),
+                f"{folder.path} has plans for {theirs}, not for {backend}",
                 hint=away,
             )
         if listed_for not in ("", arch):
             raise UsageError(
-                Reason(
-                    "plans-of-arch",
-                    folder=str(folder.path),
-                    backend=theirs,
-                    planned=listed_for,
-                    arch=arch,
-                ),
+                f"{folder.path} has plans for {theirs} on {listed_for}, not on {arch}",
                 hint=f"give -d or --arch as before, or {away}",
             )
     for path in sorted(folder.trials.glob("*.jsonl")):
@@ -53,14 +44,10 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
         if header is not None and (header.backend, header.arch) != (backend, arch):
             before = "give -d or --arch as before, or " if header.backend == backend else ""
             raise UsageError(
-                Reason(
-                    "trials-of-another",
-                    file=str(path),
-                    tried_backend=header.backend,
-                    tried_arch=header.arch,
-                    backend=backend,
-                    arch=arch,
-                ),
+                f"{path} has trials of {header.backend}"
+                + (f" on {header.arch}" if header.arch else "")
+                + f", not of {backend}"
+                + (f" on {arch}" if arch else ""),
                 hint=f"{before}{elsewhere}; or move its trials and results away",
             )
 
@@ -135,7 +122,7 @@ def current(folder: TuningFolder) -> CurrentOutcomes:
     found = outcomes(folder, plans)
     if not (found.outcomes or found.stale or broken):
         raise NothingToDo(
-            Reason("no-tuning-results", folder=str(folder.path)),
+            f"{folder.path} has no results yet",
             hint=f"kmark tune run {folder.path}",
         )
     return CurrentOutcomes(

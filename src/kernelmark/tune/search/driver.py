@@ -220,7 +220,7 @@ class Driver:
     def _retire(self, name: str, error: KernelmarkError) -> None:
         reason = error.message
         if error.hint:
-            reason = Reason("hinted", cause=reason, hint=error.hint)
+            reason = Reason(f"{reason}" + (f"; {error.hint}" if error.hint else ""))
         self.retired[name] = reason
         self._tally.retired(name)
         self._emit(Retired(name=name, reason=reason))
@@ -348,7 +348,7 @@ class Driver:
         """Move the sessions of a lost device to the others."""
         if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
-                Reason("no-device-left", cause=lost.lost),
+                f"no device is left: {lost.lost}",
                 hint="'kmark doctor' checks the devices",
             )
         for live in self._live:

@@ -23,7 +23,7 @@ import numpy as np
 from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import (
     Case,
     Config,
@@ -35,6 +35,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.space import Space
 from kernelmark.core.timing import Timer, Timing
+from kernelmark.core.units import bytes_text
 from kernelmark.gpu.architectures import absent
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.runners.jobs import CompileCase, Compiled, compiles
@@ -154,11 +155,11 @@ def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> Reason | No
     # SGPRs are spilled into lanes of VGPRs, not into memory.
     allowed = 0 if info.kind == "hip" else MAX_SPILLED_BYTES
     if spilled > allowed:
-        return Reason("kernel-spills", spilled=spilled, allowed=allowed)
+        return Reason(f"spills {bytes_text(spilled)} a thread, above {bytes_text(allowed)}")
     most = int(info.attributes.get("shared_per_block", "0"))
     used = resources.get("shared_bytes", 0)
     if most and used > most:
-        return Reason("kernel-shared-memory", used=used, most=most)
+        return Reason(f"needs {bytes_text(used)} of shared memory, a block has {bytes_text(most)}")
     return None
 
 
@@ -229,7 +230,7 @@ def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float 
         high_s=measured.high_s if measured else math.inf,
         worst=worst,
         kernel=result.kernel,
-        error=format_reason(result.error, BRIEF),
+        error=shorten(result.error),
         cost_s=round(result.cost.get("total", 0.0) + compile_s, 6),
         at=now(),
         backend=_unless_own(request.case.backend, plan.backend),
@@ -254,7 +255,7 @@ def compiled_trial(
         step=COMPILE,
         status=status,
         kernel=kernel,
-        error=format_reason(error, BRIEF),
+        error=shorten(error),
         cost_s=round(cost_s, 6),
         at=now(),
         backend=_unless_own(request.case.backend, plan.backend),
@@ -304,12 +305,12 @@ def check(
     by the plan's seed. Raise UsageError before compiling if a plan is not for a GPU."""
     if candidates < 1:
         raise UsageError(
-            Reason("count-below", what="candidates", least=1, given=candidates),
+            f"the number of candidates must be at least 1, not {candidates}",
             hint="ask for at least 1",
         )
     if jobs is not None and jobs < 1:
         raise UsageError(
-            Reason("count-below", what="jobs", least=1, given=jobs), hint="ask for at least 1"
+            f"the number of jobs must be at least 1, not {jobs}", hint="ask for at least 1"
         )
     infos = [_target(plan) for plan in plans]
     count = jobs or len(os.sched_getaffinity(0))
@@ -318,17 +319,19 @@ def check(
 
 def _target(plan: TunePlan) -> DeviceInfo:
     if reason := backends.find(plan.backend).available():
-        raise UsageError(Reason("plan-refused", plan=plan.name, cause=reason))
+        raise UsageError(f"{plan.name}: {reason}")
     if not compiles(plan.backend):
         raise UsageError(
-            Reason("compiles-nothing-ahead", plan=plan.name, backend=plan.backend),
+            f"{plan.name}: {plan.backend} compiles no kernels ahead of time",
             hint="kmark tune run times it instead",
         )
     try:
         vendor_of(plan.arch)
     except UsageError:
         raise UsageError(
-            Reason("plan-not-for-gpu", plan=plan.name, arch=plan.arch, no_arch=not plan.arch),
+            f"{plan.name} is planned for {plan.arch}"
+            + ("no architecture" if not plan.arch else "")
+            + ", which is no GPU's",
             hint="kmark tune plan DIR -b triton --arch gfx942 plans for one",
         ) from None
     return absent(plan.arch)
@@ -372,7 +375,7 @@ def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Com
     results = dict(pool.run_all(jobs, pool.compilers))
     if len(results) < len(jobs):
         raise KernelmarkError(
-            Reason("no-compile-worker", cause=pool.compilers[-1].lost),
+            f"no compile worker can be started: {pool.compilers[-1].lost}",
             hint="kmark doctor says what is wrong here",
         )
     return [results[job] for job in jobs]
@@ -385,7 +388,12 @@ def _judge(config: Config, compiled: Compiled, info: DeviceInfo) -> Candidate:
         verdict = Verdict.REJECTED if reason else Verdict.ACCEPTED
     else:
         verdict = Verdict.FAILED
-        reason = Reason("failed", status=compiled.status.value, cause=compiled.error)
+        reason = Reason(
+            f"{compiled.status.value}" + (f": {shorten(compiled.error)}" if compiled.error else ""),
+            "failed",
+            status=compiled.status.value,
+            cause=compiled.error,
+        )
     return Candidate(
         config=config,
         verdict=verdict,

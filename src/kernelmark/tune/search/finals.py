@@ -25,6 +25,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import counted, time_text
 from kernelmark.host.cache import digest
 from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.ops._own import OwnOp
@@ -114,10 +115,17 @@ def disturbance(
     loads = [trial.load for trial in trials if trial.load is not None]
     load = statistics.fmean(loads) if loads else 0.0
     if load > LOAD_SHARE * cores and not cpu_time:
-        return Reason("load-in-final", load=load, cores=cores)
+        return Reason(f"other work used {load:.1f} of {counted(cores, 'core')} during the final")
     if final_s > _LONGEST * searched_s:
-        return Reason("slower-than-searched", final_s=final_s, searched_s=searched_s)
+        return Reason(
+            f"it takes {time_text(final_s)} in the final, and took "
+            f"{time_text(searched_s)} in the search"
+        )
     return None
+
+
+def _score(score: Score) -> str:
+    return f"{score.ratio:.3f} × ({score.low:.3f} to {score.high:.3f})"
 
 
 def decide(
@@ -132,15 +140,22 @@ def decide(
 ) -> tuple[bool, Reason]:
     """Return whether the tuned config is kept, and why."""
     if fault is not None:
-        return False, Reason("not-verified", cause=fault)
+        return False, Reason(f"not verified: {fault}")
     if score is None:
-        cause = reference_fault or Reason("nothing-measured")
-        return False, Reason("reference-without-time", cause=cause)
+        cause = reference_fault or Reason("nothing was measured", "nothing-measured")
+        return False, Reason(f"the reference has no time: {cause}")
     if disturbed is not None:
-        return False, Reason("disturbed", cause=disturbed)
+        return False, Reason(
+            f"too noisy to judge: {disturbed}; time it again on a quiet machine",
+            "disturbed",
+            cause=disturbed,
+        )
     if reference.median_s < _RULE.ignore_below_us * _US:
         least_us = _RULE.ignore_below_us
-        return False, Reason("too-small", reference_s=reference.median_s, least_us=least_us)
+        return False, Reason(
+            "too small to judge: the reference takes "
+            f"{time_text(reference.median_s)}, under {least_us:g} µs"
+        )
     gain_s, rounds = reference.median_s - tuned.median_s, score.rounds
     shown = {
         "ratio": score.ratio,
@@ -150,18 +165,43 @@ def decide(
         "gain_s": gain_s,
         "reference_fault": reference_fault,
     }
+    but = f"; the reference itself: {reference_fault}" if reference_fault else ""
     if score.high < 1.0:
-        return False, Reason("slower", **shown)
+        return False, Reason(
+            f"slower: {_score(score)} over {rounds} rounds{but}", "slower", **shown
+        )
     if score.low <= 1.0:
         few = least_rounds(ALPHA)
-        return False, Reason("not-faster", least=few if rounds < few else None, **shown)
+        return False, Reason(
+            f"not significantly faster: {_score(score)} over {rounds} rounds"
+            + (f"; it takes {few} rounds to decide" if rounds < few else "")
+            + but,
+            "not-faster",
+            **shown,
+        )
     if score.high > _WIDEST * score.low:
-        return False, Reason("too-noisy", **shown)
+        return False, Reason(
+            f"too noisy to judge: {_score(score)} over {rounds} rounds; more rounds in its plan"
+            f" may decide{but}",
+            "too-noisy",
+            **shown,
+        )
     if score.ratio < acceptance.min_ratio:
-        return False, Reason("ratio-too-small", least=acceptance.min_ratio, **shown)
+        return False, Reason(
+            f"gains too little: {_score(score)}, {acceptance.min_ratio:g} × is required{but}",
+            "ratio-too-small",
+            **shown,
+        )
     if gain_s < acceptance.min_gain_us * _US:
-        return False, Reason("gain-too-small", least_s=acceptance.min_gain_us * _US, **shown)
-    return True, Reason("faster", **shown)
+        least = time_text(acceptance.min_gain_us * _US)
+        return False, Reason(
+            f"gains too little: {time_text(gain_s)} per call, {least} is required{but}",
+            "gain-too-small",
+            **shown,
+        )
+    return True, Reason(
+        f"faster: {_score(score)}, {time_text(gain_s)} per call{but}", "faster", **shown
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,10 +414,10 @@ class _Final:
         failed = self._failed(side)
         if failed is not None:
             where = "the screening" if is_screening(failed.step) else "the final"
-            return _fault("fails-in-step", failed, step=where)
+            return _fault(failed, f"in {where}")
         for trial in self._near_run(side) if side != self.reference else ():
             if trial.status is not Status.OK:
-                return _fault("fails-on", trial, problem=trial.problem)
+                return _fault(trial, f"on {trial.problem}")
         return None
 
     # Deciding
@@ -459,13 +499,16 @@ class _Final:
         decision = self._judge(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
         if decision.kept and self._near and ran < asked:
-            reason = Reason("few-neighbours", cause=decision.reason, ran=ran, asked=asked)
+            reason = Reason(
+                f"{decision.reason}; verified on {ran} of {asked} neighbouring sizes:"
+                " the config supports no others"
+            )
             decision = dataclasses.replace(decision, reason=reason)
         return _outcome(self.plan, self.info, decision, evaluations)
 
 
-def _fault(code: str, trial: Trial, **where: str) -> Reason:
-    return Reason(code, status=trial.status.value, cause=trial.error, **where)
+def _fault(trial: Trial, where: str) -> Reason:
+    return Reason(f"it is {trial.status.value} {where}: {trial.error}")
 
 
 def _worst(trials: Sequence[Trial]) -> float:
@@ -479,12 +522,18 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
     """Return the outcome of a search without a correct candidate."""
     last = journal.trials[-1] if journal.trials else None
     reason = Reason(
-        "none-went-well",
-        evaluations=evaluations,
-        last=last is not None,
-        status=last.status.value if last else "",
-        cause=last.error if last else "",
-        machine=any(trial.status in OF_THE_MACHINE for trial in journal.trials),
+        f"none of {evaluations} candidates succeeded"
+        + (
+            f"; the last one is {(last.status.value if last else '')}: "
+            f"{(last.error if last else '')}"
+            if last is not None
+            else ""
+        )
+        + (
+            " ('kmark tune run --retry-failed' tries them again)"
+            if any(trial.status in OF_THE_MACHINE for trial in journal.trials)
+            else ""
+        )
     )
     reference = Choice(
         backend=plan.reference_backend,

@@ -18,7 +18,6 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, config_key
 from kernelmark.host.cache import digest
 from kernelmark.runners.capture import kernelmark_version
@@ -152,13 +151,7 @@ class Session:
         self._costs: dict[tuple[str, str, str, str], float] = {}
         if plan.arch and plan.arch != info.arch:
             raise UsageError(
-                Reason(
-                    "plan-of-arch",
-                    plan=plan.name,
-                    planned=plan.arch,
-                    device=info.name,
-                    arch=info.arch,
-                ),
+                f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
                 hint="run it on such a device, or plan for this one in another folder",
             )
         self._space = space = space_of(plan, info)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import prefixed
 from kernelmark.core.result import ConfigValue
 from kernelmark.core.validation import is_time
 from kernelmark.tune.points import Points
@@ -109,7 +109,8 @@ def try_strategy(space: Simulated, strategy: str, *, budget: int, seed: int = 1)
     """Return the points that a strategy tries on a measured space, in order, at most `budget`."""
     if budget < 1 or seed < 0:
         raise UsageError(
-            Reason("search-budget-or-seed", budget=budget, seed=seed),
+            "a search needs a budget above 0 and a seed that is not negative: "
+            f"{budget} and {seed} were given",
             hint="for example: budget=100, seed=1",
         )
     return simulate(
@@ -141,17 +142,17 @@ def read(path: str | os.PathLike[str]) -> Simulated:
         elif "params" in document and table.exists():
             space = _of_table(name, document, table)
         else:
-            raise CodecError(Reason("not-measured-space"), hint=_FORMS)
+            raise CodecError("it is no measured space", hint=_FORMS)
     except CodecError as error:
-        reason = Reason("in-file", file=path.name, cause=error.message)
+        reason = prefixed(error.message, f"{path.name}: ")
         raise CodecError(reason, hint=error.hint) from None
     except BROKEN as error:
         raise CodecError(
-            Reason("measured-space-unreadable", file=path.name, error=repr(error)), hint=_WHOLE
+            f"{path.name} cannot be read as a measured space: {error!r}", hint=_WHOLE
         ) from error
     if not np.isfinite(space.times_s).any():
         raise CodecError(
-            Reason("measured-space-without-time", file=path.name),
+            f"{path.name} has no configuration that worked",
             hint="give a file in which at least one configuration has a time",
         )
     return space
@@ -161,15 +162,11 @@ def _document(path: Path) -> dict[str, Any]:
     with opened(str(path)) as source:
         data = b"".join(source.chunks())
     if source.complaint:
-        raise CodecError(
-            Reason("file-unreadable", file=path.name, error=source.complaint), hint=_WHOLE
-        )
+        raise CodecError(f"{path.name}: cannot be read: {source.complaint}", hint=_WHOLE)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CodecError(
-            Reason("file-unreadable", file=path.name, error=str(error)), hint=_WHOLE
-        ) from error
+        raise CodecError(f"{path.name}: cannot be read: {error}", hint=_WHOLE) from error
     # Kernel Tuner omits the last two brackets while a session is open.
     for tried in (text, text.rstrip().rstrip(",") + "}}"):
         try:
@@ -178,7 +175,7 @@ def _document(path: Path) -> dict[str, Any]:
             continue
         if isinstance(document, dict):
             return document
-    raise CodecError(Reason("file-not-json-object", file=path.name), hint=_WHOLE)
+    raise CodecError(f"{path.name} is no JSON object", hint=_WHOLE)
 
 
 def _of_table(name: str, document: Mapping[str, Any], table: Path) -> Simulated:
@@ -187,7 +184,7 @@ def _of_table(name: str, document: Mapping[str, Any], table: Path) -> Simulated:
         codes, times = arrays["idx"], arrays["time_ms"].astype(float) * 1e-3
     sizes = [len(values) for values in params.values()]
     if codes.shape != (len(times), len(sizes)) or (codes < 0).any() or (codes >= sizes).any():
-        raise CodecError(Reason("table-does-not-fit", table=table.name), hint=_WHOLE)
+        raise CodecError(f"{table.name} does not fit the parameters", hint=_WHOLE)
     points = Points(list(params), list(params.values()), codes)
     return Simulated(
         name=name,
@@ -253,7 +250,7 @@ def _measured_s(result: Mapping[str, Any], unit: str) -> float:
 
 def _no_time(objective: object) -> CodecError:
     return CodecError(
-        Reason("objective-not-time", objective=str(objective)[:40]),
+        f"its objective is {str(objective)[:40]!r}, which is no time",
         hint="give a file that was tuned for time; what is simulated is seconds",
     )
 

@@ -10,7 +10,6 @@ from kernelmark.compare import history as judging
 from kernelmark.compare.history import Point, judged_s
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import RunState, Status
 from kernelmark.core.units import counted, value_text
 from kernelmark.report import figures
@@ -344,9 +343,7 @@ def _series(source: Source, case_id: str, arch: str, metric: str) -> Kernel:
     summary = source.summary()
     recent = summary.kernel(case_id, arch, metric) if summary else None
     if not mine and recent is None:
-        raise NothingToDo(
-            Reason("not-stored", what="series"), hint="the page Kernels lists those there are"
-        )
+        raise NothingToDo("there is no such series", hint="the page Kernels lists those there are")
     if recent is None:
         return Kernel(case_id=case_id, arch=arch, story=judging.story(mine))
     if not mine:  # a microbenchmark's series, which belongs to one machine of several

@@ -7,7 +7,6 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.metric import Metric
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Run
 from kernelmark.core.units import bytes_text, counted
 from kernelmark.report import tuning_figure
@@ -136,9 +135,7 @@ def environment(source: Source, urls: Urls, params: Params) -> Page:
     stored = source.store.environments()
     at = next((i for i, p in enumerate(stored) if p.fingerprint == params["fingerprint"]), None)
     if at is None:
-        raise NothingToDo(
-            Reason("not-stored", what="environment"), hint="the page Devices lists them"
-        )
+        raise NothingToDo("there is no such environment", hint="the page Devices lists them")
     entry, host = stored[at], stored[at].environment.host
     page: Page = {
         "title": f"Environment {entry.fingerprint[:8]}",
@@ -187,9 +184,7 @@ def session(source: Source, urls: Urls, params: Params) -> Page:
     """Return one tuning folder: best time so far per plan, and the importance of parameters."""
     path = next((one for one in source.tuning if one.name == params["name"]), None)
     if path is None:
-        raise NothingToDo(
-            Reason("not-stored", what="tuning session"), hint="the page Tuning lists them"
-        )
+        raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")
     folder = TuningFolder.open(path)
     return {
         "title": f"Tuning {path.name}",

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from kernelmark.core.environment import Environment, difference
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.report import figures, micro_figure
 from kernelmark.report.tables import Column, Table
 from kernelmark.report.vega import Spec
@@ -137,9 +136,7 @@ def paged(
     key = params.get("sort") or first
     order = params.get("order") or ("asc" if params.get("sort") else "desc")
     if key and key not in (*keys, first):
-        raise UsageError(
-            Reason("unknown-name", what="column", name=key[:40]), hint=f"columns: {', '.join(keys)}"
-        )
+        raise UsageError(f"unknown column {key[:40]!r}", hint=f"columns: {', '.join(keys)}")
     made = {id(item): make(item) for item in rows} if key else {}
     if key:
         known = [item for item in rows if _sort_value(made[id(item)], key) is not None]

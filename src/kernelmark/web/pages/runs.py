@@ -10,7 +10,6 @@ from kernelmark.api.roofs import memory_roofs
 from kernelmark.compare.verdicts import ComparedRow
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
-from kernelmark.core.reason import FIELDS, Reason, format_reason
 from kernelmark.core.result import Run, RunState, Status
 from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
@@ -154,7 +153,7 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
             }
             for failure in find_failures(rows)
         ],
-        "notes": [format_reason(reason, FIELDS) for reason in collect_warnings(rows)],
+        "notes": list(map(str, collect_warnings(rows))),
         "environment": parts.text_table(environment_table(here)),
     }
     if before:
@@ -342,9 +341,7 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
         None,
     )
     if row is None:
-        raise NothingToDo(
-            Reason("not-stored", what="result"), hint="the run's page lists its results"
-        )
+        raise NothingToDo("there is no such result", hint="the run's page lists its results")
     one, measured = row.result, row.result.measurement
     metric = one.headlines[0].name if one.metrics else ""
     key = one.case.problem.key
@@ -370,7 +367,7 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
         "figures": parts.figure("Points", lambda: micro_figure.figure(one))
         if is_micro(one.case)
         else parts.figure("Samples by block", lambda: figures.samples([row])),
-        "notes": [format_reason(reason, FIELDS) for reason in collect_warnings([row])],
+        "notes": list(map(str, collect_warnings([row]))),
         "details": [parts.text_table(of) for of in detail(row, samples=False)],
         "samples": [] if measured is None else [list(block.samples_s) for block in measured.blocks],
         "tables": [same] if len(others) > 1 else [],

@@ -77,7 +77,7 @@ def _row(problem: Problem, group: list[Fields], backend: str) -> ResultRow:
             backend=backend,
             timing=_TIMING,
             status=Status.SKIPPED if skipped else Status.RUNTIME_ERROR,
-            error=str(message) if message else Reason("failure-unexplained"),
+            error=str(message) if message else Reason("no reason was recorded in the file"),
         )
     runs = [e for e in group if e.get("run_type", "iteration") == "iteration"]
     runs = runs or [e for e in group if e.get("aggregate_name") == "mean"]

@@ -201,7 +201,7 @@ def _row(problem: Problem, ms: float, config: Config, *, triton: bool) -> Result
         config=config,
         samples_s=(ms * _MS,) if worked else (),
         status=Status.OK if worked else Status.RUNTIME_ERROR,
-        error="" if worked else Reason("not-timed", tool="inductor"),
+        error="" if worked else Reason("inductor could not time it"),
     )
 
 

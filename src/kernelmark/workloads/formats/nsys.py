@@ -273,7 +273,12 @@ def _untraced(connection: sqlite3.Connection, kernels_s: float) -> Reason:
         return NO_REASON
     graphs_s = parse_number(lasted, _GRAPHS) * SECONDS["ns"]
     share = graphs_s / (graphs_s + kernels_s) if graphs_s > 0 else 0.0
-    return Reason("graphs-untraced", share=share)
+    return Reason(
+        f"{100 * share:.0f} % of the GPU time in the file is of replayed"
+        " graphs: nsys profile --cuda-graph-trace=node names their kernels",
+        "graphs-untraced",
+        share=share,
+    )
 
 
 def _started(connection: sqlite3.Connection) -> float | None:

@@ -59,7 +59,9 @@ class NvBench(Importer):
                     timing=_TIMING,
                     samples_s=() if skipped else _times(file.path, state),
                     status=Status.SKIPPED if skipped else Status.OK,
-                    error=(str(why) if why else Reason("failure-unexplained")) if skipped else "",
+                    error=(str(why) if why else Reason("no reason was recorded in the file"))
+                    if skipped
+                    else "",
                     device=device_info.name if device_info else "cuda:0",
                     arch=device_info.arch if device_info else "",
                 )

@@ -67,9 +67,12 @@ def _status(cells: Fields, backend: str) -> tuple[Status, Reason]:
     if word.lower() not in _OK:
         raise unexpected("ok", "True or False", word)
     if not _OK[word.lower()]:
-        return Status.RUNTIME_ERROR, Reason("failure-unexplained")
+        return Status.RUNTIME_ERROR, Reason("no reason was recorded in the file")
     if backend == "torch" and cells.get("K2") and cells["M"] != cells["K2"]:
-        return Status.WRONG, Reason("queries-as-keys", queries=cells["M"], keys=cells["K2"])
+        return Status.WRONG, Reason(
+            f"measured with as many queries as keys ({cells['K2']} instead of "
+            f"{cells['M']}), which is another problem"
+        )
     return Status.OK, NO_REASON
 
 

@@ -151,7 +151,7 @@ class TritonAutotune(Importer):
                 config=FrozenDict(config),
                 samples_s=(times_ms[0] * _MS,) if worked else (),
                 status=Status.OK if worked else Status.RUNTIME_ERROR,
-                error="" if worked else Reason("not-timed", tool="Triton"),
+                error="" if worked else Reason("Triton could not time it"),
                 also={name: ms * _MS for name, ms in quantiles if math.isfinite(ms)},
             )
 

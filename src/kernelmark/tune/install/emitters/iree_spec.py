@@ -30,7 +30,7 @@ from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import BRIEF, format_reason
+from kernelmark.core.reason import shorten
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     CannotWrite,
@@ -261,7 +261,7 @@ def _not_applied(outcome: Outcome, spec: str, flags: Sequence[str]) -> str:
     try:
         lost = choices.unapplied(outcome.problem, choice, spec, (*goal.flags, *flags))
     except KernelmarkError as error:
-        return f"it does not compile with the spec: {format_reason(error.message, BRIEF)}"
+        return f"it does not compile with the spec: {shorten(error.message)}"
     return "its compiled dispatch does not have the spec's config" if lost else ""
 
 

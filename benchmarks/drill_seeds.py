@@ -196,17 +196,13 @@ SingleProcess AUTOTUNE benchmarking takes 1.23 seconds and 0.5 seconds precompil
 """
 # Text files by reader and by a name that a tool may give them.
 TEXTS: dict[str, dict[str, str]] = {
-    "times googlebench": {
-        "google.json": json.dumps(_GOOGLE, indent=1),
-    },
+    "times googlebench": {"google.json": json.dumps(_GOOGLE, indent=1)},
     "times hipblaslt_bench": {
         "log.txt": f"hipBLASLt version: 100\n[0]:{_BENCH}\n    {_ROW}\n    --Solution index: 56\n"
         f"    --Solution name:  Cijk_one\n[1]:{_BENCH}\n    {_ROW.replace('T,N', 'N,T')}\n"
-        "    --Solution index: 7\n",
+        "    --Solution index: 7\n"
     },
-    "times nvbench": {
-        "nvbench.json": json.dumps(_NVBENCH, indent=1),
-    },
+    "times nvbench": {"nvbench.json": json.dumps(_NVBENCH, indent=1)},
     "times reference_csv": {
         "rocblas-gemm.csv": "index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,"
         "tflops,ok\n0,one,blas,128,1280,2048,fp16,T,N,13.5,110.1,49.4,True\n"
@@ -225,9 +221,7 @@ TEXTS: dict[str, dict[str, str]] = {
         '\n"KERNEL_DISPATCH","Agent 7","add(float*)",5000,8000,64,1024\n',
         "x_results.json": json.dumps(_ROCPROF, indent=1),
     },
-    "times torch_trace": {
-        "trace.json": json.dumps(_TRACE, indent=1),
-    },
+    "times torch_trace": {"trace.json": json.dumps(_TRACE, indent=1)},
     "times tritonbench": {
         "gemm.csv": "x_val;aten-latency;aten-tflops;triton-latency\n(256, 512, 64, None);0.012;10;"
         "0.010 (±1.2%)\n(1024, 1024, 64, None);0.024;10;CUDA out of memory\n",
@@ -257,22 +251,18 @@ TEXTS: dict[str, dict[str, str]] = {
         "rocblas.log": "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 48 -n 5 -k 32"
         " --alpha 1 --a_type f16_r --lda 32 --b_type f16_r --ldb 32 --beta 0 --c_type f16_r"
         " --ldc 48 --d_type f16_r --ldd 48 --compute_type f32_r --algo 0 --solution_index 0"
-        " --flags 0\n",
+        " --flags 0\n"
     },
     "calls tunableop": {
         "tunable.csv": "Validator,PT_VERSION,2.6.0\n"
-        "GemmTunableOp_Half_NN,nn_48_5_32_ld_48_32_48,Gemm_Rocblas_3,0.01\n",
+        "GemmTunableOp_Half_NN,nn_48_5_32_ld_48_32_48,Gemm_Rocblas_3,0.01\n"
     },
     "calls aiter_csv": {
         "aiter.csv": "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,us\n"
-        "gfx950,256,5,48,32,False,torch.bfloat16,torch.bfloat16,False,False,asm,7.9\n",
+        "gfx950,256,5,48,32,False,torch.bfloat16,torch.bfloat16,False,False,asm,7.9\n"
     },
-    "calls shapes": {
-        "shapes.csv": "m,n,k,count\n128,256,64,3\n64,64,64,1\n",
-    },
-    "calls torch_trace": {
-        "trace.json": json.dumps(_TRACE, indent=1),
-    },
+    "calls shapes": {"shapes.csv": "m,n,k,count\n128,256,64,3\n64,64,64,1\n"},
+    "calls torch_trace": {"trace.json": json.dumps(_TRACE, indent=1)},
     "times inductor": {
         "inductor.log": _INDUCTOR,
         "mm.json": '[{"(512, 1024, 2048)": [{"type": "cublas", "time": 0.06}, {"type": "triton", '
@@ -284,7 +274,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "calls miopen_find_db": {"gfx90a68.HIP.ufdb.txt": _FIND_DB},
     "calls miopen": {
         "miopen.log": "MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 16"
-        " -c 64 -H 56 -W 56 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1\n",
+        " -c 64 -H 56 -W 56 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1\n"
     },
     "calls triton_autotune": {"_mm.autotune.json": json.dumps(_AUTOTUNE, indent=1)},
     "space triton-autotune": {"_mm.autotune.json": json.dumps(_AUTOTUNE, indent=1)},
@@ -300,7 +290,7 @@ TEXTS: dict[str, dict[str, str]] = {
                 },
             },
             indent=1,
-        ),
+        )
     },
     "space t4": {
         "t4.json": json.dumps(
@@ -318,12 +308,12 @@ TEXTS: dict[str, dict[str, str]] = {
                 ],
             },
             indent=1,
-        ),
+        )
     },
     "configs aiter": {"gemm.json": json.dumps({"M_LEQ_16": _SETTINGS, "any": _SETTINGS})},
     "configs sglang": {"n.json": json.dumps({"1": _SETTINGS, "64": _SETTINGS})},
     "configs vllm": {
-        "n.json": json.dumps({"triton_version": "3.4.0", "1": _SETTINGS, "64": _SETTINGS}),
+        "n.json": json.dumps({"triton_version": "3.4.0", "1": _SETTINGS, "64": _SETTINGS})
     },
     "configs tensile": {"logic.yaml": _LOGIC},
 }

@@ -67,13 +67,7 @@ MOST_HONEST = {"cpu": {"iree": 12}, "gpu": {}}
 MOST_OF_ANY = {"cpu": 110, "gpu": 72}
 # One block is the hardest to judge: what is checked is drawn once. Long enough to launch every set
 # of cold timing several times, as a fake that skips later launches of a set is honest until then.
-TIMING = Timing(
-    allocations=1,
-    max_allocations=1,
-    min_samples=16,
-    min_sample_s=0.002,
-    warmup_s=0.01,
-)
+TIMING = Timing(allocations=1, max_allocations=1, min_samples=16, min_sample_s=0.002, warmup_s=0.01)
 SECONDS = {"cpu": {Cache.HOT: 0.03, Cache.COLD: 0.2}, "gpu": {Cache.HOT: 0.01, Cache.COLD: 0.02}}
 HONEST_TIMING = Timing.preset("quick", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
 SHAPES: dict[str, list[dict[str, Any]]] = {

@@ -69,10 +69,7 @@ def bars(
 
 
 def write(
-    target: Path,
-    repeats: int,
-    figures: dict[str, dict[str, float]],
-    loaded: dict[str, list[str]],
+    target: Path, repeats: int, figures: dict[str, dict[str, float]], loaded: dict[str, list[str]]
 ) -> None:
     from kernelmark.devices import registry
     from kernelmark_dev import evidence

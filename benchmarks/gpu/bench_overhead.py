@@ -175,12 +175,7 @@ def main() -> int:
         title = "Wall time of km.bench for one function"
         versions = evidence.libraries("torch", "triton")
         evidence.write(
-            output,
-            title=title,
-            bars=found,
-            figures={"rows": rows},
-            device=info,
-            libraries=versions,
+            output, title=title, bars=found, figures={"rows": rows}, device=info, libraries=versions
         )
     print(evidence.told(found))
     return 0 if all(holds for *_, holds in found) else 1

@@ -407,11 +407,7 @@ def scaled(result: Result, factor: float) -> Result:
     )
     modes = tuple(dataclasses.replace(m, value_s=factor * m.value_s) for m in found.modes)
     slower = dataclasses.replace(
-        found,
-        blocks=blocks,
-        low_s=factor * found.low_s,
-        high_s=factor * found.high_s,
-        modes=modes,
+        found, blocks=blocks, low_s=factor * found.low_s, high_s=factor * found.high_s, modes=modes
     )
     return dataclasses.replace(result, measurement=slower)
 

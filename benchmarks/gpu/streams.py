@@ -62,13 +62,7 @@ def measured(launches: int, *, stay: bool) -> list[dict[str, Any]]:
             raise SystemExit(f"{text}: {result.status}: {result.error}")
         cold, hot = (round(seconds * 1e6, 4) for seconds in (one.median_s, one.also["hot_s"]))
         rows.append(
-            {
-                "problem": text,
-                "launches": launches,
-                "stay": stay,
-                "cold_us": cold,
-                "hot_us": hot,
-            }
+            {"problem": text, "launches": launches, "stay": stay, "cold_us": cold, "hot_us": hot}
         )
     device.close()
     return rows

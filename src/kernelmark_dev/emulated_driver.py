@@ -65,8 +65,8 @@ class _Queue:
 
     def finish(self) -> None:
         work, self.work = self.work, []
-        for one in work:
-            one()
+        for item in work:
+            item()
 
 
 class EmulatedLibrary:

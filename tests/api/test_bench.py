@@ -261,10 +261,7 @@ def test_a_function_that_raises_is_a_row_wherever_it_stands(names):
 
     functions = {"fails": fails, "works": lambda x: x + 1}
     found = km.compare_kernels(
-        {name: functions[name] for name in names},
-        inputs=[X],
-        ref=lambda x: x + 1,
-        timing=BRIEF,
+        {name: functions[name] for name in names}, inputs=[X], ref=lambda x: x + 1, timing=BRIEF
     )
     assert {one.case.backend: one.status for one in found} == {
         "fails": Status.RUNTIME_ERROR,
@@ -634,10 +631,7 @@ def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):
         (lambda x: km.compare_kernels([], inputs=[x]), {"type": "list"}),
         (lambda x: km.compare_kernels({}, inputs=[x]), {"type": "dict"}),
         (lambda x: km.compare_kernels({1: np.abs}, inputs=[x]), {"type": "int"}),
-        (
-            lambda x: km.compare_kernels({"a": np.abs}, inputs=x),
-            {"name": "inputs"},
-        ),
+        (lambda x: km.compare_kernels({"a": np.abs}, inputs=x), {"name": "inputs"}),
     ],
 )
 def test_a_wrong_type_is_a_usage_error_with_a_hint(call, fields):
@@ -674,8 +668,7 @@ def test_work_may_be_any_number(given):
 
 
 @pytest.mark.parametrize(
-    ("call_s", "expected_s"),
-    [(1e-4, GPU_TIMING.max_s), (0.01, 0.4), (0.2, TIMING.max_s)],
+    ("call_s", "expected_s"), [(1e-4, GPU_TIMING.max_s), (0.01, 0.4), (0.2, TIMING.max_s)]
 )
 def test_a_slow_call_is_timed_for_longer(monkeypatch, call_s, expected_s):
     call = _Call.of(np.exp, [X], rotate=True)

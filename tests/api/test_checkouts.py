@@ -94,10 +94,7 @@ def test_a_build_that_fails_says_how_and_where(repo):
         checkouts.side("head", "main")
     assert "no compiler" in str(caught.value)
     slow = Recipe(build="sleep 600", timeout_s=0.1)
-    with (
-        Checkouts(Repository(repo), slow) as checkouts,
-        pytest.raises(BuildFailed),
-    ):
+    with Checkouts(Repository(repo), slow) as checkouts, pytest.raises(BuildFailed):
         checkouts.side("head", "main")
 
 

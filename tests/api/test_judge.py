@@ -13,15 +13,7 @@ from kernelmark.compare import fail_on
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import (
-    Case,
-    Mode,
-    Result,
-    ResultSet,
-    Run,
-    RunState,
-    Status,
-)
+from kernelmark.core.result import Case, Mode, Result, ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.modes import mean_of
 from kernelmark.stats.paired import rounds_for_one

@@ -30,13 +30,7 @@ from kernelmark.api.nightly_file import load
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.metric import Roof
-from kernelmark.core.result import (
-    Case,
-    Result,
-    ResultSet,
-    Run,
-    RunState,
-)
+from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises
@@ -105,11 +99,7 @@ class World:
 
     def night(self, *, days: float = 1.0, fresh=False):
         self.now += days * DAY_S
-        tools = Tools(
-            tell=self.told.append,
-            now=lambda: self.now,
-            fresh=fresh,
-        )
+        tools = Tools(tell=self.told.append, now=lambda: self.now, fresh=fresh)
         return run_night(load(self.folder / "nightly.toml"), self.store, tools)
 
 
@@ -343,7 +333,7 @@ def test_the_steps_of_a_file(world):
     )
     steps = steps_of(load(world.folder / "nightly.toml"))
     assert [step.split()[0] for step in steps] == [
-        *("set-up:", "measure", "run", "judge:", "push", "notify", "thin"),
+        *("set-up:", "measure", "run", "judge:", "push", "notify", "thin")
     ]
 
 

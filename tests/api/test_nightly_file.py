@@ -59,11 +59,7 @@ def test_everything(file):
         (LEAST + "[judge]\nnights = true", {"given": "True"}, "3"),
         (LEAST + "timing = 3", {"key": "run.timing", "given": "3"}, '"text"'),
         (LEAST + "[judge]\nnights = 0", {"key": "judge.nights"}, ""),
-        (
-            LEAST + "[notify]\nwhen = 'now'",
-            {"key": "notify.when"},
-            "alarm, change",
-        ),
+        (LEAST + "[notify]\nwhen = 'now'", {"key": "notify.when"}, "alarm, change"),
         (LEAST + "[notify]\nmail_to = ['a']", {"key": "notify.mail_from"}, ""),
         (LEAST + "[base]\nbuild = 'make'", {"key": "base.repo"}, "base.build"),
         (LEAST + "[base]\nset = { A = 1 }", {"key": "base.set"}, ""),

@@ -87,10 +87,7 @@ def test_arguments_that_a_figure_does_not_take(results, place, words, options, f
 
 @pytest.mark.parametrize(
     ("words", "options", "error"),
-    [
-        (("sweep", "first"), {"x": "q"}, NothingToDo),
-        (("roofline", "nosuch"), {}, UsageError),
-    ],
+    [(("sweep", "first"), {"x": "q"}, NothingToDo), (("roofline", "nosuch"), {}, UsageError)],
 )
 def test_what_cannot_be_drawn_is_refused(results, place, words, options, error):
     with pytest.raises(error):

@@ -117,8 +117,7 @@ def test_a_result_prints_as_one_line(results):
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"),
-    [(64.0, "m=64"), ("x", "m=512"), (0.5, "m=512"), (True, "m=512")],
+    ("given", "hint"), [(64.0, "m=64"), ("x", "m=512"), (0.5, "m=512"), (True, "m=512")]
 )
 def test_a_dim_that_is_not_an_integer_gets_a_hint(given, hint):
     with pytest.raises(ProblemError) as refused:
@@ -243,13 +242,7 @@ def test_suites():
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [
-        ("fp32", "f32"),
-        ("FP32", "f32"),
-        ("BF16", "bf16"),
-        ("bfloat16", "bf16"),
-        ("f31", None),
-    ],
+    [("fp32", "f32"), ("FP32", "f32"), ("BF16", "bf16"), ("bfloat16", "bf16"), ("f31", None)],
 )
 def test_a_dtype_by_another_name_is_suggested(given, meant):
     with pytest.raises(ProblemError) as refused:

@@ -432,10 +432,7 @@ def test_a_config_chooses_the_algorithm(library: Library) -> None:
     ],
 )
 def test_bad_configs_are_refused(
-    library: Library,
-    config: dict[str, Any],
-    kind: type[KernelmarkError],
-    fields: dict[str, Any],
+    library: Library, config: dict[str, Any], kind: type[KernelmarkError], fields: dict[str, Any]
 ) -> None:
     problem, device = ops.parse("gemm m=4 n=4 k=4 dtype=f32"), FakeDevice()
     before = device.free_bytes()

@@ -272,10 +272,7 @@ def test_a_function_that_gives_no_space_is_told(tmp_path):
         ("devices = 'gpu'", "known: cpu, cuda, fake, hip"),
         ("devices = ()", 'write: devices = ("cpu",)'),
         ("devices = 3", 'write: devices = ("cpu",)'),
-        (
-            "def prepare(problem, config): ...",
-            "write: def prepare(problem, config, sets)",
-        ),
+        ("def prepare(problem, config): ...", "write: def prepare(problem, config, sets)"),
         ("prepare = 3", "write: def prepare("),
         ("def supports(): ...", "write: def supports(problem)"),
         ("def space(problem, info): ...", "write: def space(problem)"),
@@ -306,10 +303,7 @@ SPACE = "space = {'rows': [64, 128], 'fast': [True], 'part': [0.5, 1], 'wide': r
         ({"fast": 1}, {"known": ("yes",), "value": "1"}),
         ({"fast": False}, {"known": ("yes",), "value": "no"}),
         ({"wide": 100}, {"more": 88, "value": "100"}),
-        (
-            {"cols": 3, "rows": 64},
-            {"name": "cols", "known": ("rows", "fast", "part", "wide")},
-        ),
+        ({"cols": 3, "rows": 64}, {"name": "cols", "known": ("rows", "fast", "part", "wide")}),
     ],
 )
 def test_a_config_outside_of_the_space_is_refused(tmp_path, cpu, config, values):

@@ -102,10 +102,7 @@ def test_is_right_everywhere(key: str, config: Config, device: Device) -> None:
         ),
         ("conv n=2 c=3 h=9 w=8 k=5 r=3 s=2 stride_w=2 pad_h=1 dtype=f32", {"dynamic": "all"}),
         ("conv n=1 c=4 h=7 w=7 k=6 r=3 s=3 pad=1 dtype=f16 layout=nhwc", {"dynamic": "h,w"}),
-        (
-            "conv n=2 c=4 h=7 w=7 k=6 r=3 s=3 groups=2 dtype=f32",
-            {"dynamic": "all"},
-        ),
+        ("conv n=2 c=4 h=7 w=7 k=6 r=3 s=3 groups=2 dtype=f32", {"dynamic": "all"}),
         ("batched_gemm_quant batch=2 m=5 n=7 k=33 scheme=a8w8", {"dynamic": "all"}),
         (
             "batched_gemm_quant batch=2 m=5 n=7 k=40 group=32 scheme=a8w8_group b=i8",

@@ -299,11 +299,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         packs.add(folder / "pack", key, "sm_90", elf)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, GEMM, json.dumps(TIMINGS)],
-        env={
-            **os.environ,
-            "LD_LIBRARY_PATH": str(folder),
-            "KERNELMARK_PACK": str(folder / "pack"),
-        },
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder), "KERNELMARK_PACK": str(folder / "pack")},
         capture_output=True,
         text=True,
         check=False,

@@ -148,10 +148,7 @@ def test_microkernels_are_for_packed_operands() -> None:
         (GOOD | {"vector_m": 64}, {"dim": "m", "vector": 64}),
         (GOOD | {"cache_k": 2}, {"cache_k": 2}),
         # Too large for the widest registers, too.
-        (
-            GOOD | dict.fromkeys(("tile_m", "tile_n", "cache_m", "cache_n"), 128),
-            {},
-        ),
+        (GOOD | dict.fromkeys(("tile_m", "tile_n", "cache_m", "cache_n"), 128), {}),
         (GOOD | {"cache_m": 0}, {}),
     ],
 )
@@ -256,11 +253,7 @@ def test_explains_with_the_first_error_and_the_first_line() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "log", "fields"),
     [
-        (
-            -signal.SIGABRT,
-            "Please report a bug",
-            {"signal": "SIGABRT", "error": ""},
-        ),
+        (-signal.SIGABRT, "Please report a bug", {"signal": "SIGABRT", "error": ""}),
         (-99, "", {"signal": "signal 99", "error": ""}),
         (
             -signal.SIGSEGV,
@@ -271,11 +264,7 @@ def test_explains_with_the_first_error_and_the_first_line() -> None:
         (2, "\nstrange\nthings", {"exit_code": 2, "error": "strange"}),
         (0, "", {"exit_code": 0}),
         (1, "-:99:1: error: far away", {"error": "far away", "line": 99}),
-        (
-            1,
-            "my spec.mlir:7:3: error: odd",
-            {"error": "odd", "line": 7, "file": "my spec.mlir"},
-        ),
+        (1, "my spec.mlir:7:3: error: odd", {"error": "odd", "line": 7, "file": "my spec.mlir"}),
     ],
 )
 def test_explains_the_rest(exit_code: int, log: str, fields: dict[str, Any]) -> None:

@@ -44,10 +44,7 @@ COMPUTES = {
     ),
     ("torch", "sm_100"): (f"{EPILOGUE} dtype=f8e4m3 {SWIZZLED}",),
     ("torch", "gfx942"): (f"{GEMM} dtype=f8e4m3fnuz c=bf16 tb=t",),
-    ("torch", "gfx950"): (
-        f"{GEMM} dtype=f8e4m3 c=bf16 tb=t",
-        f"{EPILOGUE} dtype=f4e2m1 scale=mx",
-    ),
+    ("torch", "gfx950"): (f"{GEMM} dtype=f8e4m3 c=bf16 tb=t", f"{EPILOGUE} dtype=f4e2m1 scale=mx"),
     ("torch", "gfx1201"): (f"{GEMM} dtype=f8e4m3 c=bf16 tb=t",),
     ("triton", "gfx90a"): (f"{GEMM} dtype=bf16",),
     ("triton", "gfx942"): (f"{GEMM} dtype=f8e5m2fnuz", f"{CONV} dtype=i8"),

@@ -330,11 +330,7 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
     left = torch.nn.attention._cur_sdpa_kernel_backends
     before = left()
     first, second, third = (_gpu_attention(kernel) for kernel in ("math", "flash", ""))
-    for one, allowed in (
-        (first, ["MATH"]),
-        (second, ["FLASH_ATTENTION"]),
-        (first, ["MATH"]),
-    ):
+    for one, allowed in ((first, ["MATH"]), (second, ["FLASH_ATTENTION"]), (first, ["MATH"])):
         one.launch(0, 0)
         assert [kernel.name for kernel in left()] == allowed
     second.close()

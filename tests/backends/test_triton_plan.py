@@ -346,31 +346,15 @@ SQUARE = "gemm m=256 n=256 k=256 dtype=bf16"
             {"persistent": False, "split_k": 4, "block_k": 64},
             {"k": 64, "block_k": 64},
         ),
-        (
-            "attention heads=8 seq=256 dim=80 dtype=bf16",
-            {"descriptors": True},
-            {"arch": "sm_90"},
-        ),
-        (
-            "attention heads=8 seq=256 dim=64 dtype=bf16",
-            {"descriptors": True, "split_kv": 4},
-            {},
-        ),
-        (
-            "attention heads=8 seq=2048 dim=64 dtype=bf16",
-            {"widen": True},
-            {"name": "widen"},
-        ),
+        ("attention heads=8 seq=256 dim=80 dtype=bf16", {"descriptors": True}, {"arch": "sm_90"}),
+        ("attention heads=8 seq=256 dim=64 dtype=bf16", {"descriptors": True, "split_kv": 4}, {}),
+        ("attention heads=8 seq=2048 dim=64 dtype=bf16", {"widen": True}, {"name": "widen"}),
         (
             "conv n=2 c=64 h=8 w=8 k=64 r=3 s=3 dtype=f16 layout=nhwc",
             {"turn": False},
             {"name": "turn"},
         ),
-        (
-            "gemm m=256 n=256 k=64 dtype=f8e4m3 tb=t",
-            {"turn": True},
-            {"name": "turn"},
-        ),
+        ("gemm m=256 n=256 k=64 dtype=f8e4m3 tb=t", {"turn": True}, {"name": "turn"}),
     ],
 )
 @needs_triton

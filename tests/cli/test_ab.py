@@ -152,10 +152,7 @@ def test_dry_run(kmark):
         (("--timing", "quick"), {"timing": "quick"}),
         (("--alpha", "2"), {"alpha": 2.0}),
         (("--delta", "0"), {"delta": 0.0}),
-        (
-            ("-b", "base:numpy"),
-            {"backends": ("fake", "numpy"), "others": ("fake",)},
-        ),
+        (("-b", "base:numpy"), {"backends": ("fake", "numpy"), "others": ("fake",)}),
         (("-d", "fake:9"), {"device": "fake:9"}),
         (("--config", "head:x"), {"given": "x", "form": "NAME=VALUE"}),
     ],

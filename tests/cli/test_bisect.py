@@ -54,21 +54,12 @@ def test_a_row_of_configs_and_an_interrupted_search(kmark, rows, stopped, tmp_pa
     ("words", "fields"),
     [
         ((), {"given": ()}),
-        (
-            ("--good", "HEAD", "--configs", "x"),
-            {"given": ("--good", "--configs")},
-        ),
+        (("--good", "HEAD", "--configs", "x"), {"given": ("--good", "--configs")}),
         (("--configs", "none.txt"), {"file": "none.txt"}),
         (("--wheels", "none.txt"), {"file": "none.txt"}),
         (("--good", "HEAD", "--repo", "/"), {"folder": "/"}),
-        (
-            ("--good", "HEAD", "--confidence", "0.3"),
-            {"option": "--confidence"},
-        ),
-        (
-            ("--good", "HEAD", "--build-timeout", "0"),
-            {"option": "--build-timeout"},
-        ),
+        (("--good", "HEAD", "--confidence", "0.3"), {"option": "--confidence"}),
+        (("--good", "HEAD", "--build-timeout", "0"), {"option": "--build-timeout"}),
     ],
 )
 def test_what_is_refused(refused, words, fields):

@@ -276,10 +276,7 @@ def test_a_results_file_with_numbers_that_cannot_be_is_refused(
     document = json.loads(good.read_text())
     bad = tmp_path / "bad.json"
     block = document["results"][0]["measurement"]["blocks"][0]
-    for change in (
-        {"samples_s": [value]},
-        {"samples_s": [1e-5, value]},
-    ):
+    for change in ({"samples_s": [value]}, {"samples_s": [1e-5, value]}):
         changed = json.loads(json.dumps(document))
         changed["results"][0]["measurement"]["blocks"][0] = {**block, **change}
         bad.write_text(json.dumps(changed))

@@ -126,10 +126,7 @@ def test_two_environments(kmark, tmp_path, monkeypatch):
         ),
         (("--base", "HEAD", "--set", "other:A=1"), {"given": "'other:A=1'"}),
         (("--base", "HEAD", "--budget", "0"), {"option": "--budget"}),
-        (
-            ("--base", "HEAD", "--fail-on", "slowest"),
-            {"what": "verdict", "name": "slowest"},
-        ),
+        (("--base", "HEAD", "--fail-on", "slowest"), {"what": "verdict", "name": "slowest"}),
     ],
 )
 def test_what_is_refused(repo, refused, words, fields):

@@ -84,10 +84,7 @@ def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
     ("words", "fields"),
     [
         (("--precompile", "sm_90,mi300x", "-o", "pack"), {"arch": "mi300x"}),
-        (
-            ("--precompile", "gfx942:xnack-", "-o", "pack"),
-            {"arch": "gfx942:xnack-"},
-        ),
+        (("--precompile", "gfx942:xnack-", "-o", "pack"), {"arch": "gfx942:xnack-"}),
         (("--precompile", ",", "-o", "pack"), {}),
         ((), {}),
         (("cache", "-o", "pack"), {"other": "--precompile"}),
@@ -102,10 +99,7 @@ def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
             ("--precompile", "sm_90", "-o", "pack", "--json", "-"),
             {"options": ("--json",), "other": "--precompile"},
         ),
-        (
-            ("--precompile", "sm_90", "-o", "pack", "-d", "cpu"),
-            {"options": ("--device",)},
-        ),
+        (("--precompile", "sm_90", "-o", "pack", "-d", "cpu"), {"options": ("--device",)}),
         (
             ("--precompile", "sm_90", "--full", "-p", "samples=1", "--no-store"),
             {"options": ("--full", "--parameter", "--no-store")},

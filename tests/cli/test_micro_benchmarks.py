@@ -143,10 +143,7 @@ def test_listing(kmark):
     ("words", "fields"),
     [
         (("micro", "nonsense"), {"name": "nonsense"}),
-        (
-            ("micro", "cache", "--quick", "--full"),
-            {"options": ("--full",), "other": "--quick"},
-        ),
+        (("micro", "cache", "--quick", "--full"), {"options": ("--full",), "other": "--quick"}),
         (("micro", "cache", "-p", "x=1"), {"name": "x"}),
         (("micro", "cache", "-p", "sizes"), {"given": "sizes"}),
         (("micro", "cache", "-f", "x.gif"), {"file": "x.gif"}),

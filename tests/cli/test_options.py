@@ -47,10 +47,7 @@ def test_a_command_has_the_fields_of_its_options_as_options():
 def test_two_groups_cannot_declare_the_same_option():
     def call(*, one, other): ...
 
-    call.__annotations__ = {
-        "one": Shared,
-        "other": Annotated[o.TimingChoice, o.timing_options()],
-    }
+    call.__annotations__ = {"one": Shared, "other": Annotated[o.TimingChoice, o.timing_options()]}
     with pytest.raises(TypeError):
         o.expand_options(call)
 

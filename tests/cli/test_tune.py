@@ -385,11 +385,7 @@ def test_the_next_step_of_what_can_be_compiled_here_is_to_check_it(kmark, tmp_pa
 @pytest.mark.parametrize(
     ("words", "fields", "hint"),
     [
-        (
-            ("-b", "fake", "-d", "fake", "--arch", "gfx942"),
-            {},
-            "",
-        ),
+        (("-b", "fake", "-d", "fake", "--arch", "gfx942"), {}, ""),
         (("-b", "triton", "--arch", "mi300"), {"arch": "mi300"}, ""),
         (("-b", "triton", "--arch", "gfx9"), {"arch": "gfx9"}, "gfx942"),
         (("-b", "triton", "--arch", "sm_12"), {"arch": "sm_12"}, "sm_75, "),
@@ -619,11 +615,7 @@ def test_a_damaged_summary_is_told_with_its_line_and_column(kmark, refused, summ
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n",
-        b"problem,count\ngemm m=0,1\n",
-        b"\xff",
-    ],
+    [b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n", b"problem,count\ngemm m=0,1\n", b"\xff"],
 )
 def test_a_damaged_workload_is_told_with_a_way_out(refused, kmark, folder, tmp_path, damage):
     (folder / "workload.csv").write_bytes(damage)

@@ -283,11 +283,7 @@ def test_emitters_are_listed(kmark):
 
 @pytest.mark.parametrize(
     ("form", "file", "code"),
-    [
-        ("aiter", "there", 2),
-        ("hipblaslt", "missing", 2),
-        ("hipblaslt", "there", 4),
-    ],
+    [("aiter", "there", 2), ("hipblaslt", "missing", 2), ("hipblaslt", "there", 4)],
 )
 def test_confirm_checks_the_file_before_it_loads_winners(refused, tmp_path, form, file, code):
     (tmp_path / "there").touch()

@@ -84,10 +84,7 @@ _WHERE = 'rule = "robust"\n[[where]]\n'
         (f'{_WHERE}problem = "("', {"pattern": "("}),
         (f'{_WHERE}op = "x"\nwarn = 2', {"name": "warn", "of": "robust"}),
         (f'{_WHERE}opp = "gemm"', {"name": "opp", "of": "robust"}),
-        (
-            f'{_WHERE}op = "gemm"\nrule = "ratio"\nwarn = 0.5',
-            {"name": "warn", "given": "0.5"},
-        ),
+        (f'{_WHERE}op = "gemm"\nrule = "ratio"\nwarn = 0.5', {"name": "warn", "given": "0.5"}),
         ('rule = "rob', {}),
         ('rule = "golden-tot"\nruns = 0.5', {"name": "runs", "given": "0.5"}),
         ('rule = "golden-tot"\nruns = 2.5', {"name": "runs", "given": "2.5"}),

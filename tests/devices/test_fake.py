@@ -57,15 +57,7 @@ def test_environment_gives_count_and_script(monkeypatch: pytest.MonkeyPatch) -> 
         kind.open(3)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[1",
-        "[1]",
-        '"x"',
-        '{"speed": 1}',
-    ],
-)
+@pytest.mark.parametrize("text", ["[1", "[1]", '"x"', '{"speed": 1}'])
 def test_bad_scripts_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         Script.from_text(text)

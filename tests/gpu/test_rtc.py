@@ -274,10 +274,7 @@ def test_a_hiprtc_that_aborts_is_a_sentence(hiprtc: Path) -> None:
         ("echo garbage", {"exit_code": 0}),
         ("echo '[1]'; exit 3", {"exit_code": 3}),
         ("exit 127", {"exit_code": 127}),
-        (
-            "echo last words >&2; kill -9 $$",
-            {"exit_code": -9, "error": "last words"},
-        ),
+        ("echo last words >&2; kill -9 $$", {"exit_code": -9, "error": "last words"}),
         ("exec sleep 20", {"limit_s": 0.3}),
     ],
 )

@@ -446,11 +446,7 @@ def test_plans_that_cannot_be(module):
 
 def test_dispatches_are_not_ranked_without_a_round_or_a_device(module, monkeypatch):
     monkeypatch.setattr("kernelmark.iree.dispatches.absent", lambda driver: "there is none")
-    for bad in (
-        {"rounds": 0},
-        {"timeout_s": 0.0},
-        {"target": "gfx942"},
-    ):
+    for bad in ({"rounds": 0}, {"timeout_s": 0.0}, {"target": "gfx942"}):
         with pytest.raises(UsageError):
             rank_dispatches(module, **bad)
 

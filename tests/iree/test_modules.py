@@ -54,16 +54,7 @@ def test_a_tuning_spec_may_also_be_one_for_preprocessing(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "base",
-        ":--a",
-        "a b:",
-        "x:missing.mlir",
-        "x:'open",
-    ],
-)
+@pytest.mark.parametrize("text", ["base", ":--a", "a b:", "x:missing.mlir", "x:'open"])
 def test_a_bad_variant_is_a_usage_error(text):
     with pytest.raises(UsageError):
         parse_variant(text)
@@ -115,8 +106,7 @@ def test_targets(name, driver, flag):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["tpu", "vulkan:", "gfx", "gfxbanana", "sm_", "sm_12", "cpu:0", ""],
+    "name", ["tpu", "vulkan:", "gfx", "gfxbanana", "sm_", "sm_12", "cpu:0", ""]
 )
 def test_an_unknown_target_is_a_usage_error(name):
     with raises(UsageError, what="target", name=name):

@@ -153,11 +153,7 @@ def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    data=st.data(),
-    problem=st.one_of(*EVERY_OP),
-    form=FORMS,
-)
+@given(data=st.data(), problem=st.one_of(*EVERY_OP), form=FORMS)
 def test_dynamic_dims_are_well_formed(
     context: Any, data: st.DataObject, problem: Problem, form: Form
 ) -> None:

@@ -247,12 +247,7 @@ class TestScripted:
         result = measured(scripted, "incore")
         cycles = {(r["op"], r["ilp"]): r["cycles"] for r in result.rows}
         assert cycles == pytest.approx(
-            {
-                ("fma_f32", 1): 4.0,
-                ("fma_f32", 8): 0.5,
-                ("fma_f64", 1): 5.0,
-                ("fma_f64", 8): 1.0,
-            },
+            {("fma_f32", 1): 4.0, ("fma_f32", 8): 0.5, ("fma_f64", 1): 5.0, ("fma_f64", 8): 1.0},
             rel=1e-3,
         )
         assert result.metric("latency_fma_f64").value == pytest.approx(5.0, rel=1e-3)

@@ -17,15 +17,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.metric import Metric, impossible
 from kernelmark.core.result import Status
-from kernelmark.micro import (
-    _chase,
-    _kernels,
-    _windows,
-    execute,
-    hardware,
-    registry,
-    session,
-)
+from kernelmark.micro import _chase, _kernels, _windows, execute, hardware, registry, session
 from kernelmark.micro.base import MicroRun, Parameter
 from kernelmark.micro.benchmarks import incore, small_kernels
 from kernelmark.micro.rig import CHUNK_BYTES, Samples

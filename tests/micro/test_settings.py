@@ -86,10 +86,7 @@ def test_what_a_mode_has_may_be_chosen():
 
 
 def test_sizes_that_do_not_fit_are_told():
-    assert fitting([1, 5, 3], 4, "half") == (
-        [1, 3],
-        ["left out: 5 B; 4 B can be used, half"],
-    )
+    assert fitting([1, 5, 3], 4, "half") == ([1, 3], ["left out: 5 B; 4 B can be used, half"])
     assert fitting([1, 3], 4, "half") == ([1, 3], [])
     with raises(Unsupported, share="half"):
         fitting([7, 5], 4, "half")

@@ -143,8 +143,7 @@ def test_a_long_list_of_sizes_leaves_values_next_to_their_names():
 
 def test_every_metric_that_both_have_is_a_row():
     other = dataclasses.replace(
-        CACHE,
-        metrics=(dataclasses.replace(CACHE.metrics[0], value=1.6e13), *CACHE.metrics[1:]),
+        CACHE, metrics=(dataclasses.replace(CACHE.metrics[0], value=1.6e13), *CACHE.metrics[1:])
     )
     found = judged([CACHE], [other])
     assert [row.status.value for row in found.rows] == ["slower", "same"]

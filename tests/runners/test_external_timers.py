@@ -73,10 +73,7 @@ def test_units_are_those_the_profiler_names():
     ("text", "fields"),
     [
         (f"{MARK}1\n", {}),
-        (
-            f"{MARK}1\n" + csv(("a", "1", "1"), ("b", "1", "1")),
-            {"seen": 2, "started": 1},
-        ),
+        (f"{MARK}1\n" + csv(("a", "1", "1"), ("b", "1", "1")), {"seen": 2, "started": 1}),
     ],
 )
 def test_a_list_that_does_not_fit_is_refused(text: str, fields: dict[str, int]):

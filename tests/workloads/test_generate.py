@@ -114,10 +114,7 @@ def test_a_grid_of_batched_products_has_a_batch():
     [
         (lambda: draw("gemm", count=0, seed=1), {"name": "count", "value": 0}),
         (lambda: draw("gemm", count=10**9, seed=1), {"count": 10**9}),
-        (
-            lambda: draw("gemm", count=5, seed=1, names=["round"]),
-            {"op": "gemm", "name": "round"},
-        ),
+        (lambda: draw("gemm", count=5, seed=1, names=["round"]), {"op": "gemm", "name": "round"}),
         (lambda: draw("softmax", count=5, seed=1), {"op": "softmax"}),
         (lambda: grid("conv"), {"op": "conv"}),
         (lambda: grid("gemm", factor=1), {"name": "factor", "value": 1}),

@@ -212,18 +212,9 @@ DRAWN = "[[problems]]\ngenerator = 'random'\nop = 'gemm'\ndtype = 'f32'\n"
         (GROUP + "columns = ['m']", {"name": "rows"}),
         (GROUP + "columns = ['m']\nrows = []", {"found": "[]"}),
         (GROUP + "columns = ['m']\nrows = [1, 2]", {"found": "1"}),
-        (
-            GROUP + "columns = ['m']\nrows = [[1], [2, 3]]",
-            {"cells": 2, "columns": 1},
-        ),
-        (
-            GROUP + "columns = ['m', 'n']\nrows = [[1, 2]]",
-            {"what": "axis", "name": "n"},
-        ),
-        (
-            GROUP + "columns = ['m', 'm']\nrows = [[1, 2]]",
-            {"what": "axis", "name": "m"},
-        ),
+        (GROUP + "columns = ['m']\nrows = [[1], [2, 3]]", {"cells": 2, "columns": 1}),
+        (GROUP + "columns = ['m', 'n']\nrows = [[1, 2]]", {"what": "axis", "name": "n"}),
+        (GROUP + "columns = ['m', 'm']\nrows = [[1, 2]]", {"what": "axis", "name": "m"}),
         (GROUP + "m = '[1:2000000]'", {"count": 2_000_000}),
         (GROUP.replace("f32", "f31") + "m = 1", {"name": "f31"}),
         (MODEL, {}),

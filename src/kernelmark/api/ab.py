@@ -225,11 +225,7 @@ class _Runs:
     """The two runs of a comparison in progress."""
 
     def __init__(
-        self,
-        plan: AbPlan,
-        environments: Environments,
-        store: Store | None,
-        argv: Sequence[str],
+        self, plan: AbPlan, environments: Environments, store: Store | None, argv: Sequence[str]
     ) -> None:
         self._plan = plan
         self._store = store

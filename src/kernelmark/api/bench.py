@@ -34,11 +34,7 @@ from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import (
-    KernelmarkError,
-    ProblemError,
-    UsageError,
-)
+from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
@@ -79,11 +75,7 @@ _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NA
 
 
 def bench(
-    fn: Function,
-    *inputs: Any,
-    ref: Function | None = None,
-    name: str = "",
-    **options: Any,
+    fn: Function, *inputs: Any, ref: Function | None = None, name: str = "", **options: Any
 ) -> Results:
     """Measure `fn(*inputs)` and check its result against `ref(*inputs)`.
 
@@ -229,8 +221,7 @@ def _check_count(name: str, value: object, meaning: str) -> None:
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if value is not None and not (is_number and math.isfinite(number) and number >= 0):
         raise UsageError(
-            f"{name}={value!r} is not a number of at least 0",
-            hint=f"give the {meaning}",
+            f"{name}={value!r} is not a number of at least 0", hint=f"give the {meaning}"
         )
 
 

@@ -238,8 +238,7 @@ class _Bisection:
             )
         # Broken pairs come first, then slower ones; the clearest of them is searched.
         followed, row = min(
-            changed,
-            key=lambda pair: (_CHANGED.index(pair[1].status), -_clarity(pair[1])),
+            changed, key=lambda pair: (_CHANGED.index(pair[1].status), -_clarity(pair[1]))
         )
         (change,) = of_pairs([row])
         broken = row.status is VerdictStatus.BROKEN

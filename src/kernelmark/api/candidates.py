@@ -131,7 +131,7 @@ def read_configs(path: str) -> list[Config]:
             if not isinstance(one, dict):
                 where, shown = f"{path}: [{index}]", repr(one)[:60]
                 raise UsageError(f"{where}: expected an object, found {shown}")
-        return [FrozenDict(one) for one in found]
+        return [FrozenDict(item) for item in found]
     return [FrozenDict(parse_config(line.split())) for line in _lines(path)]
 
 

@@ -223,8 +223,7 @@ def _checked(nightly: Nightly, file: str) -> Nightly:
             raise UsageError(f"{file}: keep.{name} = {days} is not a whole number of at least 0")
     if nightly.base.build and not nightly.base.repo:
         raise UsageError(
-            f"{file}: base.repo is missing",
-            hint='base.build is for a repository: base.repo = "."',
+            f"{file}: base.repo is missing", hint='base.build is for a repository: base.repo = "."'
         )
     if nightly.notify.mail_to and not nightly.notify.mail_from:
         raise UsageError(f"{file}: notify.mail_from is missing", hint="mail needs a sender")
@@ -242,8 +241,7 @@ def _read(table: object, kind: type[T], file: str, key: str = "") -> T:
             close = difflib.get_close_matches(name, keys, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                f"{file}: {prefix}{name} is unknown",
-                hint=f"{meant}known: {', '.join(keys)}",
+                f"{file}: {prefix}{name} is unknown", hint=f"{meant}known: {', '.join(keys)}"
             )
     for name in required:
         if name not in table:

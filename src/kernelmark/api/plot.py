@@ -66,10 +66,7 @@ def plot(
     options = check_options(kind, x=x, y=y, base=base, head=head)
     if kind == HISTORY:
         if what:
-            raise UsageError(
-                f"{kind} takes no runs",
-                hint="it draws every series of the store",
-            )
+            raise UsageError(f"{kind} takes no runs", hint="it draws every series of the store")
         return _stored_history(store, dark=dark)
     if kind == TUNING:
         if len(what) != 1 or isinstance(what[0], Results):
@@ -162,9 +159,6 @@ def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
 
     with opened(True if store is None else store, readonly=True) as target:
         if target is None:
-            raise UsageError(
-                f"{HISTORY} takes a store",
-                hint="leave out store=False",
-            )
+            raise UsageError(f"{HISTORY} takes a store", hint="leave out store=False")
         past = history(target)
     return of_history(by_worry(past.stories), len(past.runs), dark=dark)

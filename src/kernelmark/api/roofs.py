@@ -142,11 +142,7 @@ def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:
 
 
 def _roofs(
-    info: DeviceInfo,
-    threads: int,
-    store: Store | None,
-    mode: RoofMode,
-    tell: Callable[[str], None],
+    info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
     needed, stored = _must_measure(info, threads, store, mode)
     if needed:

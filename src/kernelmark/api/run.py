@@ -157,10 +157,7 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
         if any(name in ops.registry.get(op).parameters for op in ops.registry.names()):
             continue
         if name.endswith("s") and name[:-1] in own:
-            raise UsageError(
-                f"unknown argument {name!r} of run",
-                hint=f"did you mean {name[:-1]}?",
-            )
+            raise UsageError(f"unknown argument {name!r} of run", hint=f"did you mean {name[:-1]}?")
         if name not in fields:
             continue
         preset = timing if isinstance(timing, str) else "default"
@@ -202,10 +199,7 @@ def _texts(argument: object, name: str) -> tuple[str, ...]:
 
 def _mapping(config: Config) -> Config:
     if not isinstance(config, Mapping):
-        raise UsageError(
-            f"config={config!r} is not a mapping",
-            hint='write: config={"tile": 64}',
-        )
+        raise UsageError(f"config={config!r} is not a mapping", hint='write: config={"tile": 64}')
     return config
 
 

@@ -56,8 +56,7 @@ def parse_config(texts: Iterable[str] | Config | None) -> Config:
             raise UsageError(f"{text!r} is not NAME=VALUE", hint="write: --config tile=64")
         if name in config:
             raise UsageError(
-                f"config {name!r} is given twice",
-                hint="a run has one config; 'kmark ab' two",
+                f"config {name!r} is given twice", hint="a run has one config; 'kmark ab' two"
             )
         config[name] = parse_value(value)
     return FrozenDict(config)
@@ -169,6 +168,5 @@ def _axis_text(name: str, value: object) -> str:
     if isinstance(value, Sequence):
         return f"[{','.join(_axis_text(name, item) for item in value)}]"
     raise UsageError(
-        f"{name}={value!r} is not an axis",
-        hint="give a number, a word, or a list of them",
+        f"{name}={value!r} is not an axis", hint="give a number, a word, or a list of them"
     )

@@ -142,8 +142,7 @@ def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
     known = folder.names()
     if not known:
         raise NothingToDo(
-            f"{folder.path} has no plans",
-            hint=f"kmark tune plan {folder.path} -b BACKEND",
+            f"{folder.path} has no plans", hint=f"kmark tune plan {folder.path} -b BACKEND"
         )
     for name in only:
         if name not in known:

@@ -143,8 +143,7 @@ class FileBackend(Backend):
         self._tensors = str(getattr(self._module, "tensors", ""))
         if self._tensors and self._tensors not in _KINDS:
             raise UsageError(
-                f"{path}: tensors={self._tensors!r} is unknown",
-                hint=f"known: {', '.join(_KINDS)}",
+                f"{path}: tensors={self._tensors!r} is unknown", hint=f"known: {', '.join(_KINDS)}"
             )
 
     def _defined(self, path: str) -> tuple[str, ...]:
@@ -293,10 +292,7 @@ def _load(path: Path) -> ModuleType:
     needed = ("prepare",) if hasattr(module, "inputs") else ("op", "prepare")
     for name in needed:
         if not hasattr(module, name):
-            raise UsageError(
-                f"{path} defines no {name!r}",
-                hint="it needs: op = …, def prepare(…)",
-            )
+            raise UsageError(f"{path} defines no {name!r}", hint="it needs: op = …, def prepare(…)")
     return module
 
 
@@ -316,8 +312,7 @@ def define(path: str, module: ModuleType) -> str:
     registered = ops.registry.get(name) if name in ops.registry else None
     if registered is not None and not isinstance(registered, OwnOp):
         raise UsageError(
-            f"{path}: op {name!r} is built in",
-            hint="give the op that it defines another name",
+            f"{path}: op {name!r} is built in", hint="give the op that it defines another name"
         )
     place = str(Path(path).resolve())
     if registered is not None and registered.place != place:

@@ -42,8 +42,7 @@ def known_kinds(path: str, value: Any) -> tuple[str, ...]:
     for name in names:
         if name not in kinds:
             raise UsageError(
-                f"{path}: devices={name!r} is unknown",
-                hint=f"known: {', '.join(kinds)}",
+                f"{path}: devices={name!r} is unknown", hint=f"known: {', '.join(kinds)}"
             )
     return tuple(names)
 

@@ -242,9 +242,7 @@ class Aiter(Backend):
     name = "aiter"
     summary = f"AMD's aiter: Triton, CK and assembly kernels; {_rules.ON_AMD}"
     device_kinds = ("hip",)
-    supports_examples = FrozenDict(
-        {"gfx942": (*_EXAMPLES, "!*fp4*"), "gfx950": _EXAMPLES},
-    )
+    supports_examples = FrozenDict({"gfx942": (*_EXAMPLES, "!*fp4*"), "gfx950": _EXAMPLES})
 
     def available(self) -> str | None:
         spec = importlib.util.find_spec("aiter")

@@ -182,7 +182,7 @@ def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
     """Return the solution of a config. A name that is known from other sizes needs no child
     process: one per size took half of the tuning time."""
     name = config.get("solution")
-    same = (one for one in _named(index, problem).values() if one.name == name)
+    same = (item for item in _named(index, problem).values() if item.name == name)
     known = next(same, None)
     if known is None or "solution_index" in config:
         return hipblaslt.chosen(solutions(index, problem), config)
@@ -215,7 +215,9 @@ def _hipblaslt_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.So
     except KernelmarkError:  # a rocBLAS built without hipBLASLt, or with another copy
         return {}
     return {
-        one.index + 1: dataclasses.replace(one, index=one.index + 1) for one in found if one.name
+        item.index + 1: dataclasses.replace(item, index=item.index + 1)
+        for item in found
+        if item.name
     }
 
 
@@ -256,7 +258,7 @@ def main(arguments: Sequence[str]) -> None:
     assert library is not None
     function = library[f"rocblas_{gemm.name}"]
     specs = ops.registry.get(problem.op).tensors(problem)
-    places = {one.name: hip.allocate(max(1, one.nbytes)) for one in specs}
+    places = {spec.name: hip.allocate(max(1, spec.nbytes)) for spec in specs}
     d = places["d"]
     common = gemm.arguments(handle, (places["b"], places["a"], places.get("c", d), d))
     for number in _listed(handle, index, problem):
@@ -292,7 +294,7 @@ class RocblasKernel(Kernel):
                 _call("set_workspace", self._handle.value, address, count)
             self._gemm = gemm  # owns alpha and beta
             self._calls = [
-                (*gemm.arguments(self._handle, _addresses(one)), *algorithm) for one in sets
+                (*gemm.arguments(self._handle, _addresses(item)), *algorithm) for item in sets
             ]
             self._undo = undo.pop_all()
         resources = {"workspace_bytes": size}

@@ -50,11 +50,11 @@ class RtcKernel(Kernel):
         self._grid = (max(1, min(wanted, _BLOCKS_A_UNIT * device.info.units)), 1, 1)
         self._arguments: list[Any] = [
             pack(
-                ctypes.c_void_p(one["y"].address),
-                ctypes.c_void_p(one["x"].address),
+                ctypes.c_void_p(item["y"].address),
+                ctypes.c_void_p(item["x"].address),
                 ctypes.c_uint64(nbytes),
             )
-            for one in sets
+            for item in sets
         ]
 
     def launch(self, stream: Stream, set_index: int) -> None:

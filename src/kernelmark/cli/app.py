@@ -156,16 +156,14 @@ def _version(requested: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
         bool,
         typer.Option("--debug", help="Add the traceback to an error; valid anywhere on the line."),
     ] = False,
     wide: Annotated[
-        bool,
-        typer.Option("--wide", help="Do not fold wide tables; valid anywhere on the line."),
+        bool, typer.Option("--wide", help="Do not fold wide tables; valid anywhere on the line.")
     ] = False,
 ) -> None:
     pass

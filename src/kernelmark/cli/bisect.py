@@ -91,8 +91,7 @@ def bisect(
     outputs = o.Outputs(json=json, md=md)
     if confidence <= 0.5:
         raise UsageError(
-            f"--confidence must be above 0.5, not {confidence:g}",
-            hint="0.95 is usual",
+            f"--confidence must be above 0.5, not {confidence:g}", hint="0.95 is usual"
         )
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
     stored = o.StoredOptions(timeout=timeout)

@@ -117,11 +117,7 @@ def _option_hint(argv: Sequence[str]) -> str:
     from kernelmark import backends, ops
     from kernelmark.workloads import suites
 
-    for option, names in (
-        ("-o", ops.registry),
-        ("-s", suites.names()),
-        ("-b", backends.registry),
-    ):
+    for option, names in (("-o", ops.registry), ("-s", suites.names()), ("-b", backends.registry)):
         if argument in names:
             return f"write: {option} {argument}; "
     return f"write: -b {argument}; " if backends.is_file(argument) else ""

@@ -198,8 +198,7 @@ def history(
     if not picked:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
-            "no series matches",
-            hint=f"there are {len(found.stories)}: {whole_history}",
+            "no series matches", hint=f"there are {len(found.stories)}: {whole_history}"
         )
     shown = [s for s in picked if s.steps or s.alarm or s.held] if changed else picked
     whole = every or changed or bool(ops or backends or filter)
@@ -253,10 +252,7 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     pins = store.pins()
     # Check both first, so that a refusal of one leaves the other undone.
     if unpin is not None and unpin not in pins:
-        raise UsageError(
-            f"unknown pin {unpin!r}",
-            hint=f"pinned: {', '.join(pins) or 'nothing'}",
-        )
+        raise UsageError(f"unknown pin {unpin!r}", hint=f"pinned: {', '.join(pins) or 'nothing'}")
     if pin is not None:
         name, _, ref = pin.partition("=")
         check_name(name, "the name")

@@ -66,14 +66,12 @@ def ab(
     ] = False,
     rounds: Annotated[int, o.option("--rounds N", help="Measure N interleaved rounds.")] = 10,
     budget: Annotated[
-        float,
-        o.option("--budget SECONDS", help="Start no round after this time."),
+        float, o.option("--budget SECONDS", help="Start no round after this time.")
     ] = 120.0,
     timeout: Timeout = 300.0,
     threads: o.Threads = None,
     keep: Annotated[
-        Path | None,
-        o.option("--keep DIR", help="Keep binaries, dumps and outputs in this folder."),
+        Path | None, o.option("--keep DIR", help="Keep binaries, dumps and outputs in this folder.")
     ] = None,
     label: o.Label = "",
     store: o.StorePlace = None,
@@ -137,8 +135,7 @@ def dispatches(
     target: Annotated[
         str,
         o.option(
-            "--target TARGET",
-            help="Time on cpu, gfx942, sm_80, vulkan …; needs such a device.",
+            "--target TARGET", help="Time on cpu, gfx942, sm_80, vulkan …; needs such a device."
         ),
     ] = "cpu",
     function: Function = "",

@@ -44,8 +44,7 @@ def lint_configs(
     findings = [finding for lint in lints for finding in lint.findings]
     if not files:
         raise UsageError(
-            f"{folder} has no configs",
-            hint="give the folder above gemm/ and gfx…/, or of JSONs",
+            f"{folder} has no configs", hint="give the folder above gemm/ and gfx…/, or of JSONs"
         )
     unchecked = sum(1 for _ in folder.rglob("*.json")) - files
     rows = [{"file": f.file, "place": f.entry, "text": f.text} for f in findings]

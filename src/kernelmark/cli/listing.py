@@ -62,8 +62,7 @@ def list_things(
         check_writable(json)
     if op is not None and what != "ops":
         raise UsageError(
-            f"-o cannot be combined with 'list {what}'",
-            hint="use: kmark list ops -o OP",
+            f"-o cannot be combined with 'list {what}'", hint="use: kmark list ops -o OP"
         )
     if json is not None:
         from kernelmark.core.files import json_text

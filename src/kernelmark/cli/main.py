@@ -18,12 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.core.verdict import INTERRUPTED
-from kernelmark.host.signals import (
-    begin_command,
-    catch_stops,
-    raise_ignored,
-    restore_stops,
-)
+from kernelmark.host.signals import begin_command, catch_stops, raise_ignored, restore_stops
 
 if TYPE_CHECKING:
     from kernelmark.cli.app import app

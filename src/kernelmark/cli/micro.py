@@ -189,12 +189,7 @@ def micro(
 
 
 def _compare(
-    refs: Sequence[str],
-    store: str | None,
-    outputs: o.Outputs,
-    figure: Path | None,
-    *,
-    quiet: bool,
+    refs: Sequence[str], store: str | None, outputs: o.Outputs, figure: Path | None, *, quiet: bool
 ) -> None:
     """Run `kmark compare` on two runs of microbenchmarks; a regression does not fail it."""
     from kernelmark.api.load import is_file
@@ -226,10 +221,7 @@ def _check_count(
     words: Sequence[str], most: int, verb: str, what: str, *, hint: str, least: int = 0
 ) -> None:
     if not least <= len(words) <= most:
-        raise UsageError(
-            f"micro {verb} takes {counted(most, what)}, not {len(words)}",
-            hint=hint,
-        )
+        raise UsageError(f"micro {verb} takes {counted(most, what)}, not {len(words)}", hint=hint)
 
 
 def _loaded(ref: str, store: str | None) -> Results:

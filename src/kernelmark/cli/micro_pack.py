@@ -32,8 +32,7 @@ def make_pack(
     archs = list(o.comma_list(precompile))
     if not precompile:
         raise UsageError(
-            "-o needs --precompile",
-            hint="results go where --json, --csv, --md and -f say",
+            "-o needs --precompile", hint="results go where --json, --csv, --md and -f say"
         )
     if names:
         raise UsageError(

@@ -16,8 +16,7 @@ File = Annotated[
 ]
 DryRun = Annotated[bool, o.option("--dry-run", o.RUNNING, help="List the steps; run nothing.")]
 Fresh = Annotated[
-    bool,
-    o.option("--fresh", o.RUNNING, help="Start over, even if the last night is unfinished."),
+    bool, o.option("--fresh", o.RUNNING, help="Start over, even if the last night is unfinished.")
 ]
 
 
@@ -48,11 +47,7 @@ def nightly(
             put(f"{step}\n")
         return 0
     tell: Callable[[str], None] = (lambda text: None) if quiet else say
-    tools = Tools(
-        tell=tell,
-        reporter=lambda plan: reporter(plan, quiet=quiet),
-        fresh=fresh,
-    )
+    tools = Tools(tell=tell, reporter=lambda plan: reporter(plan, quiet=quiet), fresh=fresh)
     try:
         # Mark the command as started: a signal during an import is then deferred, instead of ending
         # the process at once.

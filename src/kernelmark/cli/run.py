@@ -65,11 +65,7 @@ class RunOptions(o.StoredOptions, RunChoice):
 
 
 def run(
-    context: typer.Context,
-    *,
-    options: RunOptions,
-    outputs: o.Outputs,
-    resume: o.Resume = None,
+    context: typer.Context, *, options: RunOptions, outputs: o.Outputs, resume: o.Resume = None
 ) -> int:
     """Measure problems with backends; verify and store results.
 
@@ -119,8 +115,7 @@ def _check_resume(resume: str | None, options: RunOptions) -> None:
         raise UsageError("--retry-failed needs --resume")
     if resume is not None and options.no_store:
         raise UsageError(
-            "--no-store cannot be combined with --resume",
-            hint="a run is resumed from a store",
+            "--no-store cannot be combined with --resume", hint="a run is resumed from a store"
         )
 
 
@@ -247,12 +242,7 @@ def _measure(
     with reporter(plan, quiet=options.quiet) as on_event:
         clock = CaseClock(on_event)
         results = measure(
-            plan,
-            conduct=conduct,
-            store=store,
-            argv=argv,
-            on_event=clock,
-            resumed=resumed,
+            plan, conduct=conduct, store=store, argv=argv, on_event=clock, resumed=resumed
         )
     return results, clock.seconds
 

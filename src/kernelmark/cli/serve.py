@@ -128,8 +128,10 @@ def push(
             patience_s=patience,
             tell=(lambda text: None) if quiet else say,
         )
-    for one in done if not quiet else ():
-        say(f"run {one.run_id}: {counted(one.added, 'result')} pushed, {one.known} already there")
+    for item in done if not quiet else ():
+        say(
+            f"run {item.run_id}: {counted(item.added, 'result')} pushed, {item.known} already there"
+        )
     return 0
 
 
@@ -186,12 +188,12 @@ def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
     columns = (
         Column("name", "name"),
         Column("scope", "scope.value"),
-        Column("created", "created", text=lambda one: f"{date_text(one.created)} UTC"),
+        Column("created", "created", text=lambda item: f"{date_text(item.created)} UTC"),
     )
     with open_store(store, readonly=True) as opened:
         tokens = opened.tokens()
     if json is not None:
-        write(json, json_text([record(columns, one) for one in tokens]))
+        write(json, json_text([record(columns, entry) for entry in tokens]))
     else:
         put_table(tabulate(columns, tokens))
     return 0

@@ -177,10 +177,7 @@ def export(
         return export_winners(ref, form, output=output, base=base, words=words or ())
     of_winners = _given({"-o": output, "--base": base, "--with": words})
     if of_winners:
-        raise UsageError(
-            f"{join_or(of_winners)} needs --as",
-            hint="name a format: --as python",
-        )
+        raise UsageError(f"{join_or(of_winners)} needs --as", hint="name a format: --as python")
     outputs = asked if asked.any else o.Outputs(json="-")
     with loaded(ref, store) as (results, _):
         put_results(results, outputs, table=False)
@@ -240,10 +237,7 @@ def import_results(
 
     when = None if started is None else iso_time(started)
     if started is not None and when is None:
-        raise UsageError(
-            f"--started={started!r} is not a date",
-            hint="write: 2024-10-01",
-        )
+        raise UsageError(f"--started={started!r} is not a date", hint="write: 2024-10-01")
     origin = Overrides(label=label, backend=backend, device=device, arch=arch, started=when)
     # Read all files before storing any: an invalid one leaves the store unchanged.
     found = [_results(file, origin, form) for file in files]

@@ -42,8 +42,7 @@ PlannedFolder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning fold
 NewFolder = Annotated[
     str,
     typer.Argument(
-        metavar="DIR",
-        help="A tuning folder; -s, -o and -p create it, or add problems to it.",
+        metavar="DIR", help="A tuning folder; -s, -o and -p create it, or add problems to it."
     ),
 ]
 Reference = Annotated[
@@ -374,10 +373,7 @@ def show(
     opened = TuningFolder.open(folder)
     statuses = plan_statuses(opened)
     if not statuses:
-        raise NothingToDo(
-            f"{folder} has no plans",
-            hint=f"kmark tune plan {folder} -b BACKEND",
-        )
+        raise NothingToDo(f"{folder} has no plans", hint=f"kmark tune plan {folder} -b BACKEND")
     shown = statuses if every else statuses[:_TOP]
     _put(
         outputs,
@@ -406,9 +402,7 @@ def _print_statuses(statuses: Sequence[PlanStatus], *, quiet: bool) -> None:
 
 
 app = typer.Typer(
-    name="tune",
-    help="Find faster configs for the problems of a workload.",
-    no_args_is_help=True,
+    name="tune", help="Find faster configs for the problems of a workload.", no_args_is_help=True
 )
 app.command("summarise")(summarise)
 app.command("summarize", hidden=True)(summarise)

@@ -151,8 +151,7 @@ def export_winners(
     into = Path(base).expanduser() if base is not None else to
     if base is None and to.exists():
         raise UsageError(
-            f"{output} exists",
-            hint=f"kmark tune apply {folder} --as {form} --to {output} merges",
+            f"{output} exists", hint=f"kmark tune apply {folder} --as {form} --to {output} merges"
         )
     with hinted(_MEND):
         change = applying.prepare(emitter, outcomes, into, options)

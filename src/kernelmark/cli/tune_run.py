@@ -107,11 +107,7 @@ def check(
 
     checks = []
     for plan_check in tuning.check(
-        folder,
-        only=o.comma_list(only),
-        candidates=candidates,
-        jobs=jobs,
-        compile_timeout_s=timeout,
+        folder, only=o.comma_list(only), candidates=candidates, jobs=jobs, compile_timeout_s=timeout
     ):
         checks.append(plan_check)
         if not quiet:
@@ -130,9 +126,7 @@ def _put_checks(checks: Sequence[Check], outputs: o.Outputs) -> None:
     if not outputs.stdout_taken:
         put_table(table, styles=[""] * len(checks))
     outputs.put(
-        json=lambda: json_text(records),
-        csv=lambda: csv_text(records),
-        md=lambda: markdown(table),
+        json=lambda: json_text(records), csv=lambda: csv_text(records), md=lambda: markdown(table)
     )
     say(report.check_line(checks))
 

@@ -53,19 +53,19 @@ def import_workload(
 def _print_notes(reading: Reading, arch: str) -> None:
     workload = reading.workload
     problems = len({call.problem for call in workload.calls})
-    formats = dict.fromkeys(name for one in reading.inputs for name in one.formats)
+    formats = dict.fromkeys(name for entry in reading.inputs for name in entry.formats)
     say(
         f"{_many(workload.total, 'call')} of {_many(problems, 'problem')} "
         f"in {_many(len(reading.inputs), 'file')} ({', '.join(formats)})"
     )
     _print_lost(reading)
-    again = sum(one.again for one in reading.inputs)
+    again = sum(entry.again for entry in reading.inputs)
     if again:
         say(f"{_many(again, 'call')} logged a second time by another kind of line, counted once")
     _print_copies(reading)
-    for one in reading.inputs:
-        for note in one.notes:
-            say(f"{one.place}: {note}")
+    for item in reading.inputs:
+        for note in item.notes:
+            say(f"{item.place}: {note}")
     if not arch and _has_shared_f8(reading, formats):
         say("8-bit floats were read as OCP's; if the log is of gfx940 to gfx942: --arch gfx942")
     _print_skipped(reading.skipped)
@@ -73,10 +73,10 @@ def _print_notes(reading: Reading, arch: str) -> None:
 
 def _print_copies(reading: Reading) -> None:
     first: dict[str, str] = {}
-    for one in reading.inputs:
-        if one.sha256 in first:
-            say(f"{first[one.sha256]} and {one.place} hold the same bytes, and both were counted")
-        first.setdefault(one.sha256, one.place)
+    for item in reading.inputs:
+        if item.sha256 in first:
+            say(f"{first[item.sha256]} and {item.place} hold the same bytes, and both were counted")
+        first.setdefault(item.sha256, item.place)
 
 
 def _print_lost(reading: Reading) -> None:
@@ -95,7 +95,7 @@ def _print_skipped(skips: Skips) -> None:
     say(f"{_many(len(skips), 'line')} skipped{':' if groups else ''}")
     for group in groups[:_REASONS]:
         first = group.first[0]
-        numbers = ", ".join(str(one.line) for one in group.first if one.file == first.file)
+        numbers = ", ".join(str(item.line) for item in group.first if item.file == first.file)
         more = ", …" if group.count > len(group.first) else ""
         say(f"  {group.count:,} × {group.reason} ({first.file}: line {numbers}{more})")
     if len(groups) > _REASONS:

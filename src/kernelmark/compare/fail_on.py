@@ -55,8 +55,7 @@ def parse(words: Sequence[str]) -> FailOn:
         name, colon, size = word.partition(":")
         if name not in known:
             raise UsageError(
-                f"unknown verdict {name!r}",
-                hint=f"known: {', '.join(known)}, held, or none",
+                f"unknown verdict {name!r}", hint=f"known: {', '.join(known)}, held, or none"
             )
         status = VerdictStatus(name)
         found = _SIZE.match(size.strip())

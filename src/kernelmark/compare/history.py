@@ -171,7 +171,7 @@ class History:
         """Series whose newest point needs confirmation or is broken, without series that no recent
         run has measured."""
         recent = {run.id for run in self.runs[-_RECENT:]}
-        return [one for one in self.stories if one.alarm and one.newest.run_id in recent]
+        return [item for item in self.stories if item.alarm and item.newest.run_id in recent]
 
 
 def judged_s(point: Point) -> float | None:
@@ -206,7 +206,7 @@ def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.series, []).append(point)
-    return [story(one, min_effect=min_effect) for one in found.values()]
+    return [story(item, min_effect=min_effect) for item in found.values()]
 
 
 def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
@@ -255,23 +255,23 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
     machine is the common cause. The alarms of that run are suppressed.
     """
     flags: dict[tuple[str, str], list[VerdictStatus]] = {}
-    for one in found:
-        if one.series in sentinels:
-            key = one.newest.run_id, sentinels[one.series]
-            flags.setdefault(key, []).append(one.screen.status)
+    for item in found:
+        if item.series in sentinels:
+            key = item.newest.run_id, sentinels[item.series]
+            flags.setdefault(key, []).append(item.screen.status)
     moved = {
         key: statuses[0]
         for key, statuses in flags.items()
         if len(set(statuses)) == 1 and statuses[0] in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
     }
     runs = {run_id for run_id, _ in moved}
-    newest = max(found, key=lambda one: one.newest.started).newest.run_id if found else ""
+    newest = max(found, key=lambda entry: entry.newest.started).newest.run_id if found else ""
     held = [
-        _suppress(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
-        for one in found
+        _suppress(entry, HELD) if entry.screen.flagged and entry.newest.run_id in runs else entry
+        for entry in found
     ]
     reasons = [
-        Reason(f"{key}: {status.value}")
+        Reason(f"{key}: {status.value}", "canary-change", problem=key, verdict=status.value)
         for (run_id, key), status in moved.items()
         if run_id == newest
     ]
@@ -284,15 +284,15 @@ def marked(
     """Return, by run, the canaries that have a step at the run or are an outlier among the runs
     around it; as in `hold`, every backend must agree in direction."""
     by_key: dict[str, list[Story]] = {}
-    for one in found:
-        if one.series in sentinels:
-            by_key.setdefault(sentinels[one.series], []).append(one)
+    for item in found:
+        if item.series in sentinels:
+            by_key.setdefault(sentinels[item.series], []).append(item)
     reasons: dict[str, list[Reason]] = {}
     for key, mine in by_key.items():
-        moves = {one.series: _find_moves(one, min_effect) for one in mine}
+        moves = {entry.series: _find_moves(entry, min_effect) for entry in mine}
         for run_id in dict.fromkeys(run_id for ratios in moves.values() for run_id in ratios):
-            present = [one for one in mine if any(p.run_id == run_id for p in one.points)]
-            every = [moves[one.series].get(run_id) for one in present]
+            present = [entry for entry in mine if any(p.run_id == run_id for p in entry.points)]
+            every = [moves[entry.series].get(run_id) for entry in present]
             ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
                 change = Reason(f"{key}: {_direction(ratios[0])}")

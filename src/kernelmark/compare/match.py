@@ -93,7 +93,7 @@ def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") ->
     named = [{_match_key(key, r, once): r for key, r in side.items()} for side in found]
     keys = dict.fromkeys((*named[0], *named[1]))
     every = [Pair(base=named[0].get(key), head=named[1].get(key)) for key in keys]
-    return [one for pair in every for one in _split_by_metric(pair)]
+    return [item for pair in every for item in _split_by_metric(pair)]
 
 
 def _unique_micros(side: Sequence[Result]) -> set[str]:

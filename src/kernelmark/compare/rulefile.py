@@ -73,7 +73,7 @@ class FileRule(Rule):
     @property
     def settings(self) -> dict[str, Any]:
         """The rules and selectors of the file, with defaults filled in."""
-        where = [{**one.chosen, **_rule_document(one.rule)} for one in self.special]
+        where = [{**item.chosen, **_rule_document(item.rule)} for item in self.special]
         return {**_rule_document(self.rest), **({"where": where} if where else {})}
 
     def notes(self, found: Sequence[Pair]) -> list[str]:
@@ -120,10 +120,7 @@ def load(name_or_path: str) -> Rule:
     document = load_toml(path, missing=missing)
     special = document.pop("where", [])
     if not isinstance(special, list) or not all(isinstance(t, dict) for t in special):
-        raise UsageError(
-            f"{path}: where is not a list of tables",
-            hint="begin each with [[where]]",
-        )
+        raise UsageError(f"{path}: where is not a list of tables", hint="begin each with [[where]]")
     with located(str(path)):
         rest = _rule(document, None)
     made = []
@@ -170,10 +167,7 @@ def _rule(table: Mapping[str, Any], default: Preset | None) -> Preset:
     elif isinstance(name, str) and name in rules.names():
         start = rules.preset(name)
     else:
-        raise UsageError(
-            f"unknown rule {name!r}",
-            hint=f"known: {', '.join(rules.names())}",
-        )
+        raise UsageError(f"unknown rule {name!r}", hint=f"known: {', '.join(rules.names())}")
     unknown = [name for name in settings if name not in start.settings]
     if unknown and default is not None:
         raise UsageError(

@@ -39,12 +39,12 @@ def suspects(
     """Return the suspects among series whose newest point is of these runs, the largest change
     first. Without `held`, leave out alarms that a moved canary suppresses."""
     found = []
-    for one in history.stories:
-        if one.newest.run_id not in run_ids or (one.held and not held):
+    for item in history.stories:
+        if item.newest.run_id not in run_ids or (item.held and not held):
             continue
-        status = _suspect_status(one, least)
+        status = _suspect_status(item, least)
         if status is not None:
-            found.append(Suspect(story=one, status=status, level_s=level_s(one)))
+            found.append(Suspect(story=item, status=status, level_s=level_s(item)))
     return sorted(found, key=lambda suspect: -abs((suspect.story.screen.ratio or 1e9) - 1))
 
 

@@ -163,7 +163,7 @@ def moved(rows: Sequence[ComparedRow], sentinels: Sequence[str]) -> list[Reason]
         if key in wanted and row.pair.base is not None and row.pair.head is not None:
             directions.setdefault(key, []).append(row.status)
     return [
-        Reason(f"{key}: {found[0].value}")
+        Reason(f"{key}: {found[0].value}", "canary-change", problem=key, verdict=found[0].value)
         for key, found in directions.items()
         if len(set(found)) == 1 and found[0] in ALARMS
     ]

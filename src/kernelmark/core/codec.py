@@ -77,8 +77,7 @@ def parse(text: str | bytes) -> Json:
     except (ValueError, RecursionError) as error:
         begun = text.lstrip().startswith(("{", "["))
         raise CodecError(
-            f"not JSON: {error}",
-            hint="is the file cut short?" if begun else None,
+            f"not JSON: {error}", hint="is the file cut short?" if begun else None
         ) from None
 
 
@@ -280,7 +279,7 @@ def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
 
 
 def _not_one_of(where: str, value: Json, known: Iterable[object]) -> Reason:
-    listed = tuple(str(one) for one in known)
+    listed = tuple(str(item) for item in known)
     return Reason(f"{where}: {value!r} is not one of {join_commas(listed)}")
 
 

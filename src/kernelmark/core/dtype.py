@@ -105,6 +105,5 @@ def dtype(name: str) -> DType:
         close = lower if lower in DTYPES else _OTHERWISE.get(lower)
         meant = f"did you mean {close}? " if close else ""
         raise ProblemError(
-            f"unknown dtype {name!r}",
-            hint=f"{meant}known dtypes: {', '.join(DTYPES)}",
+            f"unknown dtype {name!r}", hint=f"{meant}known dtypes: {', '.join(DTYPES)}"
         ) from None

@@ -63,7 +63,7 @@ class Environment:
 
     def uuid(self, device: str) -> str:
         """Return the UUID of the device with this name; "" if it has none or is unknown."""
-        return next((one.uuid for one in self.devices if one.name == device), "")
+        return next((item.uuid for item in self.devices if item.name == device), "")
 
     @property
     def recorded(self) -> bool:

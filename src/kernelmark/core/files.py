@@ -119,7 +119,7 @@ def json_text(document: object) -> str:
 
 def _with_codes(document: object) -> object:
     if isinstance(document, list | tuple):
-        return [_with_codes(one) for one in document]
+        return [_with_codes(item) for item in document]
     if not isinstance(document, Mapping):
         return document
     coded = reason_documents(document)

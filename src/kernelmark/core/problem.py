@@ -127,8 +127,7 @@ def _check_form(problem: Problem) -> None:
     for name, dtype_name in problem.dtypes.items():
         if dtype_name not in DTYPES:
             raise ProblemError(
-                f"{name}={dtype_name!r} is not a dtype",
-                hint=f"known dtypes: {', '.join(DTYPES)}",
+                f"{name}={dtype_name!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}"
             )
     for name, value in problem.options.items():
         _check_option(name, value)

@@ -107,6 +107,7 @@ CODES = {
     "one-block": "a side has a single block",
     "by-block-means": "multimodal, judged by means of blocks",
     "at-equal-clock": "judged at equal clocks",
+    "canary-change": "a canary changed; `problem` is its key",
     "canary-moved": "a canary changed, and so did the machine",
     # Whether a tuned config is kept
     "nothing-to-tune": "the backend has no space for the problem",

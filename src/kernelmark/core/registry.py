@@ -71,8 +71,7 @@ class Registry(Generic[T]):
         close = self.closest(name)
         meant = f"did you mean {close}? " if close else ""
         raise UsageError(
-            f"unknown {self.attribute} {name!r}",
-            hint=f"{meant}known: {', '.join(self.names())}",
+            f"unknown {self.attribute} {name!r}", hint=f"{meant}known: {', '.join(self.names())}"
         )
 
     def closest(self, name: str) -> str:

@@ -62,8 +62,7 @@ class Case(_CaseMemory):
     def __post_init__(self) -> None:
         if not isinstance(self.config, Mapping):
             raise UsageError(
-                f"config={self.config!r} is not a mapping",
-                hint='write: config={"tile": 64}',
+                f"config={self.config!r} is not a mapping", hint='write: config={"tile": 64}'
             )
         plain: dict[str, Any] = {n: plain_number(value) for n, value in self.config.items()}
         object.__setattr__(self, "config", FrozenDict(plain))
@@ -230,7 +229,7 @@ class Measurement(_MedianMemory):
     @property
     def doubt(self) -> Reason | None:
         """Why the median is unreliable; None if it is reliable."""
-        return next((one for one in self.warnings if one.code in UNRELIABLE), None)
+        return next((warning for warning in self.warnings if warning.code in UNRELIABLE), None)
 
     @property
     def launch_bound(self) -> bool:

@@ -37,7 +37,7 @@ class Space:
         """For each part, the values of every parameter."""
         return [
             [
-                tuple(one for one in values if one in part[name]) if name in part else values
+                tuple(value for value in values if value in part[name]) if name in part else values
                 for name, values in self.parameters.items()
             ]
             for part in self.parts or ({},)

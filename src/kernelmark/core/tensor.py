@@ -187,12 +187,12 @@ class Contraction:
         """Yield the weighted sums in an order in which they can be computed."""
         # (a + b + …)² ≤ parts · (a² + b² + …)
         parts = 1 + len(self.added)
-        for one in self.right:
-            yield Step(sum=one, weights="signs", result="projected")
-        for one in self.left:
-            square = parts * self.terms * one.factor**2
-            yield Step(sum=one, weights="projected", result="expected", square=square)
-        for one in self.added:
-            square = parts * one.factor**2
-            yield Step(sum=one, weights="signs", result="expected", square=square)
+        for item in self.right:
+            yield Step(sum=item, weights="signs", result="projected")
+        for entry in self.left:
+            square = parts * self.terms * entry.factor**2
+            yield Step(sum=entry, weights="projected", result="expected", square=square)
+        for element in self.added:
+            square = parts * element.factor**2
+            yield Step(sum=element, weights="signs", result="expected", square=square)
         yield Step(sum=self.out, weights="signs", result="got")

@@ -85,12 +85,7 @@ class Timing:
         "--cache",
         "Set the cache state before each launch. Default: cold, or that of --timing FILE.",
     )
-    timer: Timer = flag(
-        Timer.AUTO,
-        "--timer",
-        "Select the timing method.",
-        hidden=True,
-    )
+    timer: Timer = flag(Timer.AUTO, "--timer", "Select the timing method.", hidden=True)
     strain: Strain = flag(
         Strain.NONE,
         "--strain",
@@ -103,18 +98,11 @@ class Timing:
         hidden=True,
     )
     threads: int = flag(
-        0,
-        "--threads N",
-        "Use N CPU threads. Default: every usable core.",
-        check=not_negative,
+        0, "--threads N", "Use N CPU threads. Default: every usable core.", check=not_negative
     )
 
     processes: int = flag(
-        1,
-        "--processes N",
-        "Measure each case in N fresh processes.",
-        check=positive,
-        hidden=True,
+        1, "--processes N", "Measure each case in N fresh processes.", check=positive, hidden=True
     )
     allocations: int = 3
     max_allocations: int = flag(

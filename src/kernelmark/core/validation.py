@@ -53,8 +53,7 @@ def check_result(result: Result, where: str) -> None:
 def _check(value: object, where: str) -> None:
     for place, bad in _faults(value, where, ""):
         raise CodecError(
-            f"{place}: {bad} is not possible",
-            hint="is the file damaged, or not of kmark?",
+            f"{place}: {bad} is not possible", hint="is the file damaged, or not of kmark?"
         )
 
 

@@ -54,7 +54,7 @@ def blamed(key: str, arch: str) -> Iterator[None]:
         yield
     except (CompileError, Unsupported) as error:
         bad = [str(path) for path, code in _files(key, arch) if code is None]
-        unsafe = [str(one) for one in refused()]
+        unsafe = [str(item) for item in refused()]
         if not bad and not unsafe:
             raise
         raise CompileError(

@@ -137,7 +137,7 @@ def compute_processes(uuid: str) -> tuple[int, ...]:
         )
     except AttributeError:  # a driver older than 510
         return ()
-    return () if code else tuple(one.pid for one in found[: count.value])
+    return () if code else tuple(item.pid for item in found[: count.value])
 
 
 def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:

@@ -97,9 +97,9 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     """Create the folder and its missing parents with mode 0700: the XDG specification requires it,
     and a umask may give access to a group."""
     folder = Path(path)
-    for one in (*reversed(folder.parents), folder):
-        if not one.is_dir():
-            one.mkdir(mode=0o700, exist_ok=True)
+    for parent in (*reversed(folder.parents), folder):
+        if not parent.is_dir():
+            parent.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
@@ -145,7 +145,7 @@ def _own_group(number: int) -> bool:
         members = set(grp.getgrgid(number).gr_mem)
     except KeyError:
         members = set()
-    names = {pwd.getpwuid(one).pw_name for one in {0, user} if _has_name(one)}
+    names = {pwd.getpwuid(item).pw_name for item in {0, user} if _has_name(item)}
     return number in (0, user) and members <= names
 
 

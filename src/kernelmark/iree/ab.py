@@ -296,7 +296,7 @@ class _Comparison:
                 order.reverse()
             else:
                 draw.shuffle(order)
-            for name in [one for one in order if one in self._built]:
+            for name in [item for item in order if item in self._built]:
                 self._on_step(f"round {number + 1} of {self._plan.rounds}: {name}")
                 try:
                     rounds[name].append(self._round(name, rounds[name], call))
@@ -306,7 +306,7 @@ class _Comparison:
         for name in self._built:
             self._known[name] |= _summary(rounds[name])
             # No verdict on a wrong result: the kernel may have done less work.
-            wrong = any(self._known[one].get("status") is Status.WRONG for one in (base, name))
+            wrong = any(self._known[item].get("status") is Status.WRONG for item in (base, name))
             if name != base and not wrong:
                 self._known[name] |= _verdicts(rounds[base], rounds[name])
 
@@ -335,11 +335,11 @@ def _wide(kind: TensorType) -> TensorType:
 
 
 def _summary(rounds: Sequence[Round]) -> dict[str, object]:
-    has_kernels = all(one.dispatches for one in rounds)
-    names = dict.fromkeys(name for one in rounds for name in one.dispatches)
+    has_kernels = all(item.dispatches for item in rounds)
+    names = dict.fromkeys(name for item in rounds for name in item.dispatches)
     return {
-        "end_to_end": _times([one.samples_s for one in rounds]),
-        "kernels": _times([(one.kernel_s,) for one in rounds]) if has_kernels else None,
+        "end_to_end": _times([item.samples_s for item in rounds]),
+        "kernels": _times([(item.kernel_s,) for item in rounds]) if has_kernels else None,
         "dispatch_s": FrozenDict(
             {
                 name: DispatchTime(
@@ -347,7 +347,7 @@ def _summary(rounds: Sequence[Round]) -> dict[str, object]:
                     calls=held[0].dispatches[name].calls,
                 )
                 for name in names
-                if (held := [one for one in rounds if name in one.dispatches])
+                if (held := [item for item in rounds if name in item.dispatches])
             }
         ),
     }
@@ -372,11 +372,11 @@ def _verdicts(base: Sequence[Round], head: Sequence[Round]) -> dict[str, Paired]
     one has failed."""
 
     def medians(rounds: Sequence[Round]) -> list[float]:
-        return [statistics.median(one.samples_s) for one in rounds]
+        return [statistics.median(item.samples_s) for item in rounds]
 
     found = {"end_to_end_verdict": paired_verdict(medians(base), medians(head))}
-    if all(one.dispatches for one in (*base, *head)):
-        sums = [[one.kernel_s for one in side] for side in (base, head)]
+    if all(item.dispatches for item in (*base, *head)):
+        sums = [[item.kernel_s for item in side] for side in (base, head)]
         found["kernels_verdict"] = paired_verdict(*sums)
     return found
 
@@ -388,15 +388,15 @@ def result_set(report: Report, label: str = "") -> ResultSet:
     if report.driver in ("cuda", "hip") and not report.not_run:
         device = f"{device}:0"
     here = [] if report.not_run or device == "vulkan" else [device]
-    rows = [row for one in report.outcomes for row in _result_rows(report, one)]
+    rows = [row for outcome in report.outcomes for row in _result_rows(report, outcome)]
     facts = Overrides(label=label, device=device, arch=report.target, started=time.time())
     file = ResultFile(report.plan.module, facts)
     file.environment = environment(here, ["iree"])
     made = build_run(file, rows, "iree-benchmark-module")
-    kernels = {one.variant.name: _kernel_info(one) for one in report.outcomes}
+    kernels = {outcome.variant.name: _kernel_info(outcome) for outcome in report.outcomes}
     results = tuple(
-        dataclasses.replace(one, kernel=kernels[str(one.case.config["variant"])])
-        for one in made.results
+        dataclasses.replace(result, kernel=kernels[str(result.case.config["variant"])])
+        for result in made.results
     )
     return dataclasses.replace(made, results=results)
 

@@ -107,7 +107,7 @@ def rank_dispatches(
         raise UsageError(f"iree reports no times of dispatches on {goal.name}")
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
-    total = statistics.median(one.kernel_s for one in timed)
+    total = statistics.median(item.kernel_s for item in timed)
     found = [
         DispatchCost(
             name=kernel,
@@ -118,9 +118,9 @@ def rank_dispatches(
             resources=used.get(kernel, FrozenDict()),
         )
         for kernel in timed[0].dispatches
-        if all(kernel in one.dispatches for one in timed)
+        if all(kernel in item.dispatches for item in timed)
     ]
-    return tuple(sorted(found, key=lambda one: -one.seconds))
+    return tuple(sorted(found, key=lambda item: -item.seconds))
 
 
 def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
@@ -137,7 +137,7 @@ def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
             lost=lost,
             sources=(*(before.sources if before else ()), cost.name),
         )
-    return Workload(name=name, calls=tuple(sorted(calls.values(), key=lambda one: -one.count)))
+    return Workload(name=name, calls=tuple(sorted(calls.values(), key=lambda call: -call.count)))
 
 
 def save_workload(workload: Workload, folder: Path, module: Path) -> None:
@@ -174,7 +174,8 @@ def computed_by(text: str) -> list[tuple[str, Computed]]:
 
         module.operation.walk(visit)
         return [
-            (ir.StringAttr(one.attributes["sym_name"]).value, _classify(one)) for one in functions
+            (ir.StringAttr(function.attributes["sym_name"]).value, _classify(function))
+            for function in functions
         ]
 
 
@@ -247,7 +248,7 @@ def _maps(op: Any) -> list[list[int | None]]:
 
     named = op.name.startswith("linalg.")
     maps = linalg.get_indexing_maps(op) if named else op.attributes["indexing_maps"]
-    return [_parse_map(str(one)) for one in maps]
+    return [_parse_map(str(item)) for item in maps]
 
 
 def _parse_map(text: str) -> list[int | None]:
@@ -373,7 +374,7 @@ def _convolution(op: Any) -> Computed:
 def _attention(op: Any) -> Computed:
     maps = _maps(op)
     sizes = _sizes(op, maps)
-    q, k, v = ({d for d in one if d is not None} for one in maps[:3])
+    q, k, v = ({d for d in item if d is not None} for item in maps[:3])
 
     def total(loops: Iterable[int]) -> int:
         return math.prod(sizes[d] for d in loops)

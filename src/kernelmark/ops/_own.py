@@ -96,10 +96,7 @@ class OwnOp(Op):
         for name, parameter in self._signature.parameters.items():
             value = given.get(name, parameter.default)
             if value is parameter.empty:
-                read.refuse(
-                    Reason(f"{name} is missing"),
-                    Reason(f"give {name}=… (-a NAME=VALUE)"),
-                )
+                read.refuse(Reason(f"{name} is missing"), Reason(f"give {name}=… (-a NAME=VALUE)"))
             if isinstance(parameter.default, float) and not isinstance(value, str):
                 value = read.number(name, parameter.default)
             if isinstance(value, int) and not isinstance(value, bool):

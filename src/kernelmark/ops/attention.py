@@ -151,9 +151,9 @@ class Attention(Op):
         head, row = (inner, middle) if problem.options["layout"] == "bshd" else (middle, inner)
         value, magnitude = np.empty(len(where)), np.empty(len(where))
         pair = batch * d["heads_q"] + head
-        for one in np.unique(pair):
-            chosen = np.flatnonzero(pair == one)
-            b, h = divmod(int(one), d["heads_q"])
+        for item in np.unique(pair):
+            chosen = np.flatnonzero(pair == item)
+            b, h = divmod(int(item), d["heads_q"])
             rows, row_index = np.unique(row[chosen], return_inverse=True)
             cols, col_index = np.unique(column[chosen], return_inverse=True)
             found = _head(problem, inputs, b, h, rows, cols)

@@ -158,8 +158,7 @@ class Parameters:
                 close = difflib.get_close_matches(name, names, n=1)
                 meant = f"did you mean {close[0]}? " if close else ""
                 self.refuse(
-                    Reason(f"unknown parameter {name!r}"),
-                    f"{meant}known: {', '.join(names)}",
+                    Reason(f"unknown parameter {name!r}"), f"{meant}known: {', '.join(names)}"
                 )
 
     def refuse(self, cause: Reason, hint: str | None = None) -> NoReturn:

@@ -13,11 +13,7 @@ from kernelmark.ops._inputs import PRODUCTS, input_spec
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _DTYPES = tuple(PRODUCTS)
-_PARAMETERS = {
-    "n": "elements",
-    "x": "dtype of X and Y",
-    "dtype": "shorthand: X and Y",
-}
+_PARAMETERS = {"n": "elements", "x": "dtype of X and Y", "dtype": "shorthand: X and Y"}
 
 
 class Copy(Op):
@@ -27,11 +23,7 @@ class Copy(Op):
     summary = "Y = X: memory traffic alone, or, of one element, the cost of a launch"
     parameters = _PARAMETERS
     costs_are_least = True
-    examples = (
-        "copy n=1 dtype=f32",
-        "copy n=100003 dtype=f16",
-        "copy n=4099 dtype=i8",
-    )
+    examples = ("copy n=1 dtype=f32", "copy n=100003 dtype=f16", "copy n=4099 dtype=i8")
     tensor_help = (TensorHelp("x", "n", "x"), TensorHelp("y", "n", "x", role="out"))
 
     def problem(self, /, **given: Parameter) -> Problem:

@@ -136,10 +136,10 @@ class Moe(Op):
     def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
         token, column = np.divmod(where, problem.dims["k"])
         value, magnitude = np.empty(len(where)), np.empty(len(where))
-        for one in np.unique(token):
-            chosen = np.flatnonzero(token == one)
+        for item in np.unique(token):
+            chosen = np.flatnonzero(token == item)
             columns, index = np.unique(column[chosen], return_inverse=True)
-            found = _token(problem, inputs, int(one), columns)
+            found = _token(problem, inputs, int(item), columns)
             value[chosen], magnitude[chosen] = found.value[index], found.magnitude[index]
         return Reference(value=value, magnitude=magnitude)
 

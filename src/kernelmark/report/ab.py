@@ -123,7 +123,7 @@ def restless(report: AbReport) -> str:
             found.append((max(seen) / min(seen), min(seen), max(seen), row.pair.base))
     if not found:
         return ""
-    _, low, high, case = max(found, key=lambda one: one[0])
+    _, low, high, case = max(found, key=lambda item: item[0])
     bursts = case.timing.duty is Duty.BURST
     way_out = (
         "lock the clock"
@@ -148,8 +148,8 @@ def other_load(report: AbReport) -> str:
     loads = []
     for row in report.rows:
         measured = (side.measurement for side in (row.base, row.head))
-        warnings = [one for found in measured if found for one in found.warnings]
-        if seen := [one for one in warnings if one.code == "other-load"]:
+        warnings = [warning for found in measured if found for warning in found.warnings]
+        if seen := [warning for warning in warnings if warning.code == "other-load"]:
             loads.append(max(seen, key=_load))
     if not loads:
         return ""
@@ -168,10 +168,10 @@ def two_numbers(report: AbReport) -> str:
         if row.paired is not None and base is not None and head is not None:
             ratio = head.median_s / base.median_s
             found.append((abs(ratio - row.paired.ratio), ratio, row))
-    differing = [one for one in found if one[0] > TWO_NUMBERS]
+    differing = [item for item in found if item[0] > TWO_NUMBERS]
     if not differing:
         return ""
-    _, ratio, row = max(differing, key=lambda one: one[0])
+    _, ratio, row = max(differing, key=lambda item: item[0])
     most = f" (the largest difference of {len(differing)} pairs)" if len(differing) > 1 else ""
     return (
         "note: change compares the sides within each round; the columns "

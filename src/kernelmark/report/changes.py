@@ -110,12 +110,12 @@ def answer(changes: Sequence[Change]) -> Reason:
     compared = [change for change in changes if change.status is not VerdictStatus.IGNORED]
     if not compared:
         return Reason("nothing was compared: no kernel ran on both sides")
-    counting = [one for one in compared if one.counts]
+    counting = [item for item in compared if item.counts]
     count = {
         # A suppressed change counts neither as slower nor as broken.
-        status.value: sum(one.status is status for one in compared if not one.held)
+        status.value: sum(item.status is status for item in compared if not item.held)
         for status in VerdictStatus
-    } | {"rows": len(compared), "held": sum(bool(one.held) for one in compared)}
+    } | {"rows": len(compared), "held": sum(bool(item.held) for item in compared)}
     kernels = counted(len(compared), "kernel")
     if count["broken"]:
         first = ranked(counting)[0]
@@ -155,7 +155,9 @@ def _cost(change: Change) -> str:
 def ranked(changes: Iterable[Change]) -> list[Change]:
     """Return the rows that moved: broken, slower, then the rest; each by cost per call."""
     moved = [change for change in changes if change.status in _MOVED]
-    return sorted(moved, key=lambda one: (bool(one.held), _MOVED.index(one.status), -one.impact))
+    return sorted(
+        moved, key=lambda item: (bool(item.held), _MOVED.index(item.status), -item.impact)
+    )
 
 
 def _interval_cell(change: Change) -> str:
@@ -211,7 +213,7 @@ def movers_table(changes: Sequence[Change]) -> Table:
 def total_text(changes: Sequence[Change]) -> str:
     """Return the summed time of all kernels timed on both sides; "" for fewer than two."""
     timed = [change for change in changes if change.unit == "s" and change.base and change.head]
-    base, head = (sum(getattr(one, side) for one in timed) for side in ("base", "head"))
+    base, head = (sum(getattr(item, side) for item in timed) for side in ("base", "head"))
     if len(timed) < 2:
         return ""
     return (
@@ -248,9 +250,9 @@ def comment(
     if failed:
         parts += [f"**Failures** ({len(failed)})", ""]
         parts += [
-            f"- {markdown_cell(f'{one.problem} by {one.backend}')}: "
-            f"{markdown_cell(shorten(one.reason))}"
-            for one in failed[:MOST_ROWS]
+            f"- {markdown_cell(f'{item.problem} by {item.backend}')}: "
+            f"{markdown_cell(shorten(item.reason))}"
+            for item in failed[:MOST_ROWS]
         ]
         parts.append("")
     parts += [f"- {markdown_cell(text)}" for text in notes]
@@ -259,7 +261,7 @@ def comment(
         parts += [markdown(environment), "</details>"]
     elif environment is not None:
         parts += ["", "The environments do not differ."]
-    every = [one.again for one in moved if one.again]
+    every = [item.again for item in moved if item.again]
     again = every[:_MOST_COMMANDS]
     if len(every) > len(again):
         again.append(f"# and {len(every) - len(again)} more")

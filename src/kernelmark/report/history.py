@@ -144,8 +144,8 @@ def timings(shown: Sequence[Story]) -> dict[str, str]:
     """Return by series the timing fields that distinguish it from series with the same text."""
     known = [parts(story) for story in shown]
     found = distinguishing(
-        [(one["problem"], one["backend"], one["arch"], one["metric"]) for one in known],
-        [one["timing"] for one in known],
+        [(item["problem"], item["backend"], item["arch"], item["metric"]) for item in known],
+        [item["timing"] for item in known],
     )
     return {story.series: text for story, text in zip(shown, found, strict=True)}
 
@@ -153,7 +153,8 @@ def timings(shown: Sequence[Story]) -> dict[str, str]:
 def by_worry(shown: Sequence[Story]) -> list[Story]:
     """Return the series by urgency: alarms (even suppressed), then steps, then the newest."""
     return sorted(
-        shown, key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started)
+        shown,
+        key=lambda item: (not (item.alarm or item.held), not item.steps, -item.newest.started),
     )
 
 
@@ -192,10 +193,10 @@ def two_numbers(stories: Sequence[Story]) -> list[str]:
         mean_s, median_s = judged_s(story.newest), story.newest.median_s
         if story.newest.modes and mean_s and median_s:
             found.append((abs(mean_s / median_s - 1), mean_s, median_s, story))
-    differing = [one for one in found if one[0] > TWO_NUMBERS]
+    differing = [item for item in found if item[0] > TWO_NUMBERS]
     if not differing:
         return []
-    _, mean_s, median_s, story = max(differing, key=lambda one: one[0])
+    _, mean_s, median_s, story = max(differing, key=lambda item: item[0])
     most = f" (the largest difference of {len(differing)} series)" if len(differing) > 1 else ""
     return [
         "multimodal results and their changes are by the mean of their modes; kmark show and kmark "
@@ -262,7 +263,7 @@ def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str]
         if (problem := parts(story)["problem"]) not in problems:
             problems.append(problem)
     return [
-        shlex.join([*sides, *(word for one in problems for word in ("-p", one)), *how, *more])
+        shlex.join([*sides, *(word for item in problems for word in ("-p", item)), *how, *more])
         for (sides, how), problems in alike.items()
     ]
 

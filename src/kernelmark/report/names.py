@@ -121,7 +121,7 @@ def _chosen(problem: Problem) -> dict[str, str]:
     """Return the parameters of a microbenchmark that differ from its mode's."""
     from kernelmark.micro.base import MODES  # imports numpy, which few tables need
 
-    mode = next((one for one in MODES if one == mode_of(problem)), None)
+    mode = next((item for item in MODES if item == mode_of(problem)), None)
     usual = micro.get(problem.op).case_parameters(mode, {}) if mode else {}
     given = {name: option_text(value) for name, value in parameters_of(problem).items()}
     return {n: text for n, text in given.items() if text != option_text(usual.get(n))}

@@ -190,8 +190,8 @@ def result_rows(
     best = _best(results.results)
     cache: RoofCache = {}
     ordered = results.ordered(sentinels)
-    names = [(one.case.problem.key, backend_text(one.case), one.device) for one in ordered]
-    timings = distinguishing(names, [one.case.timing for one in ordered])
+    names = [(item.case.problem.key, backend_text(item.case), item.device) for item in ordered]
+    timings = distinguishing(names, [item.case.timing for item in ordered])
     rows = []
     for result, (key, backend, device), timing in zip(ordered, names, timings, strict=True):
         measured, fastest = result.measurement, best.get(key)
@@ -448,11 +448,11 @@ COLUMNS = (
 )
 # One record per metric of a microbenchmark; last, if any result has metrics.
 METRIC_COLUMNS = (
-    file_column("metric", lambda one: one[0], "name of the metric, or `time`"),
+    file_column("metric", lambda item: item[0], "name of the metric, or `time`"),
     file_column(
-        "value", lambda one: one[1], "value of the metric, or median_s", "number", "`unit`"
+        "value", lambda entry: entry[1], "value of the metric, or median_s", "number", "`unit`"
     ),
-    file_column("unit", lambda one: one[2], "unit of value: B/s, s, cycles, …"),
+    file_column("unit", lambda element: element[2], "unit of value: B/s, s, cycles, …"),
 )
 _TAKEN = frozenset(csv_names((*COLUMNS, *METRIC_COLUMNS)))
 

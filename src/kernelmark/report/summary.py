@@ -297,10 +297,10 @@ def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
     groups: dict[object, list[Reason]] = {}
     rows_of: dict[object, set[int]] = {}  # each process of a result may have the same warning
     for number, row in enumerate(rows):
-        for one in row.result.measurement.warnings if row.result.measurement else ():
-            words = [v for v in one.fields.values() if not isinstance(v, int | float)]
-            kind = (one.code, *words, *([str(one)] if one.code == TEXT else ()))
-            groups.setdefault(kind, []).append(one)
+        for warning in row.result.measurement.warnings if row.result.measurement else ():
+            words = [v for v in warning.fields.values() if not isinstance(v, int | float)]
+            kind = (warning.code, *words, *([str(warning)] if warning.code == TEXT else ()))
+            groups.setdefault(kind, []).append(warning)
             rows_of.setdefault(kind, set()).add(number)
     found = [
         _worst(ones)
@@ -308,9 +308,9 @@ def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
         else Reason(f"{_worst(ones)} (the worst of {len(rows_of[kind])} results)")
         for kind, ones in groups.items()
     ]
-    texts = [one for one in found if one.root.code == TEXT]
+    texts = [item for item in found if item.root.code == TEXT]
     if len(texts) > _MOST_TEXTS:
-        found = [one for one in found if one not in texts[_MOST_TEXTS:]]
+        found = [item for item in found if item not in texts[_MOST_TEXTS:]]
         found.append(
             Reason(
                 f"{counted(len(texts) - _MOST_TEXTS, 'more warning')}; kmark show has all of them"

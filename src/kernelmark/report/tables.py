@@ -236,18 +236,18 @@ class Line:
 def draw(table: Table, width: float = math.inf) -> list[Line]:
     """Lay out a table. A line is wider than `width` only if a single word is."""
     grid = _fitting(table, width)
-    lines = [Line(text=one, kind="title") for one in _wrapped(table.title, width)]
+    lines = [Line(text=item, kind="title") for item in _wrapped(table.title, width)]
     if grid.inside:
         head = [column.name for column in table.columns]
-        rule = ["-" * one for one in grid.widths]
+        rule = ["-" * item for item in grid.widths]
         lines += [Line(text=grid.line(cells), kind="head") for cells in (head, rule)]
     before: list[str] = []
     for at, row in enumerate(table.rows):
-        names = [row[one] for one in grid.above]
+        names = [row[item] for item in grid.above]
         made = _wrapped(names[0], width) if names[:1] != before[:1] else []
         made += _packed(names[1:], width, _INDENT) if names != before else []
-        lines += [Line(text=one, kind="name", row=at) for one in made]
-        lines += [Line(text=one, row=at) for one in grid.row(row)]
+        lines += [Line(text=item, kind="name", row=at) for item in made]
+        lines += [Line(text=item, row=at) for item in grid.row(row)]
         before = names
     return lines
 
@@ -277,7 +277,7 @@ class _Grid:
         """Return the grid without one column. The first text column moves above the rows that share
         its value, followed by text columns before the first number, which also name a row; others
         move below."""
-        inside = tuple(one for one in self.inside if one != at)
+        inside = tuple(item for item in self.inside if item != at)
         sides = [column.align for column in self.table.columns]
         first = sides.index("left") if "left" in sides else len(sides)
         if at == first or (self.above and "right" not in sides[first:at]):
@@ -317,7 +317,7 @@ class _Grid:
 def _fitting(table: Table, width: float) -> _Grid:
     """Return the grid that fits `width` with the fewest columns moved out."""
     widths = tuple(
-        max([len(column.name), *(len(one) for row in table.rows for one in row[at].splitlines())])
+        max([len(column.name), *(len(line) for row in table.rows for line in row[at].splitlines())])
         for at, column in enumerate(table.columns)
     )
     grid = _Grid(table=table, width=width, widths=widths, inside=tuple(range(len(widths))))
@@ -346,7 +346,7 @@ def _packed(cells: Sequence[str], width: float, indent: int) -> list[str]:
             lines[-1] += f"   {cell}"
         else:
             lines.append(cell)
-    return [one for line in lines for one in _wrapped(line, width, indent=indent)]
+    return [item for line in lines for item in _wrapped(line, width, indent=indent)]
 
 
 def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -> list[str]:
@@ -364,7 +364,7 @@ def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -
             break_long_words=False,
             break_on_hyphens=False,
         )
-        lines += [one.replace("\xa0", " ") for one in made]
+        lines += [item.replace("\xa0", " ") for item in made]
     return lines
 
 

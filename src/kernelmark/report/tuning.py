@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.core.result import config_key
@@ -19,6 +20,7 @@ Records = list[dict[str, str | int | float | None]]
 
 # Relative half-width above which a problem's share of the time is unreliable.
 _MAX_HALF_WIDTH = 0.2
+_NUMBER = re.compile(r"\d+")
 
 
 def _table(columns: str, rows: Iterable[tuple[str, ...]]) -> Table:
@@ -119,13 +121,11 @@ def plan_records(
 
 
 def reasons(refused: Sequence[Refused]) -> list[str]:
-    """Return why problems have no plan, each reason once. "Nothing to tune" has causes that differ
-    in the sizes only: causes with the same code are grouped under the first one's text."""
+    """Return why problems have no plan, each reason once. Reasons that differ in sizes only are
+    grouped under the first one's text."""
     groups: dict[str, list[Refused]] = {}
     for refusal in refused:
-        reason = refusal.reason
-        bare = reason.code == "nothing-to-tune"
-        groups.setdefault(reason.root.code if bare else reason, []).append(refusal)
+        groups.setdefault(_NUMBER.sub("#", refusal.reason), []).append(refusal)
     return [
         f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {group[0].reason}"
         for group in groups.values()

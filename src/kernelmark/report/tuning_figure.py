@@ -49,7 +49,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
         "y": {"field": "ratio", "type": "quantitative", "scale": {"zero": False}}
         | {"title": "best so far over the best found"},
         "color": by_field("plan"),
-        "tooltip": [{"field": one, "type": "nominal"} for one in ("plan", "at", "time")],
+        "tooltip": [{"field": item, "type": "nominal"} for item in ("plan", "at", "time")],
     }
     share_x = {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
     share_x["title"] = "share of the variance of log time that the parameter explains alone"
@@ -102,7 +102,7 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
             best[key] = trial
     found = sorted(best.values(), key=lambda trial: -(trial.seconds or 0.0))
     weight = importance(found)
-    parameters = sorted(weight, key=lambda one: -weight[one])
+    parameters = sorted(weight, key=lambda item: -weight[item])
     if not parameters:
         return None
     # The fastest candidates, and every n-th of the rest.
@@ -142,7 +142,7 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
     fading = [PALETTE[5], PALETTE[1], PALETTE[7]]
     scale = {"type": "log", "range": fading, "interpolate": "rgb", "nice": False}
     colour: Spec = {"field": "us", "type": "quantitative", "title": "µs", "scale": scale}
-    tips = [{"field": one, "type": "nominal"} for one in ("time", "config")]
+    tips = [{"field": item, "type": "nominal"} for item in ("time", "config")]
     drawn = {"x": x, "y": y, "detail": {"field": "line"}, "color": colour, "tooltip": tips}
     text = {"type": "text", "align": "left", "dx": 5, "dy": -7, "fontSize": 10}
     thin = {"type": "line", "strokeWidth": 1.2, "opacity": 0.55}

@@ -28,7 +28,7 @@ _OUTCOME_COLUMNS = (
     _right("share", lambda outcome: percent(outcome.share) if outcome.share else NONE),
     _right("reference", lambda outcome: seconds_text(outcome.reference.median_s)),
     _right("tuned", lambda outcome: seconds_text(outcome.tuned.median_s)),
-    _right("ratio", lambda one: NONE if math.isnan(one.ratio) else f"{one.ratio:.3f} ×"),
+    _right("ratio", lambda item: NONE if math.isnan(item.ratio) else f"{item.ratio:.3f} ×"),
     Column("tried", "evaluations", type="integer"),
     Column("config", text=tuned_text),
     Column("outcome", text=_end),
@@ -65,7 +65,7 @@ def _spilled(check: Check) -> str:
 
 
 def _compiled(check: Check) -> list[Candidate]:
-    return [one for one in check.candidates if one.verdict is not Verdict.FAILED]
+    return [candidate for candidate in check.candidates if candidate.verdict is not Verdict.FAILED]
 
 
 def _verdict_column(verdict: Verdict) -> Column:

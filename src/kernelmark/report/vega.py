@@ -139,7 +139,7 @@ def _clean(value: Any) -> Any:
         return printable(value)
     if isinstance(value, dict):
         return {_clean(key): _clean(one) for key, one in value.items()}
-    return [_clean(one) for one in value] if isinstance(value, list) else value
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def missing() -> str | None:
@@ -156,6 +156,5 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UsageError(
-            f"drawing figures needs {name.replace('_', '-')}, which is not installed",
-            hint=_INSTALL,
+            f"drawing figures needs {name.replace('_', '-')}, which is not installed", hint=_INSTALL
         ) from None

@@ -96,8 +96,7 @@ def find(device: str) -> str:
     ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
     if ncu is None:
         raise Unsupported(
-            "ncu is not on the PATH",
-            hint="install Nsight Compute, or use another timer",
+            "ncu is not on the PATH", hint="install Nsight Compute, or use another timer"
         )
     return ncu
 

@@ -56,8 +56,7 @@ class LocalRunner:
             raise UsageError("jobs must not be negative")
         if python is not None and shutil.which(python) is None:
             raise UsageError(
-                f"{python!r} is not a program",
-                hint="give the path of a Python interpreter",
+                f"{python!r} is not a program", hint="give the path of a Python interpreter"
             )
         self.infos = expand(devices)
         self.limits = Limits(

@@ -97,10 +97,7 @@ def parse_side(word: str) -> Side:
     # Not resolved: an interpreter finds its virtual environment through the link that started it.
     executable = shutil.which(str(path))
     if executable is None:
-        raise UsageError(
-            f"{name}: there is no interpreter {python}",
-            hint="give its full path",
-        )
+        raise UsageError(f"{name}: there is no interpreter {python}", hint="give its full path")
     return Side(name=name, python=str(Path(executable).absolute()))
 
 

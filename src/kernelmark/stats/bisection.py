@@ -91,9 +91,9 @@ class Search:
         """Record that a direct comparison found no step between a position and the one before.
         Rounds of both are dropped: those of one must have misled."""
         self.refuted.add(position)
-        for one in (position - 1, position):
-            self.rounds.pop(one, None)
-            self.failed.pop(one, None)
+        for item in (position - 1, position):
+            self.rounds.pop(item, None)
+            self.failed.pop(item, None)
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ class Search:
         positions = [*(q for q in range(1, self.last) if q not in self.untestable), self.last]
         for low, high in itertools.pairwise([0, *positions]):
             found.append((low + 1, high, float(chances[low:high].sum())))
-        return max(found, key=lambda one: one[2])
+        return max(found, key=lambda item: item[2])
 
     @property
     def next(self) -> int | None:

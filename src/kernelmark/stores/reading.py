@@ -96,8 +96,7 @@ class Decoder:
                 yield self.decode(row)
             except (ValueError, TypeError, LookupError, struct.error, CodecError) as error:
                 raise StoreError(
-                    f"stored result {row.no} is damaged: {error}",
-                    hint="restore a copy",
+                    f"stored result {row.no} is damaged: {error}", hint="restore a copy"
                 ) from None
 
     def roof_sources(

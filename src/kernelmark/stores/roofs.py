@@ -41,7 +41,7 @@ def _roof(result: Result, metrics: Sequence[Metric], info: DeviceInfo | None) ->
     problem = result.case.problem
     how = f"kmark micro {benchmark_name(problem)} ({metric.name}), {mode_of(problem)}"
     if len(metrics) > 1:
-        rates = ", ".join(f"{one.name} {value_text(one.value, one.unit)}" for one in metrics)
+        rates = ", ".join(f"{item.name} {value_text(item.value, item.unit)}" for item in metrics)
         how += f", the best of {rates}"
     return Roof(
         device=result.device,

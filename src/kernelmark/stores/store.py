@@ -396,10 +396,7 @@ class Store:
     def revoke_token(self, name: str) -> None:
         """Revoke a token: requests that use it are rejected."""
         if not self._write(lambda c: token_rows.revoke(c, name)):
-            raise UsageError(
-                f"unknown token {name[:80]!r}",
-                hint="'kmark token list' shows them",
-            )
+            raise UsageError(f"unknown token {name[:80]!r}", hint="'kmark token list' shows them")
 
     def find_token(self, secret: str) -> token_rows.Token | None:
         """Return the token with this secret."""

@@ -25,7 +25,7 @@ from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, Usa
 from kernelmark.core.metric import Metric, PointColumn, Roof
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import TEXT, Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -82,7 +82,7 @@ def _ordered(result: Result) -> Result:
 
 @contextmanager
 def _refused(
-    kind: type[KernelmarkError], code: str
+    kind: type[KernelmarkError], code: str = TEXT
 ) -> Iterator[pytest.ExceptionInfo[KernelmarkError]]:
     with pytest.raises(kind) as raised:
         yield raised
@@ -233,9 +233,9 @@ class StoreContract:
         done = dataclasses.replace(first, state=RunState.DONE, finished=2000.0)
         store.update_run(done)
         assert store.runs(label="base") == [done]
-        with _refused(StoreError, "run-in-store"):
+        with _refused(StoreError):
             store.add_run(first)
-        with _refused(UsageError, "name-illegal"):
+        with _refused(UsageError):
             store.add_run(dataclasses.replace(first, id="a b"))
 
     def test_a_run_is_found_by_what_a_user_types(
@@ -269,7 +269,7 @@ class StoreContract:
     ) -> None:
         micro = new_run(id="20260101-000000-microx", suite=MICRO_SUITE)
         for ref in ("latest", "latest~1"):
-            with _refused(NothingToDo, "only-micro-runs"):
+            with _refused(NothingToDo):
                 store.run(ref)
         assert store.run(micro.id) == store.run("2026") == micro
         first = new_run()
@@ -278,9 +278,9 @@ class StoreContract:
         new_run(suite=MICRO_SUITE)
         new_run(suite=ROOFS_SUITE)
         assert (store.run("latest"), store.run("latest~1")) == (second, first)
-        with _refused(UsageError, "run-before-first") as raised:
+        with _refused(UsageError) as raised:
             store.run("latest~2")
-        assert raised.value.message.fields["count"] == 2
+        assert "2" in raised.value.message
 
     def test_pins(self, store: Store, new_run: Callable[..., Run]) -> None:
         one, two = new_run(), new_run()
@@ -293,7 +293,7 @@ class StoreContract:
         store.unpin("golden")
         assert store.pins() == {"older": one.id}
         for bad in ("latest", "latest~2", "", "a b", "x\0"):
-            with _refused(UsageError, "name-illegal"):
+            with _refused(UsageError):
                 store.pin(bad, one.id)
         with _refused(UsageError, "run-unknown"):
             store.pin("golden", "nothing")

@@ -58,8 +58,7 @@ class TuningFolder:
         else:
             cause = Reason(f"it has no {folder.workload.name}")
         raise UsageError(
-            f"{path} is no tuning folder: {cause}",
-            hint=f"kmark import LOG --workload {path}",
+            f"{path} is no tuning folder: {cause}", hint=f"kmark import LOG --workload {path}"
         )
 
     @classmethod
@@ -70,8 +69,7 @@ class TuningFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{path} cannot be made: {error.strerror}",
-                hint="name another folder",
+                f"{path} cannot be made: {error.strerror}", hint="name another folder"
             ) from None
         return folder
 
@@ -128,11 +126,7 @@ class TuningFolder:
         return State(names=FrozenDict(names), written=FrozenDict(written))
 
     def write_state(self, state: State) -> None:
-        document = {
-            "version": _VERSION,
-            "names": dict(state.names),
-            "written": dict(state.written),
-        }
+        document = {"version": _VERSION, "names": dict(state.names), "written": dict(state.written)}
         write_whole(self.state, files.json_text(document))
 
 
@@ -165,8 +159,7 @@ def unwritable(path: Path, error: OSError) -> UsageError:
 
 def unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
-        file_unreadable(path, error),
-        hint="allow reading it, then give the same command again",
+        file_unreadable(path, error), hint="allow reading it, then give the same command again"
     )
 
 

@@ -64,7 +64,7 @@ def add_routes(app: FastAPI, store: Store, access: Access, limits: Limits) -> No
             raise Refusal(status=503, code="store", message=str(error.message)) from None
         except UsageError as error:
             raise Refusal(status=404, code="nothing", message=str(error.message)) from None
-        return {"run": run_id, "results": len(found), "positions": [list(one) for one in found]}
+        return {"run": run_id, "results": len(found), "positions": [list(item) for item in found]}
 
     @app.post("/api/runs", openapi_extra=_BODY, responses=_RESPONSES)
     async def push(request: Request) -> JSONResponse:

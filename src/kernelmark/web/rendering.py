@@ -348,7 +348,7 @@ def html(
     return template.render(
         page={"notes": (), "filters": (), "tables": (), **page},
         name=name,
-        menu=[one for one in menu if one["href"]],
+        menu=[item for item in menu if item["href"]],
         search=urls("search"),
         twins=twins or {},
         static=static,
@@ -403,4 +403,4 @@ def _finite(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

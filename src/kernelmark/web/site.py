@@ -58,11 +58,11 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
         if (base.label, base.suite) == (head.label, head.suite):
             params = {"base": base.id, "head": head.id}
             pages[_stem("compare", **params)] = ("compare", {**params, **_ALL})
-    for one in summary.kernels:
-        given = {"arch": one.arch, "metric": one.story.newest.metric}
-        pages[_stem("series", one.case_id, **given)] = (
+    for kernel in summary.kernels:
+        given = {"arch": kernel.arch, "metric": kernel.story.newest.metric}
+        pages[_stem("series", kernel.case_id, **given)] = (
             "series",
-            {"case_id": one.case_id, **given, **_ALL},
+            {"case_id": kernel.case_id, **given, **_ALL},
         )
     for place in source.store.environments():
         pages[_stem("environment", place.fingerprint)] = (

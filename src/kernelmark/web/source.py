@@ -283,7 +283,7 @@ class Source:
 
     def _shares(self, history: History) -> dict[tuple[str, str, str], Share]:
         """Return the percentage of the roof by run, series and device, for the newest runs."""
-        ids = list(dict.fromkeys(one.newest.run_id for one in history.stories))
+        ids = list(dict.fromkeys(item.newest.run_id for item in history.stories))
         newest = [run.id for run in reversed(history.runs) if run.id in ids][:_SHARED_RUNS]
         return {
             (run_id, row.result.series, row.result.device): row.share
@@ -296,18 +296,18 @@ class Source:
 def _kernels(history: History, shares: Mapping[tuple[str, str, str], Share]) -> tuple[Kernel, ...]:
     recent = {run.id for run in history.runs[-RECENT:]}
     made = []
-    for one in history.stories:
-        newest = one.newest
-        whole = one.series.removesuffix(f" | {newest.metric}") if newest.metric else one.series
+    for item in history.stories:
+        newest = item.newest
+        whole = item.series.removesuffix(f" | {newest.metric}") if newest.metric else item.series
         case_series, _, arch = whole.rpartition(" | ")
-        step = one.steps[-1] if one.steps else None
+        step = item.steps[-1] if item.steps else None
         digest = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()
         made.append(
             Kernel(
                 case_id=digest[:16],
                 arch=arch,
-                story=one,
-                share=shares.get((newest.run_id, one.series, getattr(newest, "device", ""))),
+                story=item,
+                share=shares.get((newest.run_id, item.series, getattr(newest, "device", ""))),
                 is_recent=newest.run_id in recent,
                 step=step if step and step.run_id in recent else None,
             )

@@ -88,8 +88,7 @@ def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(
-                f"axis {name!r} is given twice",
-                hint=f"put the values in one list: {name}=[1,2]",
+                f"axis {name!r} is given twice", hint=f"put the values in one list: {name}=[1,2]"
             )
     check_count(math.prod(len(axis.values) for axis in axes), " × ".join(names))
     for values in itertools.product(*(axis.values for axis in axes)):

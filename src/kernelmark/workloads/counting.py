@@ -294,8 +294,8 @@ def once_each(found: Iterable[Counted]) -> tuple[list[Counted], int]:
     counts."""
     found = list(found)
     totals: dict[tuple[str, str], Counter[str]] = {}
-    for one in found:
-        totals.setdefault((one.format, one.call.problem.key), Counter())[one.kind] += one.count
+    for item in found:
+        totals.setdefault((item.format, item.call.problem.key), Counter())[item.kind] += item.count
     best = {key: max(kinds, key=lambda kind: kinds[kind]) for key, kinds in totals.items()}
-    kept = [one for one in found if one.kind == best[one.format, one.call.problem.key]]
-    return kept, sum(one.count for one in found) - sum(one.count for one in kept)
+    kept = [entry for entry in found if entry.kind == best[entry.format, entry.call.problem.key]]
+    return kept, sum(entry.count for entry in found) - sum(entry.count for entry in kept)

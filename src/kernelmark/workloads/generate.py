@@ -167,8 +167,7 @@ def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
     for name in names:
         if name not in known:
             raise UsageError(
-                f"generator: {op} has no category {name!r}",
-                hint=f"known: {', '.join(known)}",
+                f"generator: {op} has no category {name!r}", hint=f"known: {', '.join(known)}"
             )
     return {name: known[name] for name in names} if names else known
 

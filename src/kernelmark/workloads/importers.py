@@ -237,7 +237,9 @@ def recognized(path: Path) -> Importer | None:
 def known_by(name: str, head: bytes) -> Importer | None:
     """Return the importer that recognises a file by its name and first bytes `head`."""
     importers = map(registry.get, registry.names())
-    return next((one for one in importers if one.recognizes(name, head[:_HEAD_BYTES])), None)
+    return next(
+        (importer for importer in importers if importer.recognizes(name, head[:_HEAD_BYTES])), None
+    )
 
 
 def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet:
@@ -297,21 +299,18 @@ def notes(results: Iterable[Result]) -> list[Reason]:
             collected.append(Reason(f"{reason} ({_shown(result)})"))
             break
     collected += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
-    cases = tuple(
-        Reason(f"{reason.fields['count']:.0f} of {_shown(result)}")
+    left_out = [
+        (int(reason.fields["count"]), _shown(result))
         for result, reason in pairs
         if reason.code == "times-left-out"
-    )
-    if cases:
-        count, more = sum(case.fields["count"] for case in cases), len(cases[_MOST_CASES:])
+    ]
+    if left_out:
+        count = sum(times for times, _ in left_out)
+        cases = [f"{times} of {case}" for times, case in left_out[:_MOST_CASES]]
+        if more := len(left_out[_MOST_CASES:]):
+            cases.append(f"and those of {counted(more, 'more result')}")
         collected.append(
-            Reason(
-                (
-                    f"{counted(count, 'time')} of 0 or less left out: "
-                    f"{'; '.join(cases[:_MOST_CASES])}"
-                )
-                + (f"; and those of {counted(more, 'more result')}" if more else "")
-            )
+            Reason(f"{counted(count, 'time')} of 0 or less left out: {'; '.join(cases)}")
         )
     return collected
 
@@ -469,7 +468,9 @@ def _result(
         error = left_out or Reason("the file has no time of it")
         shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
     error, doubt = Reason.of(shown.error), Reason.of(shown.doubt)
-    doubted = Reason(f"{error}; {doubt}") if error and doubt else error or doubt
+    doubted = error or doubt
+    if error and doubt:
+        doubted = Reason(f"{error}; {doubt}", error.code, **{**error.fields, "doubt": doubt})
     return Result(
         case=_case(first, overrides),
         device=device,

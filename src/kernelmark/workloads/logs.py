@@ -24,14 +24,7 @@ from kernelmark.workloads import formats
 from kernelmark.workloads import source as files
 from kernelmark.workloads import workload as workload_file
 from kernelmark.workloads.calls import LogOptions, LogReader, Remark, header
-from kernelmark.workloads.counting import (
-    NO_CALL,
-    Counted,
-    Counting,
-    Skips,
-    impossible,
-    once_each,
-)
+from kernelmark.workloads.counting import NO_CALL, Counted, Counting, Skips, impossible, once_each
 from kernelmark.workloads.source import Continued, Folded, Source
 from kernelmark.workloads.workload import Call, Workload
 
@@ -45,12 +38,7 @@ _COLUMNS = (
     "(convolutions), and may have batch, dtype, count"
 )
 _SHOWN = 12  # columns of a header in errors
-_PACKED = {
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\0": "xz",
-    b"BZh": "bzip2",
-    b"PK\x03\x04": "zip",
-}
+_PACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OURS = re.compile(rb'\s*\{\s*"kernelmark"')
 _NAME = re.compile(r"[^\W\d][\w .:/()%#-]*\Z")

@@ -127,10 +127,7 @@ def model(name: str) -> Model:
         return MODELS[name]
     close = difflib.get_close_matches(name, MODELS, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(
-        f"unknown model {name!r}",
-        hint=f"{meant}known: {', '.join(MODELS)}",
-    )
+    raise UsageError(f"unknown model {name!r}", hint=f"{meant}known: {', '.join(MODELS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

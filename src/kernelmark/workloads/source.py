@@ -120,8 +120,7 @@ def opened(place: str) -> Iterator[Source]:
         ) from None
     except IsADirectoryError:
         raise UsageError(
-            f"{place} is a folder, not a file",
-            hint=f"name the files in it: {place.rstrip('/')}/*",
+            f"{place} is a folder, not a file", hint=f"name the files in it: {place.rstrip('/')}/*"
         ) from None
     except OSError as error:
         raise UsageError(

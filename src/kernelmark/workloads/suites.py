@@ -219,8 +219,7 @@ def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     expand = next((kinds[key] for key in kinds if key in table), None)
     if expand is None:
         raise GroupError(
-            f"{where}: field 'op' is missing",
-            hint="write op = 'gemm', or model = '…'",
+            f"{where}: field 'op' is missing", hint="write op = 'gemm', or model = '…'"
         )
     yield from expand(table, dtypes, where)
 

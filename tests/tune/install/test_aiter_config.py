@@ -94,8 +94,7 @@ def test_bounds_of_the_families():
 
 
 @given(
-    st.sets(st.sampled_from([f"M_LEQ_{x}" for x in STANDARD]), min_size=1),
-    st.integers(1, 20000),
+    st.sets(st.sampled_from([f"M_LEQ_{x}" for x in STANDARD]), min_size=1), st.integers(1, 20000)
 )
 def test_the_bucket_is_the_tightest_that_holds_m(names, m):
     buckets = dict.fromkeys([*names, "any"], GOOD)

@@ -48,10 +48,7 @@ def written(form: str, outcome: Outcome, path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("form", "name", "index", "version"),
-    [
-        ("hipblaslt", LT, 3, "100202-fa4e0000"),
-        ("rocblas", TENSILE, -13, "5.2.0.fa4e0000"),
-    ],
+    [("hipblaslt", LT, 3, "100202-fa4e0000"), ("rocblas", TENSILE, -13, "5.2.0.fa4e0000")],
 )
 @pytest.mark.parametrize("key", ["gemm m=6 n=4 k=8 dtype=f32", "batched_gemm batch=2 m=6 n=4 k=8"])
 def test_a_library_runs_what_its_file_says_or_ignores_it(

@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Block, Case, Check, Measurement, Result, Status, StopReason
-from kernelmark.tune.plans.summary import (
-    Basis,
-    Cost,
-    counts,
-    read,
-    records,
-    summary,
-    timed,
-    write,
-)
+from kernelmark.tune.plans.summary import Basis, Cost, counts, read, records, summary, timed, write
 from kernelmark.workloads.workload import Call, Workload
 
 BASIS = Basis(

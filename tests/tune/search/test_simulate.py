@@ -46,12 +46,7 @@ def test_a_kernel_tuner_cache(tmp_path: Path) -> None:
     space = read(path)
     assert space.name == "k"
     assert space.points.values == ((64, 32, 128), ("a", "b"))  # the file's order, not sorted
-    assert times(space) == {
-        (32, "a"): 2e-3,
-        (64, "a"): 5e-4,
-        (64, "b"): None,
-        (128, "b"): None,
-    }
+    assert times(space) == {(32, "a"): 2e-3, (64, "a"): 5e-4, (64, "b"): None, (128, "b"): None}
     assert space.best_s == 5e-4
 
 
@@ -98,12 +93,7 @@ def test_t4_results(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     space = read(path)
     assert space.points.values[0] == (8, 16, 32, 64)
-    assert times(space) == {
-        (64, True): 2e-3,
-        (32, True): 3.0,
-        (16, True): None,
-        (8, True): 4e-3,
-    }
+    assert times(space) == {(64, True): 2e-3, (32, True): 3.0, (16, True): None, (8, True): 4e-3}
 
 
 @pytest.mark.parametrize("unit", ["miliseconds", "milliseconds", "ms", "Milliseconds"])

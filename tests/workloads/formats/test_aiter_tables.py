@@ -22,12 +22,7 @@ SCALED = ("scaleA", "scaleB")
         ("dsv3_a4w4_blockscale_untuned_gemm.csv", "", F4, ()),
         ("a8w8_blockscale_untuned_gemm.csv", "gfx942", FNUZ, SCALED),
         ("a8w8_blockscale_untuned_gemm_ds_v3.csv", "gfx950", F8, SCALED),
-        (
-            "a8w8_blockscale_bpreshuffle_untuned_gemm.csv",
-            "gfx950",
-            F8,
-            (*SCALED, "bpreshuffle"),
-        ),
+        ("a8w8_blockscale_bpreshuffle_untuned_gemm.csv", "gfx950", F8, (*SCALED, "bpreshuffle")),
         # Before its tables had q_dtype_w, aiter tuned a8w8 for int8 and a8w8_bpreshuffle for fp8.
         ("a8w8_untuned_gemm.csv", "", I8, ()),
         ("a8w8_bpreshuffle_untuned_gemm.csv", "gfx942", FNUZ, (*SCALED, "bpreshuffle")),

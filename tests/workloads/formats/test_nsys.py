@@ -166,7 +166,7 @@ def test_the_gpu_that_a_process_means(export):
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = 43 << 24 WHERE start = 5000",
     )
     assert series(path) == [
-        *(("cuda:0", [3000, 100]), ("cuda:1", [500]), ("cuda:1", [700]), ("cuda:1", [2000])),
+        *(("cuda:0", [3000, 100]), ("cuda:1", [500]), ("cuda:1", [700]), ("cuda:1", [2000]))
     ]
 
 

@@ -288,7 +288,7 @@ def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> 
         seeds=(*made.seeds[:position], *left, *made.seeds[position:]),
         parts=(
             {**tiles.parameters, "data_tiling": (False,), "ukernels": (False,)},
-            *({name: (value,) for name, value in one.items()} for one in left),
+            *({name: (value,) for name, value in item.items()} for item in left),
         ),
     )
 

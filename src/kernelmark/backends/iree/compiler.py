@@ -354,9 +354,9 @@ def parse_configs(text: str) -> dict[str, tuple[str, ...]]:
         body = text[match.start(2) : end]
         info = attributes_in(body, "#iree_codegen.translation_info")
         tiles = [
-            one
+            item
             for dialect in ("iree_cpu", "iree_gpu", "iree_codegen")
-            for one in attributes_in(body, f"#{dialect}.lowering_config")
+            for item in attributes_in(body, f"#{dialect}.lowering_config")
         ]
         configs[match[1]] = tuple(dict.fromkeys([*info, *tiles]))
     return configs
@@ -389,7 +389,7 @@ def config_parts(config: Sequence[str]) -> tuple[str, ...]:
     # elementwise ops fused with it follow its tiles.
     tiles = [
         part
-        for one in sorted(config[1:], key=lambda one: "reduction" in one)[-1:]
+        for one in sorted(config[1:], key=lambda item: "reduction" in item)[-1:]
         for part in _COMMA.split(_MMA.sub(r"\1", _without_promotion(one)).strip("{}"))
     ]
     return tuple(filter(None, [head, *tiles]))

@@ -232,13 +232,13 @@ def _even_tile(size: int) -> tuple[int, ...]:
 
 def _large(values: Sequence[int], size: int) -> int:
     """Return the tile that covers a dim; for a longer dim, the largest that divides it evenly."""
-    covering = [one for one in values if one >= size]
-    even = [one for one in values if size % one == 0 and one > 64]
+    covering = [value for value in values if value >= size]
+    even = [value for value in values if size % value == 0 and value > 64]
     return min(covering) if covering else max(even or values)
 
 
 def _closest(values: Sequence[ConfigValue], to: int) -> int:
-    return min(_ints(values), key=lambda one: abs(one - to))
+    return min(_ints(values), key=lambda item: abs(item - to))
 
 
 def _ints(values: Sequence[ConfigValue]) -> list[int]:

@@ -61,7 +61,7 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
 
     names = {p: [p + name for name in one if name not in FREE] for p, one in listed.items()}
     every = _seeds(tiles, found, listed) if seeded else []
-    seeds = [one for one in every if forbids(one) is None]
+    seeds = [item for item in every if forbids(item) is None]
     return Space(
         parameters=parameters,
         default=seeds[0] if seeds else FrozenDict(),
@@ -136,7 +136,7 @@ def _own(config: Config, root: Root) -> dict[str, ConfigValue]:
 def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
     if value in values or not isinstance(value, int):
         return value if value in values else values[0]
-    return min(values, key=lambda one: abs(int(one) - value))
+    return min(values, key=lambda item: abs(int(item) - value))
 
 
 # -- root ops, in IREE's form when it applies a spec

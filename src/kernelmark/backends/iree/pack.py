@@ -107,10 +107,7 @@ def _problems(word: str) -> list[Problem]:
             reason = prefixed(error.message, f"{file}: line {number}: ")
             raise UsageError(reason, hint=error.hint) from None
     if not found:
-        raise UsageError(
-            f"{file} has no problems",
-            hint="write one a line: gemm m=512 n=512 k=512",
-        )
+        raise UsageError(f"{file} has no problems", hint="write one a line: gemm m=512 n=512 k=512")
     return found
 
 
@@ -127,11 +124,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     failed = 0
     try:
-        problems = list(dict.fromkeys(one for word in given.problems for one in _problems(word)))
-        for one in fill(given.output, problems, given.arch):
-            failed += bool(one.reason)
-            first = one.reason.splitlines()[0] if one.reason else f"{one.nbytes} bytes"
-            sys.stdout.write(f"{one.arch}  {one.problem.key}: {first} ({one.seconds:.1f} s)\n")
+        problems = list(
+            dict.fromkeys(problem for word in given.problems for problem in _problems(word))
+        )
+        for item in fill(given.output, problems, given.arch):
+            failed += bool(item.reason)
+            first = item.reason.splitlines()[0] if item.reason else f"{item.nbytes} bytes"
+            sys.stdout.write(f"{item.arch}  {item.problem.key}: {first} ({item.seconds:.1f} s)\n")
             sys.stdout.flush()
     except KernelmarkError as error:
         hint = f"\nhint: {error.hint}" if error.hint else ""

@@ -378,7 +378,7 @@ def absent(driver: str) -> str | None:
 def open_device(driver: str, uuid: str, index: int) -> Any:
     """Return IREE's device with this uuid, or with this index if IREE reports no uuid."""
     found = _driver(driver).query_available_devices()
-    same = [one for one in found if uuid and uuid in str(one["path"]).replace("-", "").lower()]
+    same = [item for item in found if uuid and uuid in str(item["path"]).replace("-", "").lower()]
     chosen = same[0] if same else found[index]
     return _driver(driver).create_device(chosen["device_id"])
 

@@ -106,8 +106,9 @@ class Root:
         name, results = _MATCHERS[self.kind]
         types = ", ".join(f"{key} = {value}" for key, value in self.types.items())
         maps = ", ".join(self.maps)
+        names = ", ".join(f"%{result}" for result in results)
         lines = [
-            f"{', '.join(f'%{one}' for one in results)} = transform.iree.match.{name} %op, {types},"
+            f"{names} = transform.iree.match.{name} %op, {types},"
             f" indexing_maps = [{maps}] : {_ANY} -> {_SIZES}"
         ]
         for one, sizes in self.sizes.items():
@@ -232,8 +233,7 @@ class Spec:
                 raise UsageError(f"the spec has another @{name}", hint="rename it there")
         if (rewrites or packs) and MAIN in self.sequences:
             raise UsageError(
-                f"the spec has another @{MAIN}",
-                hint="keep it in a separate file and merge both",
+                f"the spec has another @{MAIN}", hint="keep it in a separate file and merge both"
             )
         made = replaced | new
         old = {name: text for name, text in self.sequences.items() if name not in made}
@@ -317,12 +317,13 @@ def missing(dump: str, entries: Sequence[Entry]) -> list[Entry]:
     the translation info and an op in it the lowering config (and the parts, if any). Without a
     config, the function must have the root op's sizes in its name and, if operands are to be
     packed, a packed GEMM in it."""
-    functions = [_squeezed(one) for one in re.split(r"(?=^ *func\.func )", dump, flags=re.M)]
+    functions = [_squeezed(word) for word in re.split(r"(?=^ *func\.func )", dump, flags=re.M)]
     return [
         entry
         for entry in entries
         if not any(
-            all(_squeezed(wanted) in one for wanted in _evidence(entry)) for one in functions
+            all(_squeezed(wanted) in function for wanted in _evidence(entry))
+            for function in functions
         )
     ]
 
@@ -330,7 +331,7 @@ def missing(dump: str, entries: Sequence[Entry]) -> list[Entry]:
 def _evidence(entry: Entry) -> tuple[str, ...]:
     lowering = entry.lowering
     if not lowering.config:
-        sizes = "x".join(str(size) for one in entry.root.sizes.values() for size in one)
+        sizes = "x".join(str(size) for item in entry.root.sizes.values() for size in item)
         return (f"_{sizes}_", *["mmt4d {"] * lowering.packed)
     parts = (f"decomposition_config = {lowering.parts}",) if lowering.parts else ()
     config = f"lowering_config = {lowering.config}"

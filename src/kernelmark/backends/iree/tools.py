@@ -43,7 +43,7 @@ class Round:
 
     @property
     def kernel_s(self) -> float:
-        return sum(one.seconds for one in self.dispatches.values())
+        return sum(dispatch.seconds for dispatch in self.dispatches.values())
 
 
 def command(name: str, binary: Path, function: str, target: Target, threads: int) -> list[str]:

@@ -175,7 +175,7 @@ def plan_gemm_epilogue(problem: Problem, arrays: list[dict[str, Array]], free_by
     return Plan(
         name="numpy.matmul in f32",
         launches=[[partial(_launch_gemm_epilogue, problem, tensors, space)] for tensors in arrays],
-        workspace_bytes=sum(one.nbytes for one in space.values()),
+        workspace_bytes=sum(item.nbytes for item in space.values()),
     )
 
 

@@ -115,8 +115,7 @@ class TorchBackend(Backend):
             importlib.import_module("torch")
         except (ImportError, OSError) as error:
             raise CaseError(
-                f"torch is installed but cannot be imported: {error}",
-                hint="reinstall torch",
+                f"torch is installed but cannot be imported: {error}", hint="reinstall torch"
             ) from error
         if not isinstance(device, CpuDevice):
             return gpu.prepare(problem, config, device, sets)

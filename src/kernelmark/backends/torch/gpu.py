@@ -345,7 +345,7 @@ def started(kernel: Kernel, device: Device) -> Kernel:
             kernel.launch(device.stream, 0)
     except RuntimeError as error:
         kernel.close()
-        if reason := refusal(error, [str(one.message) for one in said]):
+        if reason := refusal(error, [str(item.message) for item in said]):
             raise Unsupported(reason) from None
         raise
     return kernel
@@ -359,8 +359,10 @@ def refusal(error: RuntimeError, said: Sequence[str]) -> Reason | None:
     text = (str(error).splitlines() or [""])[0]
     if "No available kernel" not in text:
         return prefixed(text, "torch: ") if "not support" in str(error) else None
-    causes = [one.split(" (Triggered")[0] for one in said]
-    causes = [one for one in causes if "not used because" not in one and "disabled" not in one]
+    causes = [item.split(" (Triggered")[0] for item in said]
+    causes = [
+        cause for cause in causes if "not used because" not in cause and "disabled" not in cause
+    ]
     return Reason(f"torch has no kernel for this problem: {' '.join(causes) or text}")
 
 

@@ -45,10 +45,7 @@ class TritonBackend(Backend):
     )
     device_kinds = ("cuda", "hip")
     supports_examples = FrozenDict(
-        {
-            "sm_90": (*_OPS, "!*fnuz*"),
-            "gfx942": (*_OPS, "!*=f8e4m3*", "!*a8w8_group"),
-        }
+        {"sm_90": (*_OPS, "!*fnuz*"), "gfx942": (*_OPS, "!*=f8e4m3*", "!*a8w8_group")}
     )
 
     def available(self) -> str | None:

@@ -286,11 +286,7 @@ class Arguments:
 
 
 _DEFAULT_SHARED_BYTES = 48 * 1024
-_NUMBERS: dict[str, Any] = {
-    "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64,
-    "fp32": ctypes.c_float,
-}
+_NUMBERS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float}
 
 
 class Gpu(Protocol):

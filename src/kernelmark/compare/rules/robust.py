@@ -332,7 +332,7 @@ def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
         (base, base_dof), (head, head_dof) = parts
         total, full = base + head, base + head + sides.base.between + sides.head.between
         scale = base**2 / base_dof + head**2 / head_dof
-        errors = [math.hypot(math.sqrt(one), sides.line_error) for one in (total, full)]
+        errors = [math.hypot(math.sqrt(item), sides.line_error) for item in (total, full)]
         centre = sides.head.centre - sides.base.centre
         found.append((sides, centre, errors, (total**2 / scale, full**2 / scale)))
     # One call, as in `_half_widths`.

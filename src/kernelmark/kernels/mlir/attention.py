@@ -149,12 +149,7 @@ def _fused(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
     q, k, v = qkv
     heads, rows, _ = q.dims
     loops = "b, m, n, c, d"  # c: the dim of Q and K, d: positions of K and V
-    operands = [
-        (q, "b, m, c"),
-        (k, "b, d, c"),
-        (v, "b, d, n"),
-        (_scale(graph, problem, acc), ""),
-    ]
+    operands = [(q, "b, m, c"), (k, "b, d, c"), (v, "b, d, n"), (_scale(graph, problem, acc), "")]
     if problem.options["causal"]:
         operands.append((_mask(graph, problem, (rows, k.dims[1])), "m, d"))
     out = graph.empty((heads, rows, v.dims[2]), graph.output.type)

@@ -102,7 +102,7 @@ def _operand(size: int) -> Term | int:
 def dynamic_dims(problem: Problem) -> tuple[str, ...]:
     """Return the dims that are also a dim of an argument, where the code reads them."""
     tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
-    sizes = [size for one in tensors for size in argument_shape(one)]
+    sizes = [size for tensor in tensors for size in argument_shape(tensor)]
     found = {size.term for size in sizes if isinstance(size, Size)}
     return tuple(name for name in problem.dims if name in found)
 

@@ -52,7 +52,7 @@ def _contract(
     graph: Graph, a: Value, b: Value, maps: tuple[str, str, str], loops: str, shape: tuple[int, ...]
 ) -> Value:
     acc = "f32" if is_float(b.type) else "i32"
-    written = ", ".join(affine_map(loops, one) for one in maps)
+    written = ", ".join(affine_map(loops, item) for item in maps)
     start = graph.filled(0, shape, acc)
     return graph.named("linalg.contract", [a, b], start, before=f"indexing_maps = [{written}]")
 

@@ -13,16 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def absorb(
-    acc,
-    top,
-    total,
-    x,
-    k_tile,
-    v_tile,
-    scale,
-    seen,
-    WEIGHT: tl.constexpr,
-    MASKED: tl.constexpr,
+    acc, top, total, x, k_tile, v_tile, scale, seen, WEIGHT: tl.constexpr, MASKED: tl.constexpr
 ):
     """Add one block of keys and values to the running maximum, sum and output.
 

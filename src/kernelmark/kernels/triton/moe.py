@@ -60,9 +60,7 @@ def moe_sort(
         place += tl.sum(mine)
     padding = place + tl.arange(0, BLOCK_M)
     tl.store(
-        order + padding,
-        tl.zeros((BLOCK_M,), dtype=tl.int32) + rows,
-        mask=padding < end * BLOCK_M,
+        order + padding, tl.zeros((BLOCK_M,), dtype=tl.int32) + rows, mask=padding < end * BLOCK_M
     )
 
 

@@ -45,22 +45,22 @@ def changes(found: Sequence[Change]) -> Spec:
     rest = sorted((c for c in found if c not in moved), key=lambda c: -c.impact)
     values = [
         {
-            "kernel": f"{one.problem}, {one.backend}",
-            "ratio": one.ratio,
+            "kernel": f"{item.problem}, {item.backend}",
+            "ratio": item.ratio,
             "low": low,
             "high": high,
-            "verdict": verdict_text(one),
-            "base": value_text(one.base, one.unit) if one.base else "",
-            "head": value_text(one.head, one.unit) if one.head else "",
-            "again": one.again,
+            "verdict": verdict_text(item),
+            "base": value_text(item.base, item.unit) if item.base else "",
+            "head": value_text(item.head, item.unit) if item.head else "",
+            "again": item.again,
         }
-        for one in [*moved, *rest][:MOST_BARS]
-        if one.ratio
-        for low, high in [drawn_interval(one.ratio, one.low, one.high)]
+        for item in [*moved, *rest][:MOST_BARS]
+        if item.ratio
+        for low, high in [drawn_interval(item.ratio, item.low, item.high)]
     ]
     if not values:
         raise NothingToDo("no row has a ratio to draw")
-    left = sum(bool(one.ratio) for one in found) - len(values)
+    left = sum(bool(item.ratio) for item in found) - len(values)
     y: Spec = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": 360}}
     ratio = {"field": "ratio", "type": "quantitative", "scale": {"zero": False}}

@@ -158,8 +158,7 @@ def varying_dims(rows: Sequence[ResultRow], count: int) -> tuple[str, ...]:
     found = sorted((n for n in values if len(values[n]) > 1), key=lambda n: -len(values[n]))
     if len(found) < count:
         raise NothingToDo(
-            f"{len(found)} of {count} dims vary",
-            hint="measure several sizes: -a m=[256:4096:*2]",
+            f"{len(found)} of {count} dims vary", hint="measure several sizes: -a m=[256:4096:*2]"
         )
     return tuple(found[:count])
 

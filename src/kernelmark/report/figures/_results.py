@@ -46,8 +46,7 @@ def roofline(rows: Sequence[ResultRow], roofs: Sequence[Roof]) -> Spec:
     ]
     if not points:
         raise NothingToDo(
-            "no result has operations and bytes to draw",
-            hint="'kmark plot bars' shows times",
+            "no result has operations and bytes to draw", hint="'kmark plot bars' shows times"
         )
     devices = {row.result.device for row in timed_rows(rows)}
     known = [roof for roof in roofs if roof.device in devices and roof.value > 0]
@@ -76,10 +75,7 @@ def ceilings(roofs: Sequence[Roof]) -> Spec:
     known = [roof for roof in roofs if roof.value > 0]
     lines, labels = _roof_lines(known, _INTENSITIES)
     if not lines:
-        raise NothingToDo(
-            "no device has a memory roof to draw",
-            hint="kmark roofs measures them",
-        )
+        raise NothingToDo("no device has a memory roof to draw", hint="kmark roofs measures them")
     return {"width": WIDTH, "height": HEIGHT, "layer": _roof_layers(lines, labels, [])}
 
 

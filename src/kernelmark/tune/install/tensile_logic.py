@@ -164,9 +164,7 @@ def _fate(before: float | None, after: float, *, force: bool) -> Fate:
 
 
 def _fill(
-    logic: Logic,
-    pool: Sequence[dict[str, Any]],
-    table: Mapping[Size, tuple[dict[str, Any], float]],
+    logic: Logic, pool: Sequence[dict[str, Any]], table: Mapping[Size, tuple[dict[str, Any], float]]
 ) -> None:
     """Set the table of `logic`, and its solutions: those that the table uses, in the order of the
     pool, without duplicates and with unique names."""

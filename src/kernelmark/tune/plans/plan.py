@@ -196,6 +196,5 @@ def _own(value: ConfigValue, known: tuple[ConfigValue, ...], file: str, key: str
     shown = ", ".join(value_text(candidate) for candidate in known[:_SHOWN])
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     raise UsageError(
-        f"{file}: {key}: {value_text(value)} is not in the space",
-        hint=f"it has: {shown}{more}",
+        f"{file}: {key}: {value_text(value)} is not in the space", hint=f"it has: {shown}{more}"
     )

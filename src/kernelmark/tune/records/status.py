@@ -30,10 +30,7 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
     away = f"{elsewhere}; or move its plans, trials and results away"
     for theirs, listed_for in planned(folder):
         if theirs != backend:
-            raise UsageError(
-                f"{folder.path} has plans for {theirs}, not for {backend}",
-                hint=away,
-            )
+            raise UsageError(f"{folder.path} has plans for {theirs}, not for {backend}", hint=away)
         if listed_for not in ("", arch):
             raise UsageError(
                 f"{folder.path} has plans for {theirs} on {listed_for}, not on {arch}",
@@ -121,14 +118,9 @@ def current(folder: TuningFolder) -> CurrentOutcomes:
     plans, broken = readable(folder)
     found = outcomes(folder, plans)
     if not (found.outcomes or found.stale or broken):
-        raise NothingToDo(
-            f"{folder.path} has no results yet",
-            hint=f"kmark tune run {folder.path}",
-        )
+        raise NothingToDo(f"{folder.path} has no results yet", hint=f"kmark tune run {folder.path}")
     return CurrentOutcomes(
-        outcomes=found.outcomes,
-        stale=found.stale | broken,
-        unreadable=found.unreadable | broken,
+        outcomes=found.outcomes, stale=found.stale | broken, unreadable=found.unreadable | broken
     )
 
 

@@ -348,8 +348,7 @@ class Driver:
         """Move the sessions of a lost device to the others."""
         if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
-                f"no device is left: {lost.lost}",
-                hint="'kmark doctor' checks the devices",
+                f"no device is left: {lost.lost}", hint="'kmark doctor' checks the devices"
             )
         for live in self._live:
             if live.slot is lost:

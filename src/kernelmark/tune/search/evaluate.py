@@ -24,15 +24,7 @@ from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason, shorten
-from kernelmark.core.result import (
-    Case,
-    Config,
-    KernelInfo,
-    Measurement,
-    Result,
-    Status,
-    config_key,
-)
+from kernelmark.core.result import Case, Config, KernelInfo, Measurement, Result, Status, config_key
 from kernelmark.core.space import Space
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.core.units import bytes_text

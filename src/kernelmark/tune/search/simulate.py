@@ -279,9 +279,7 @@ def _of_rows(
     table = np.array([[codes[p][row[k]] for p, k in enumerate(names)] for row in rows], np.int64)
     table, first = np.unique(table.reshape(len(rows), len(names)), axis=0, return_index=True)
     return Simulated(
-        name=name,
-        points=Points(names, values, table),
-        times_s=np.array(times, float)[first],
+        name=name, points=Points(names, values, table), times_s=np.array(times, float)[first]
     )
 
 

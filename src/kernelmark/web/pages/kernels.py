@@ -46,9 +46,11 @@ def overview(source: Source, urls: Urls, params: Params) -> Page:
     }
     if summary is None or summary.history is None:
         return page
-    moved = sorted((one for one in summary.kernels if one.is_news), key=_rank, reverse=True)
-    stories = [one.story for one in moved]
-    held = sum(bool(one.story.held) for one in summary.kernels)
+    moved = sorted(
+        (kernel for kernel in summary.kernels if kernel.is_news), key=_rank, reverse=True
+    )
+    stories = [item.story for item in moved]
+    held = sum(bool(kernel.story.held) for kernel in summary.kernels)
     return page | {
         "movers": _linked(
             _kernel_table(summary, moved[:_MOVERS], title="What changed, by impact", brief=True),
@@ -74,12 +76,12 @@ def _answer(summary: Summary, urls: Urls) -> Values:
     history = summary.history
     if history is None:
         return {"state": "none", "text": "Nothing to judge yet", "detail": "kmark run adds results"}
-    news = [one for one in summary.kernels if one.is_news]
-    judged = [one for one in summary.kernels if one.change is not None]
+    news = [kernel for kernel in summary.kernels if kernel.is_news]
+    judged = [kernel for kernel in summary.kernels if kernel.change is not None]
     if not (news or judged):
         few = f"a series is judged from its {judging.LEAST_POINTS + 1}th run on"
         return {"state": "none", "text": "Too few runs to judge", "detail": few}
-    found = {state: [one for one in news if one.state == state] for state in CHANGED}
+    found = {state: [new for new in news if new.state == state] for state in CHANGED}
     slower, broken, faster = found["slower"], found["broken"], found["faster"]
     bad = [f"{counted(len(slower), 'kernel')} got slower"] if slower else []
     bad += [f"{counted(len(broken), 'kernel')} broke"] if broken else []
@@ -137,9 +139,13 @@ def _grid(summary: Summary, urls: Urls) -> Values:
     left out: the launch-only canary is 0 % of the roof and would distort the mean of copies."""
     cells: dict[tuple[str, str], list[Kernel]] = {}
     canaries = set(canary_keys(CANARIES))
-    for one in summary.kernels:
-        if one.is_recent and not one.story.newest.metric and one.story.problem not in canaries:
-            cells.setdefault((one.op, one.backend), []).append(one)
+    for kernel in summary.kernels:
+        if (
+            kernel.is_recent
+            and not kernel.story.newest.metric
+            and kernel.story.problem not in canaries
+        ):
+            cells.setdefault((kernel.op, kernel.backend), []).append(kernel)
     backends = sorted({backend for _, backend in cells})
     return {
         "backends": backends,
@@ -151,9 +157,9 @@ def _grid(summary: Summary, urls: Urls) -> Values:
 
 
 def _cell(op: str, backend: str, found: Sequence[Kernel], urls: Urls) -> Values:
-    shares = [one.share.value for one in found if one.share and one.share.value > 0]
-    ratios = [one.change for one in found if one.change and not one.story.held]
-    states = [one.state for one in found]
+    shares = [item.share.value for item in found if item.share and item.share.value > 0]
+    ratios = [item.change for item in found if item.change and not item.story.held]
+    states = [item.state for item in found]
     return {
         "cases": len(found),
         "share": statistics.geometric_mean(shares) if shares else None,
@@ -171,7 +177,7 @@ def kernels(source: Source, urls: Urls, params: Params) -> Page:
     """Return all series of the newest runs with newest point, trend and state."""
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary else ()
-    found = [one for one in every if _is_wanted(one, params)]
+    found = [item for item in every if _is_wanted(item, params)]
     shown = parts.paged(
         _kernel_table(summary, found),
         params,
@@ -182,16 +188,18 @@ def kernels(source: Source, urls: Urls, params: Params) -> Page:
     )
     # Rows without a metric come first; drop the column if all its cells on the page are empty.
     if params.get("sort") != "metric" and not any(row["metric"] for row in shown["rows"]):
-        shown["columns"] = [one for one in shown["columns"] if one["key"] != "metric"]
+        shown["columns"] = [item for item in shown["columns"] if item["key"] != "metric"]
     return {
         "title": "Kernels",
         "lead": "Each problem by each backend, as last measured, against its own history.",
         "updating": source.is_stale,
         "filters": [
             parts.search_box(params),
-            parts.choice("op", params, sorted({one.op for one in every})),
-            parts.choice("backend", params, sorted({one.backend for one in every})),
-            parts.choice("arch", params, sorted({one.arch for one in every}), label="Architecture"),
+            parts.choice("op", params, sorted({item.op for item in every})),
+            parts.choice("backend", params, sorted({item.backend for item in every})),
+            parts.choice(
+                "arch", params, sorted({item.arch for item in every}), label="Architecture"
+            ),
             parts.choice("state", params, ["changed", *STATES]),
         ],
         "tables": [shown],
@@ -211,8 +219,11 @@ def _is_wanted(one: Kernel, params: Params) -> bool:
 def rows_of(summary: Summary) -> dict[int, Values]:
     """Return the row of each kernel by id(kernel), without links; cached in the summary."""
     if "rows" not in summary.derived:
-        timings = history_report.timings([one.story for one in summary.kernels])
-        rows = {id(one): _kernel_row(one, timings[one.story.series]) for one in summary.kernels}
+        timings = history_report.timings([kernel.story for kernel in summary.kernels])
+        rows = {
+            id(kernel): _kernel_row(kernel, timings[kernel.story.series])
+            for kernel in summary.kernels
+        }
         summary.derived["rows"] = rows
     made: dict[int, Values] = summary.derived["rows"]
     return made
@@ -222,7 +233,7 @@ def _kernel_table(
     summary: Summary | None, found: Sequence[Kernel], *, title: str = "", brief: bool = False
 ) -> Section:
     rows = rows_of(summary) if summary else {}
-    shown = [rows[id(one)] for one in found]
+    shown = [rows[id(item)] for item in found]
     columns = [
         *("state:state", "problem:name", "backend"),
         "timing" if any(row["timing"] for row in shown) else "",
@@ -421,7 +432,7 @@ def search(source: Source, urls: Urls, params: Params) -> Page:
     runs, total = source.store.find_runs(limit=20, text=text) if text else ([], 0)
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary and text else ()
-    found = [one for one in every if parts.has_words(one.story.series, params)]
+    found = [item for item in every if parts.has_words(item.story.series, params)]
     shown = [
         _linked(_kernel_table(summary, found[:_FOUND], title="Kernels"), urls),
         runs_table(source, runs, urls, title="Runs"),

@@ -142,7 +142,7 @@ def environment(source: Source, urls: Urls, params: Params) -> Page:
         "lead": f"{counted(entry.runs, 'run')}, the last on {date_text(entry.newest)} UTC.",
         "environment": parts.text_table(environment_table(entry.environment)),
     }
-    older = next((one for one in stored[at + 1 :] if one.environment.host == host), None)
+    older = next((item for item in stored[at + 1 :] if item.environment.host == host), None)
     if older is not None:
         page["changed"] = {
             "since": f"environment {older.fingerprint[:8]}",
@@ -161,12 +161,12 @@ def tuning(source: Source, urls: Urls, params: Params) -> Page:
         except KernelmarkError as error:
             rows.append({"session": path.name, "why": str(error.message)})
             continue
-        states = [one.state.value for one in found]
+        states = [item.state.value for item in found]
         rows.append(
             {
                 "session": path.name,
                 "plans": len(found),
-                "kept": sum(one.outcome is not None and one.outcome.kept for one in found),
+                "kept": sum(item.outcome is not None and item.outcome.kept for item in found),
                 "why": ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states)),
                 "links": {"session": urls("session", path.name)},
             }
@@ -182,7 +182,7 @@ def tuning(source: Source, urls: Urls, params: Params) -> Page:
 
 def session(source: Source, urls: Urls, params: Params) -> Page:
     """Return one tuning folder: best time so far per plan, and the importance of parameters."""
-    path = next((one for one in source.tuning if one.name == params["name"]), None)
+    path = next((item for item in source.tuning if item.name == params["name"]), None)
     if path is None:
         raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")
     folder = TuningFolder.open(path)

@@ -208,7 +208,7 @@ def choice(
 ) -> Values:
     """Return a form field: free text, or a choice among values or (value, text) pairs. `unset` is
     the text for no choice."""
-    pairs = [one if isinstance(one, tuple) else (one, one) for one in choices or () if one]
+    pairs = [item if isinstance(item, tuple) else (item, item) for item in choices or () if item]
     return {
         "name": name,
         "label": label or name.capitalize(),
@@ -259,7 +259,7 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
 def _fitted(spec: Any) -> Any:
     """Return the spec in page width, without view titles, which the page shows itself."""
     if isinstance(spec, list):
-        return [_fitted(one) for one in spec]
+        return [_fitted(item) for item in spec]
     if not isinstance(spec, dict):
         return spec
     titled = "layer" in spec or "vconcat" in spec

@@ -145,10 +145,7 @@ def _quantised(
     """Return the call of a batched GEMM with quantised operands and scales."""
     four_bits = name == "a4w4" or (name != "a8w8" and blas.dtype_named(name) == "f4e2m1")
     problem = ops.registry.get("batched_gemm_quant").problem(
-        batch=batch,
-        **sizes,
-        scheme="afp4wfp4" if four_bits else "a8w8",
-        bias=cells.flag("bias"),
+        batch=batch, **sizes, scheme="afp4wfp4" if four_bits else "a8w8", bias=cells.flag("bias")
     )
     return Call(problem=problem, lost=tuple(lost))
 

@@ -222,7 +222,7 @@ def _parse_key(text: str) -> _Key:
         tuple(map(int, re.split("[-x]", match[i]))) for i in (2, 3, 5, 7, 8, 9)
     )
     rank = len(inputs)
-    if any(len(one) != rank for one in (filters, output, pad, stride, dilation)):
+    if any(len(item) != rank for item in (filters, output, pad, stride, dilation)):
         raise BadLine(f"cannot be read: a key {text[:60]!r}")
     if match[15] != "F":
         channels, outputs, inputs, output = outputs, channels, output, inputs

@@ -75,7 +75,7 @@ class RocProf(Importer):
             return head.startswith(SQLITE)
         if name.endswith(".json"):
             return f'"{_JSON}"'.encode() in head
-        trace = any(all(one.encode() in first for one in names) for names in (_NEW, _OLD))
+        trace = any(all(item.encode() in first for item in names) for names in (_NEW, _OLD))
         return trace or (b"AverageNs" in first and b"Calls" in first)
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:

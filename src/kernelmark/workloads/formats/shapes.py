@@ -154,10 +154,7 @@ _LETTER = {"true": "T", "false": "N", "1": "T", "0": "N", "t": "T", "n": "N", "c
 _TWO_LETTERS = re.compile(r"[NTC]{2}\Z", re.IGNORECASE)
 _IMAGES = re.compile(r"(nchw|nhwc)(?:_([a-z]{4})(?![a-z]))?")
 # The usual layouts of filters for each layout of images, in the letters of several libraries.
-_FILTERS = {
-    "nchw": ("kcrs", "fchw", "oihw", "kcyx"),
-    "nhwc": ("krsc", "fhwc", "ohwi", "kyxc"),
-}
+_FILTERS = {"nchw": ("kcrs", "fchw", "oihw", "kcyx"), "nhwc": ("krsc", "fhwc", "ohwi", "kyxc")}
 _BY_COLUMNS = (
     "transA and transB were read as in BLAS, of matrices stored by columns; if they are stored by "
     "rows, name the columns ta and tb"
@@ -452,10 +449,7 @@ class _Attention(_Shapes):
         if not _is_open(layout):
             words["layout"] = layout
         problem = ops.registry.get("attention").problem(
-            **sizes,
-            **words,
-            dtype=_dtype(cells, "dtype", options),
-            causal=cells.flag("causal"),
+            **sizes, **words, dtype=_dtype(cells, "dtype", options), causal=cells.flag("causal")
         )
         yield Call(problem=problem, count=count)
 

@@ -106,7 +106,7 @@ class TraceCalls(LogReader):
                 called.append((line, calls[number]))
                 if isinstance(calls[number], Call):
                     covered.setdefault(thread, []).append((begin, -end))
-        yield from sorted([*called, *broken], key=lambda one: one[0])
+        yield from sorted([*called, *broken], key=lambda item: item[0])
         if note := kernels.coverage(covered).note():
             last = max((line for line, _ in (*called, *broken)), default=0)
             yield last, Remark(note)

@@ -265,8 +265,7 @@ WORLDS: dict[str, World] = {
         base=_file("algos.json"),
     ),
     "hipblaslt": World(
-        outcomes=blas_outcomes("hipblaslt", version="100201-5b515cf1bc"),
-        base=_file("tuning.txt"),
+        outcomes=blas_outcomes("hipblaslt", version="100201-5b515cf1bc"), base=_file("tuning.txt")
     ),
     "iree_spec": World(
         outcomes=(

@@ -131,10 +131,7 @@ def test_two_winners_of_one_file(w, root):
     change = applied(root, [one, two])
     assert len(change.edits) == 1
     assert found(root, 16).config["num_warps"] == 4
-    assert (found(root, 10000).bucket, found(root, 10000).config["num_warps"]) == (
-        "M_GEQ_8192",
-        8,
-    )
+    assert (found(root, 10000).bucket, found(root, 10000).config["num_warps"]) == ("M_GEQ_8192", 8)
     assert found(root, 8192).config["num_stages"] == 3
     assert found(root, 64).config == w.OLD
 

@@ -72,10 +72,7 @@ def test_the_flags_of_a_winner_are_in_its_comment(winner, tmp_path):
     path = tmp_path / "spec.mlir"
     change = emitter.emit([winner], path, NO)
     (note, *_) = parse_spec(change.edits[0].after).notes.values()
-    assert note["flags"] == [
-        "--iree-input-demote-f64-to-f32=false",
-        "--iree-opt-data-tiling=false",
-    ]
+    assert note["flags"] == ["--iree-input-demote-f64-to-f32=false", "--iree-opt-data-tiling=false"]
     assert all(flag in change.notes[-1] for flag in note["flags"])
 
 

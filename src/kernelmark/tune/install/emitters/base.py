@@ -291,10 +291,7 @@ class FileEmitter(Emitter, Generic[Document]):
                 edits = (Edit(path=Path(), before=before, after=after),)
         lookups = chosen.lookups({key: entry.config for key, entry in new.items()}, configs)
         return Change(
-            emitter=self.name,
-            edits=edits,
-            lookups=tuple(lookups),
-            skipped=tuple(chosen.skipped),
+            emitter=self.name, edits=edits, lookups=tuple(lookups), skipped=tuple(chosen.skipped)
         )
 
     def read(self, path: Path) -> list[Entry]:

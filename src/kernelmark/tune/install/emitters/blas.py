@@ -283,13 +283,7 @@ class Rocblas(LineEmitter):
     batched_columns = (*shape, *strides, *types, "solution_index")
     # Columns that are called otherwise in a BLAS call.
     call_fields = FrozenDict(
-        {
-            "M": "m",
-            "N": "n",
-            "K": "k",
-            "input_type": "a_type",
-            "output_type": "c_type",
-        }
+        {"M": "m", "N": "n", "K": "k", "input_type": "a_type", "output_type": "c_type"}
     )
     comment = "# kernel: "
     reserved = 10  # rocBLAS reserves the indices down to -10

@@ -195,10 +195,7 @@ class BlockFp8Emitter(NearestEmitter):
     """Block-scaled fp8 GEMMs."""
 
     options = FrozenDict(
-        {
-            **NearestEmitter.options,
-            "block_shape": "n,k of the weights' scales; default: 128,128",
-        }
+        {**NearestEmitter.options, "block_shape": "n,k of the weights' scales; default: 128,128"}
     )
 
     def shape(self, problem: Problem, device: str, options: Options) -> configs.Shape:
